@@ -1,0 +1,376 @@
+"""Names of segments, and the container that a name belongs to.
+
+A stream segment is called `scope/stream/NUMBER.#epoch.EPOCH` (an old one has no epoch tail). Segments derived from it
+carry its name and a tail: `#transaction.` + 32 hex digits, `#transient.` + two dotted groups of 32 hex digits,
+`#index`. A name is a claim made by a peer: any text at all is a legal argument here and gives a defined answer. What
+has no known form simply has no scope, number or parent. Only the functions that *build* a name refuse, with
+`ValueError`.
+
+Invariant: `container_of` is a pure function of (name, count) and equals the reference's for every name, so that every
+client and server finds the same owner. It therefore strips tails by the reference's loose rule (the last delimiter that
+has enough characters behind it), while `is_transient` asks for the full pattern.
+
+Follows `NameUtils`, `SegmentToContainerMapper` (Pravega) and Guava's murmur3_128 and consistentHash. Deliberate
+differences: a transient name is one that matches `PARENT#transient.HEX32.HEX32` to its end and is never taken for a
+transaction, even when its parent is one; segment numbers and epochs are plain decimal numbers without sign or leading
+zeros, so that a name and its parts stand for each other.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+from uuid import UUID
+
+from msgspec import Struct
+
+__all__ = [
+    "MAX_INT32",
+    "SegmentName",
+    "container_of",
+    "index_name",
+    "is_index",
+    "is_stream_name",
+    "is_transaction",
+    "is_transient",
+    "is_user_stream_name",
+    "is_user_stream_segment",
+    "parent_of",
+    "primary_name",
+    "segment_id",
+    "segment_name",
+    "split_segment_id",
+    "stream_of",
+    "transaction_name",
+    "transient_name",
+]
+
+MAX_INT32: Final = 2**31 - 1
+
+_EPOCH: Final = ".#epoch."
+_TRANSACTION: Final = "#transaction."
+_TRANSIENT: Final = "#transient."
+_INDEX: Final = "#index"
+_TABLES: Final = "_tables"
+
+# The reference takes any 32 characters behind a delimiter for an id; these lengths are the delimiter and that id.
+_TRANSACTION_REACH: Final = len(_TRANSACTION) + 32
+_TRANSIENT_REACH: Final = len(_TRANSIENT) + 32
+_TRANSIENT_TAIL: Final = len(_TRANSIENT) + 32 + 1 + 32
+
+_HEX32 = re.compile(r"[0-9a-fA-F]{32}")
+_TRANSIENT_PATTERN = re.compile(r"#transient\.([0-9a-fA-F]{32})\.([0-9a-fA-F]{32})")
+_NUMBER = r"(0|[1-9][0-9]{0,9})"
+_SEGMENT_PATTERN = re.compile(rf"(?:([^/]+)/)?([^/]+)/{_NUMBER}(?:\.#epoch\.{_NUMBER})?")
+_USER_NAME = re.compile(r"[0-9A-Za-z.-]+")
+_STREAM_NAME = re.compile(r"_?[0-9A-Za-z.-]+")
+_MAX_USER_NAME: Final = 250
+_MAX_NAME: Final = 255
+
+
+# Segment ids -------------------------------------------------------------------------------------------------------
+
+
+def segment_id(epoch: int, number: int) -> int:
+    """The 64-bit id `epoch << 32 | number`. Both are int32 and not negative, else `ValueError`."""
+    if not 0 <= epoch <= MAX_INT32:
+        raise ValueError(f"epoch must be between 0 and {MAX_INT32}, not {epoch}")
+    if not 0 <= number <= MAX_INT32:
+        raise ValueError(f"segment number must be between 0 and {MAX_INT32}, not {number}")
+    return epoch << 32 | number
+
+
+def split_segment_id(identifier: int) -> tuple[int, int]:
+    """(epoch, number) of a 64-bit segment id, each as a signed int32, for any integer that fits 64 bits."""
+    if not -(2**63) <= identifier < 2**63:
+        raise ValueError(f"segment id must fit 64 bits, not {identifier}")
+    number = identifier & 0xFFFFFFFF
+    return identifier >> 32, number - 2**32 if number > MAX_INT32 else number
+
+
+# Building names ----------------------------------------------------------------------------------------------------
+
+
+def segment_name(scope: str, stream: str, number: int, epoch: int) -> str:
+    """`scope/stream/number.#epoch.epoch`; an empty scope is left out. Number and epoch as in `segment_id`."""
+    segment_id(epoch, number)
+    stem = f"{scope}/{stream}" if scope else stream
+    return f"{stem}/{number}{_EPOCH}{epoch}"
+
+
+def transaction_name(segment: str, transaction_id: UUID) -> str:
+    """The name of a transaction's segment on `segment`."""
+    return f"{segment}{_TRANSACTION}{transaction_id.hex}"
+
+
+def transient_name(parent: str, writer_id: UUID, random_hex32: str) -> str:
+    """The name of a transient segment of `parent`; the caller brings the 32 random hex digits, else `ValueError`."""
+    if _HEX32.fullmatch(random_hex32) is None:
+        raise ValueError(f"the random part of a transient name must be 32 hex digits, not {random_hex32[:40]!r}")
+    return f"{parent}{_TRANSIENT}{writer_id.hex}.{random_hex32}"
+
+
+def index_name(segment: str) -> str:
+    """The name of the segment that holds the index of `segment`; `ValueError` if it is an index itself."""
+    if is_index(segment):
+        raise ValueError(f"{segment[-80:]!r} is an index segment already")
+    return segment + _INDEX
+
+
+# What a name is ----------------------------------------------------------------------------------------------------
+
+
+def is_index(segment: str) -> bool:
+    """Whether the name ends in `#index`."""
+    return segment.endswith(_INDEX)
+
+
+def is_transient(segment: str) -> bool:
+    """Whether the name matches `PARENT#transient.HEX32.HEX32` up to its end."""
+    # The slice settles nearly every name without a regular expression.
+    return segment[-_TRANSIENT_TAIL : -_TRANSIENT_TAIL + len(_TRANSIENT)] == _TRANSIENT and (
+        _TRANSIENT_PATTERN.fullmatch(segment, len(segment) - _TRANSIENT_TAIL) is not None
+    )
+
+
+def is_transaction(segment: str) -> bool:
+    """Whether the name is a transaction's: the last `#transaction.` has at least 32 characters behind it, as the
+    reference asks, and the name is not a transient one.
+    """
+    return _transaction_position(segment) >= 0 and not is_transient(segment)
+
+
+def parent_of(segment: str) -> str | None:
+    """The segment that a transaction or transient segment merges into, or None if the name is neither."""
+    if is_transient(segment):
+        return segment[:-_TRANSIENT_TAIL]
+    position = _transaction_position(segment)
+    return segment[:position] if position >= 0 else None
+
+
+def is_user_stream_name(name: str) -> bool:
+    """Whether a user may call a stream so: 1 to 250 ASCII letters, digits, dots and hyphens."""
+    return len(name) <= _MAX_USER_NAME and _USER_NAME.fullmatch(name) is not None
+
+
+def is_stream_name(name: str) -> bool:
+    """Whether a stream or scope may be called so: as a user's name, up to 255, with at most one leading `_`."""
+    return len(name) <= _MAX_NAME and _STREAM_NAME.fullmatch(name) is not None
+
+
+def is_user_stream_segment(segment: str) -> bool:
+    """Whether the segment belongs to a user's stream, and so has an index: at least three parts between slashes, the
+    second a user's stream name, and no transaction, transient or index tail. The other parts may be anything.
+    """
+    if is_index(segment) or is_transient(segment) or _transaction_position(segment) >= 0:
+        return False
+    # As Java splits: slashes at the end make no parts.
+    parts = segment.rstrip("/").split("/", 2)
+    return len(parts) == 3 and is_user_stream_name(parts[1])
+
+
+def stream_of(segment: str) -> str | None:
+    """`scope/stream` (or `stream`, where there is no scope) of a stream segment, of its transactions and transients
+    and of its index; None if the name has no such form.
+    """
+    parsed = SegmentName.parse(segment)
+    if parsed.stream is None:
+        return None
+    return parsed.stream if parsed.scope is None else f"{parsed.scope}/{parsed.stream}"
+
+
+class SegmentName(Struct, frozen=True, kw_only=True):
+    """A name taken apart. `parse` takes any text; parts that the name does not have are None.
+
+    `base` is the name without its transaction, transient and index tails, from which scope, stream, number and epoch
+    are read. An old name without an epoch has `epoch` None and counts as epoch 0 in `segment_id`.
+    `transaction_id` is None too for a name whose id is not hexadecimal although `is_transaction` accepts it.
+    """
+
+    name: str
+    base: str
+    scope: str | None = None
+    stream: str | None = None
+    number: int | None = None
+    epoch: int | None = None
+    transaction_id: UUID | None = None
+    transient_writer_id: UUID | None = None
+    transient_id: str | None = None
+    parent: str | None = None
+    is_index: bool = False
+
+    @classmethod
+    def parse(cls, name: str) -> "SegmentName":
+        """Takes a name apart; never raises. Of nested tails the last one is told, the base loses all."""
+        base = name
+        index = is_index(base)
+        if index:
+            base = base[: -len(_INDEX)]
+        parent = parent_of(base)
+        transaction_id: UUID | None = None
+        transient_writer_id: UUID | None = None
+        transient_id: str | None = None
+        if parent is not None:
+            tail = base[len(parent) :]
+            transient = _TRANSIENT_PATTERN.fullmatch(tail)
+            if transient is not None:
+                transient_writer_id, transient_id = UUID(hex=transient[1]), transient[2]
+            elif _HEX32.fullmatch(tail, len(_TRANSACTION)):
+                transaction_id = UUID(hex=tail[len(_TRANSACTION) :])
+            base = _without_derived_tails(parent)
+        scope, stream, number, epoch = _stream_parts(base)
+        return cls(
+            name=name,
+            base=base,
+            scope=scope,
+            stream=stream,
+            number=number,
+            epoch=epoch,
+            transaction_id=transaction_id,
+            transient_writer_id=transient_writer_id,
+            transient_id=transient_id,
+            parent=parent,
+            is_index=index,
+        )
+
+    @property
+    def segment_id(self) -> int | None:
+        """`epoch << 32 | number`, or None if the name has no number."""
+        return None if self.number is None else segment_id(self.epoch or 0, self.number)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the name is that of one of the controller's tables, `scope/_tables/…`."""
+        parts = self.name.split("/", 2)
+        return len(parts) == 3 and parts[1] == _TABLES
+
+
+def _stream_parts(base: str) -> tuple[str | None, str | None, int | None, int | None]:
+    match = _SEGMENT_PATTERN.fullmatch(base)
+    if match is None:
+        return None, None, None, None
+    number = int(match[3])
+    epoch = None if match[4] is None else int(match[4])
+    if number > MAX_INT32 or (epoch is not None and epoch > MAX_INT32):
+        return None, None, None, None
+    return match[1], match[2], number, epoch
+
+
+def _transaction_position(segment: str) -> int:
+    """Where the last `#transaction.` starts, or -1 if there is none or fewer than 32 characters follow it."""
+    position = segment.rfind(_TRANSACTION)
+    return position if position + _TRANSACTION_REACH <= len(segment) else -1
+
+
+def _without_derived_tails(name: str) -> str:
+    """The name without any transaction and transient tails, by the reference's loose rule.
+
+    The reference recurses and searches the whole name at each level; a name of thousands of tails costs the square
+    of its length. Here each delimiter is searched again only where the last cut took it away.
+    """
+    end = len(name)
+    transaction = name.rfind(_TRANSACTION)
+    transient = name.rfind(_TRANSIENT)
+    while True:
+        if 0 <= transaction <= end - _TRANSACTION_REACH:
+            end = transaction
+        elif 0 <= transient <= end - _TRANSIENT_REACH:
+            end = transient
+        else:
+            return name[:end]
+        if transaction + len(_TRANSACTION) > end:
+            transaction = name.rfind(_TRANSACTION, 0, end)
+        if transient + len(_TRANSIENT) > end:
+            transient = name.rfind(_TRANSIENT, 0, end)
+
+
+# Containers --------------------------------------------------------------------------------------------------------
+
+
+def primary_name(segment: str) -> str:
+    """What is hashed for the container: the name without transaction and transient tails and the last `.#epoch.…`."""
+    stripped = _without_derived_tails(segment)
+    position = stripped.rfind(_EPOCH)
+    return stripped if position < 0 else stripped[:position]
+
+
+def container_of(segment: str, count: int) -> int:
+    """The container, 0 to `count` - 1, that owns a segment. `count` is a positive int32, else `ValueError`.
+
+    Answers for the names used last are remembered, unless a name is so long that keeping it would cost memory.
+    """
+    if not 1 <= count <= MAX_INT32:
+        raise ValueError(f"container count must be between 1 and {MAX_INT32}, not {count}")
+    if len(segment) > _MEMO_MAX_CHARS:
+        return _container_of(segment, count)
+    return _remembered_container_of(segment, count)
+
+
+def _container_of(segment: str, count: int) -> int:
+    # Lone surrogates are legal in wire strings; Java hashes its chars as they are.
+    data = primary_name(segment).encode("utf-16-le", "surrogatepass")
+    return _consistent_hash(_murmur3_128_low(data, _MAPPER_SEED), count)
+
+
+_MEMO_MAX_CHARS: Final = 512
+_remembered_container_of = lru_cache(maxsize=8192)(_container_of)
+
+_M64: Final = 2**64 - 1
+_C1: Final = 0x87C37B91114253D5
+_C2: Final = 0x4CF5AD432745937F
+
+
+def _java_hash_code(text: str) -> int:
+    """Java's `String.hashCode`, as a signed int32."""
+    value = 0
+    data = text.encode("utf-16-le", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] | data[at + 1] << 8)) & 0xFFFFFFFF
+    return value - 2**32 if value > MAX_INT32 else value
+
+
+_MAPPER_SEED: Final = _java_hash_code("SegmentToContainerMapper")
+
+
+def _final_mix(h: int) -> int:
+    h ^= h >> 33
+    h = h * 0xFF51AFD7ED558CCD & _M64
+    h ^= h >> 33
+    h = h * 0xC4CEB9FE1A85EC53 & _M64
+    return h ^ h >> 33
+
+
+def _murmur3_128_low(data: bytes, seed: int) -> int:
+    """The first eight bytes, little-endian, of murmur3_128 (x64); a negative seed is sign-extended, as Guava does."""
+    h1 = h2 = seed & _M64
+    size = len(data)
+    whole = size - size % 16
+    for at in range(0, whole, 16):
+        k1 = int.from_bytes(data[at : at + 8], "little") * _C1 & _M64
+        k1 = (k1 << 31 | k1 >> 33) * _C2 & _M64
+        h1 ^= k1
+        h1 = (h1 << 27 | h1 >> 37) + h2 & _M64
+        h1 = h1 * 5 + 0x52DCE729 & _M64
+        k2 = int.from_bytes(data[at + 8 : at + 16], "little") * _C2 & _M64
+        k2 = (k2 << 33 | k2 >> 31) * _C1 & _M64
+        h2 ^= k2
+        h2 = (h2 << 31 | h2 >> 33) + h1 & _M64
+        h2 = h2 * 5 + 0x38495AB5 & _M64
+    # An absent tail mixes zeros in, which changes nothing.
+    k2 = int.from_bytes(data[whole + 8 :], "little") * _C2 & _M64
+    h2 ^= (k2 << 33 | k2 >> 31) * _C1 & _M64
+    k1 = int.from_bytes(data[whole : whole + 8], "little") * _C1 & _M64
+    h1 ^= (k1 << 31 | k1 >> 33) * _C2 & _M64
+    h1 = ((h1 ^ size) + (h2 ^ size)) & _M64
+    h2 = (h1 + (h2 ^ size)) & _M64
+    return (_final_mix(h1) + _final_mix(h2)) & _M64
+
+
+def _consistent_hash(state: int, count: int) -> int:
+    """Guava's `consistentHash`: the bucket moves only when the growing count calls for it."""
+    candidate = 0
+    while True:
+        state = 2862933555777941757 * state + 1 & _M64
+        following = int((candidate + 1) / (((state >> 33) + 1) / 2147483648.0))
+        if following >= count:
+            return candidate
+        candidate = following
