@@ -1,0 +1,77 @@
+# How everything here is run, by people and by CI. `make help` lists it.
+# A fresh machine needs Python 3.11 or newer; another interpreter: make test PYTHON=/path/to/python3.13
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+WORKERS ?= 2
+FUZZ_SECONDS ?= 60
+VECTORS ?=
+ARGS ?=
+
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+endif
+PYTHON_LOWEST ?= python3.11
+
+# Rewritten when pyproject.toml is newer; as long as they stand, no target needs a network.
+CORE := $(VENV)/.installed-core
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test test-lowest lint bench conformance fuzz docs soak clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
+
+serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port 0"
+	@$(VENV)/bin/segstore serve $(ARGS)
+
+test: $(DEV) ## run every test; options for pytest in ARGS
+	$(VENV)/bin/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
+	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[dev]'
+	$(VENV)-lowest/bin/pytest -n $(WORKERS) tests/wire $(ARGS)
+
+lint: $(DEV) ## ruff, and mypy --strict over all that ships
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
+	$(PY) -m bench $(ARGS)
+
+conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
+	$(PY) -m segstore.conformance $(VECTORS)
+
+fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz $(ARGS)
+
+docs: $(CORE) ## write the pages of docs/ that are generated
+	$(PY) tools/make_docs.py $(ARGS)
+
+clean: ## remove what builds, tests and tools leave; .venv stays
+	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache bench/results
+	find . -path './.venv*' -prune -o -type d -name __pycache__ -print | xargs rm -rf
+
+$(CORE): pyproject.toml | $(PY)
+	@echo "installing segstore into $(VENV)"
+	@$(PIP) install -e .
+	@touch $@
+
+$(DEV): pyproject.toml | $(PY)
+	@echo "installing segstore and what its tests need into $(VENV)"
+	@$(PIP) install -e '.[dev]'
+	@touch $(CORE) $@
+
+$(PY):
+	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer and found none;" \
+		"name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) could not create $(VENV);" \
+		"on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
