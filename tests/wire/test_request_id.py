@@ -1,0 +1,115 @@
+"""Request ids: flow and sequence in one number."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire import request_id as ids
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(INT32, INT32)
+def test_flow_and_sequence_come_back_from_their_id(flow: int, sequence: int) -> None:
+    packed = ids.pack(flow, sequence)
+    assert -(2**63) <= packed < 2**63
+    assert ids.unpack(packed) == (flow, sequence)
+
+
+@given(INT64)
+def test_every_64_bit_number_is_one_pair(number: int) -> None:
+    flow, sequence = ids.unpack(number)
+    assert ids.pack(flow, sequence) == number
+    assert (flow, sequence) == (ids.flow_of(number), ids.sequence_of(number))
+
+
+@pytest.mark.parametrize(
+    ("number", "pair"),
+    [
+        (0, (0, 0)),
+        (-1, (-1, -1)),
+        (1 << 32, (1, 0)),
+        ((1 << 32) + 5, (1, 5)),
+        (2**63 - 1, (2**31 - 1, -1)),
+        (-(2**63), (-(2**31), 0)),
+        ((7 << 32) + 2**28, (7, 2**28)),
+    ],
+)
+def test_known_ids_have_known_pairs(number: int, pair: tuple[int, int]) -> None:
+    assert ids.unpack(number) == pair
+    assert ids.pack(*pair) == number
+
+
+def test_a_sequence_beyond_28_bits_is_not_an_earlier_one() -> None:
+    assert ids.pack(1, 2**28) != ids.pack(1, 0)
+    assert ids.pack(1, 2**31 - 1) != ids.pack(1, 2**28 - 1)
+
+
+@pytest.mark.parametrize(("flow", "sequence"), [(2**31, 0), (-(2**31) - 1, 0), (0, 2**31), (0, -(2**31) - 1)])
+def test_halves_beyond_32_bits_are_refused(flow: int, sequence: int) -> None:
+    with pytest.raises(ValueError, match="must fit 32 bits"):
+        ids.pack(flow, sequence)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+def test_an_id_beyond_64_bits_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match="must fit 64 bits"):
+        ids.unpack(number)
+
+
+def test_flows_start_at_one_and_the_largest_is_followed_by_one() -> None:
+    assert ids.next_flow(ids.FLOWS_DISABLED, set()) == 1
+    assert ids.next_flow(1, set()) == 2
+    assert ids.next_flow(ids.MAX_FLOW - 1, set()) == ids.MAX_FLOW
+    assert ids.next_flow(ids.MAX_FLOW, set()) == 1
+
+
+def test_flows_in_use_are_skipped_also_across_the_wrap() -> None:
+    assert ids.next_flow(1, {2, 3, 5}) == 4
+    assert ids.next_flow(ids.MAX_FLOW - 1, {ids.MAX_FLOW, 1, 2}) == 3
+
+
+@given(st.sampled_from([0, 1, 3, ids.MAX_FLOW - 2, ids.MAX_FLOW]), st.sets(st.integers(-2, 9)))
+def test_a_flow_handed_out_is_free_and_in_range(last: int, near: set[int]) -> None:
+    in_use = {n if n > 0 else ids.MAX_FLOW + n for n in near}
+    flow = ids.next_flow(last, in_use)
+    assert flow not in in_use
+    assert 1 <= flow <= ids.MAX_FLOW
+
+
+def test_a_last_flow_out_of_range_is_refused() -> None:
+    for last in (-1, 2**31):
+        with pytest.raises(ValueError, match="last flow"):
+            ids.next_flow(last, set())
+
+
+class Everything(Collection[int]):
+    """Claims to hold every number but is never walked through."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("must not be iterated")
+
+
+def test_no_free_flow_is_an_error_not_an_endless_loop() -> None:
+    with pytest.raises(ValueError, match="in use"):
+        ids.next_flow(0, Everything())
+
+
+def test_sequences_count_up_and_the_largest_is_followed_by_zero() -> None:
+    assert ids.next_sequence(0) == 1
+    assert ids.next_sequence(2**28 - 1) == 2**28
+    assert ids.next_sequence(ids.MAX_SEQUENCE) == 0
+    for sequence in (-1, 2**31):
+        with pytest.raises(ValueError, match="sequence must be between"):
+            ids.next_sequence(sequence)
