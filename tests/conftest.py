@@ -1,0 +1,144 @@
+"""What holds for every test: nothing it opened is left behind, and nothing that did not run goes unmentioned.
+
+Invariant: after a test and its fixtures no asyncio task, socket, pipe or thread is left that was not there before.
+Fixtures of a wider scope are set up earlier and so are not counted against a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import shutil
+import socket
+import stat
+import threading
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from _pytest.terminal import TerminalReporter
+
+ROOT = Path(__file__).parent.parent
+
+PARTS: dict[str, Callable[[], bool]] = {
+    "atheris": lambda: find_spec("atheris") is not None,
+    "git": lambda: shutil.which("git") is not None,
+    "../shared": (ROOT.parent / "shared").is_dir,
+}
+"""What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
+
+CLOSING_TURNS = 20
+"""Turns of the loop that a closed transport gets to call `connection_lost` and give its socket back."""
+
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def open_channels() -> dict[tuple[int, int], str]:
+    """Give every open socket and pipe of this process: (descriptor, inode) and what a person calls it."""
+    channels = {}
+    for entry in Path("/dev/fd").iterdir():
+        fd = int(entry.name)
+        try:
+            status = os.fstat(fd)
+        except OSError:  # the descriptor that listed the folder
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            channels[fd, status.st_ino] = f"socket {_ends(fd)} (descriptor {fd})"
+        elif stat.S_ISFIFO(status.st_mode):
+            channels[fd, status.st_ino] = f"pipe (descriptor {fd})"
+    return channels
+
+
+def _ends(fd: int) -> str:
+    opened = socket.socket(fileno=fd)
+    try:
+        here = opened.getsockname()
+        try:
+            return f"{here} to {opened.getpeername()}"
+        except OSError:
+            return f"{here}"
+    finally:
+        opened.detach()
+
+
+def _said(left: list[str]) -> str:
+    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+    return "left behind: " + ", ".join(sorted(left)[:5]) + more
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fail the test that leaves a socket, a pipe or a thread; set up first, so its look is the last."""
+    channels = open_channels()
+    threads = set(threading.enumerate())
+    yield
+    left = [name for key, name in open_channels().items() if key not in channels]
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(timeout=0.2)  # one that was told to end may need a moment to do it
+        if thread.is_alive():
+            left.append(f"thread {thread.name}")
+    if left:
+        pytest.fail(_said(left), pytrace=False)
+
+
+@pytest.fixture
+async def loop_is_left_clean() -> AsyncIterator[None]:
+    """Fail the async test that leaves a task, or a socket that only the end of its loop would close."""
+    channels = open_channels()
+    tasks = asyncio.all_tasks()
+
+    def leftovers() -> list[str]:
+        here = asyncio.current_task()
+        open_now = [name for key, name in open_channels().items() if key not in channels]
+        return open_now + [
+            f"task {task.get_name()} of {task.get_coro()!r}" for task in asyncio.all_tasks() - tasks if task is not here
+        ]
+
+    yield
+    for _ in range(CLOSING_TURNS):
+        if not leftovers():
+            return
+        await asyncio.sleep(0)
+    if left := leftovers():
+        pytest.fail(_said(left), pytrace=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        test = getattr(item.obj, "hypothesis", None)
+        if inspect.iscoroutinefunction(test.inner_test if test else item.obj):
+            names = item.fixturenames
+            names.insert(names.index("nothing_is_left") + 1, "loop_is_left_clean")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        for part in marker.args:
+            if not PARTS[part]():
+                pytest.skip(f"{part} is not here")
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Name what did not run and why, in every run and whatever the options for reports."""
+    missing: Counter[str] = Counter()
+    for report in terminalreporter.getreports("skipped"):
+        where = report.longrepr
+        reason = where[2] if isinstance(where, tuple) else str(where)
+        missing[reason.removeprefix("Skipped: ")] += 1
+    if not missing:
+        return
+    terminalreporter.section("not run", sep="=", yellow=True)
+    for reason, count in sorted(missing.items()):
+        terminalreporter.line(f"NOT RUN: {reason} ({count} {'test' if count == 1 else 'tests'})")

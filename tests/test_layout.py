@@ -1,0 +1,223 @@
+"""The arrows of the layout hold, and every module that ships says what it offers.
+
+server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nobody → those roots. The codec
+touches no loop, socket, clock, randomness, open file or logging set-up. Each check is shown sources that break it, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+ARROWS = {
+    "wire": {"wire"},
+    "server": {"server", "wire"},
+    "client": {"client", "wire"},
+    "pipeline": {"pipeline", "client", "wire"},
+}
+NOT_IN_THE_CODEC = {
+    *("asyncio", "uvloop", "socket", "socketserver", "select", "selectors", "ssl", "http", "urllib"),
+    *("time", "sched", "random", "secrets", "tempfile", "pathlib", "shutil", "mmap"),
+    *("threading", "multiprocessing", "subprocess", "concurrent", "signal", "logging.config", "logging.handlers"),
+}
+CALLS_NOT_IN_THE_CODEC = {
+    *("open", "io.open", "os.open", "print", "input", "os.urandom", "uuid.uuid1", "uuid.uuid4", "uuid1", "uuid4"),
+    *("datetime.now", "datetime.utcnow", "datetime.datetime.now", "datetime.datetime.utcnow"),
+    *("logging.basicConfig", "logging.disable", "logging.setLoggerClass"),
+}
+METHODS_NOT_IN_THE_CODEC = {"addHandler", "setLevel", "read_text", "write_text", "read_bytes", "write_bytes"}
+
+
+def modules(folder: Path = ROOT / "segstore", name: str = "segstore") -> Iterator[tuple[str, Path]]:
+    """Give each module that ships and its file; symbolic links are followed."""
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(each for each in folders if each != "__pycache__")
+        parts = Path(where).relative_to(folder).parts
+        for file in sorted(files):
+            if file.endswith(".py"):
+                stem = () if file == "__init__.py" else (file.removesuffix(".py"),)
+                yield ".".join((name, *parts, *stem)), Path(where, file)
+
+
+def imports(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Give the line and the absolute dotted name of everything that a source imports, wherever in it that happens."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".")
+                package = package[: len(package) - node.level + is_package]
+                base = ".".join([*package, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """Name every import of a module, and in the codec every call, that the layout forbids."""
+    found = []
+    package = module.removeprefix("segstore.").partition(".")[0] if module.startswith("segstore.") else ""
+    for line, target in imports(source, module, is_package=is_package):
+        top, inner, *_ = [*target.split("."), ""]
+        if top in ARROWS:
+            found.append(f"{module}:{line}: imports {target}, which is segstore.{target}")
+        elif top == "segstore" and package in ARROWS and inner not in ARROWS[package]:
+            found.append(f"{module}:{line}: imports {target}; {package} may import {sorted(ARROWS[package])}")
+        elif top in {"tests", "bench", "tools"} and module.startswith("segstore"):
+            found.append(f"{module}:{line}: imports {target}, which does not ship")
+        if package == "wire" and any(f"{target}.".startswith(f"{each}.") for each in NOT_IN_THE_CODEC):
+            found.append(f"{module}:{line}: the codec imports {target}")
+    if package == "wire":
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                method = node.func.attr if isinstance(node.func, ast.Attribute) else None
+                if called in CALLS_NOT_IN_THE_CODEC or method in METHODS_NOT_IN_THE_CODEC:
+                    found.append(f"{module}:{node.lineno}: the codec calls {called}")
+    return found
+
+
+def unlisted(module: ModuleType) -> list[str]:
+    """Say what is wrong with the `__all__` of a module: missing, or at odds with what the module holds and defines."""
+    held = {name for name in vars(module) if not name.startswith("_")}
+    if not hasattr(module, "__all__"):
+        return [f"{module.__name__}: has no __all__"] if held else []
+    listed = list(module.__all__)
+    defined = {
+        name
+        for name in held
+        if isinstance(vars(module)[name], type | FunctionType) and vars(module)[name].__module__ == module.__name__
+    }
+    faulty = [f"__all__ names {name} twice" for name in sorted({name for name in listed if listed.count(name) > 1})]
+    faulty += [f"__all__ names {name}, which is not there" for name in listed if not hasattr(module, name)]
+    faulty += [f"defines {name}, neither private nor in __all__" for name in sorted(defined - set(listed))]
+    return [f"{module.__name__}: {each}" for each in faulty]
+
+
+def made_up(name: str, source: str) -> ModuleType:
+    module = ModuleType(name)
+    exec(compile(source, name, "exec"), vars(module))
+    return module
+
+
+MODULES = dict(modules())
+
+
+def test_every_package_ships() -> None:
+    assert {"segstore", *(f"segstore.{package}" for package in ARROWS)} <= MODULES.keys()
+    assert (ROOT / "segstore" / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_along_the_arrows_only(name: str) -> None:
+    path = MODULES[name]
+    assert faults(path.read_text(encoding="utf-8"), name, is_package=path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize("folder", ["tests", "bench", "tools"])
+def test_nothing_beside_the_package_imports_a_bare_name(folder: str) -> None:
+    found = []
+    for name, path in modules(ROOT / folder, folder):
+        found += faults(path.read_text(encoding="utf-8"), name, is_package=path.name == "__init__.py")
+    assert found == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
+def test_a_module_lists_what_it_offers(name: str) -> None:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "segstore":
+            raise
+        pytest.skip(f"{error.name} is not installed")
+    assert unlisted(module) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("segstore.server.listener", "import wire"),
+        ("segstore.server.listener", "from wire.framing import FrameDecoder"),
+        ("tests.wire.test_framing", "from server import config"),
+        ("segstore.server.listener", "import segstore.client.pool"),
+        ("segstore.server.listener", "from segstore import client"),
+        ("segstore.server.store.tables", "from ...client import pool"),
+        ("segstore.client.pool", "from segstore.server.store import tables"),
+        ("segstore.client.pool", "from ..server import store"),
+        ("segstore.client.pool", "def late():\n    from segstore.server import store"),
+        ("segstore.pipeline.session", "import segstore.server"),
+        ("segstore.wire.framing", "from segstore.client import pool"),
+        ("segstore.wire.framing", "if TYPE_CHECKING:\n    from segstore.server import store"),
+        ("segstore.server.listener", "import segstore"),
+        ("segstore.server.listener", "from segstore import __version__"),
+        ("segstore.server.listener", "from .. import cli"),
+        ("segstore.client.pool", "from segstore.cli import main"),
+        ("segstore.conformance", "from tests.conformance import run"),
+        ("segstore.wire.framing", "import asyncio"),
+        ("segstore.wire.framing", "from socket import socket"),
+        ("segstore.wire.framing", "import concurrent.futures"),
+        ("segstore.wire.framing", "from logging import config"),
+        ("segstore.wire.commands.session", "import time"),
+        ("segstore.wire.trace", "data = open('trace')"),
+        ("segstore.wire.trace", "def read(path):\n    return path.read_bytes()"),
+        ("segstore.wire.trace", "import logging\nlogging.getLogger('x').setLevel(10)"),
+        ("segstore.wire.trace", "import datetime\nnow = datetime.datetime.now()"),
+    ],
+)
+def test_an_import_or_call_against_the_layout_is_found(module: str, source: str) -> None:
+    assert len(faults(source, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("segstore.server.listener", "import asyncio, socket, time\nfrom segstore.wire import encode, names"),
+        ("segstore.server.store.tables", "from . import segments\nfrom ...wire import errors\nimport segstore.wire"),
+        ("segstore.pipeline.session", "from segstore import client, wire"),
+        ("segstore.cli", "from segstore import __version__, conformance\nimport segstore.client, segstore.server"),
+        ("segstore.wire.framing", "import struct, os, logging, uuid\nfrom segstore.wire.errors import WireError"),
+        ("segstore.wire.trace", "log = logging.getLogger(__name__)\ndef read(opened): return opened.read()"),
+        ("tests.server.test_listener", "from segstore import cli\nimport tests.server.helpers"),
+    ],
+)
+def test_an_import_or_call_along_the_layout_is_not_found(module: str, source: str) -> None:
+    assert faults(source, module) == []
+
+
+def test_a_relative_import_in_a_package_starts_at_the_package() -> None:
+    assert list(imports("from . import errors", "segstore.wire", is_package=True)) == [(1, "segstore.wire.errors")]
+    assert list(imports("from .errors import X", "segstore.wire.types", is_package=False)) == [
+        (1, "segstore.wire.errors.X")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("limit = 1", "has no __all__"),
+        ("__all__ = ['a']", "names a, which is not there"),
+        ("__all__ = ['a', 'a']\na = 1", "names a twice"),
+        ("__all__ = []\ndef public(): ...", "defines public"),
+        ("__all__ = []\nclass Public: ...", "defines Public"),
+    ],
+)
+def test_a_module_that_does_not_list_what_it_offers_is_found(source: str, fault: str) -> None:
+    (found,) = unlisted(made_up("segstore.made_up", source))
+    assert fault in found
+
+
+def test_a_module_that_is_empty_or_lists_what_it_offers_is_not_found() -> None:
+    assert unlisted(made_up("segstore.made_up", '"""Only words."""')) == []
+    assert unlisted(made_up("segstore.made_up", "__all__ = ['A']\nimport os\nclass A: ...\ndef _b(): ...")) == []
