@@ -1,0 +1,137 @@
+"""The wheel and the sdist carry `segstore` and nothing else that imports, and work away from the checkout.
+
+The wheel is built from the sdist, so both hold all they need. The new venv is given the dependencies that the wheel
+declares and theirs, as they are installed here, and nothing more: it needs no network, and an undeclared one is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+
+import segstore
+
+ROOT = Path(__file__).parent.parent
+HELLO = "ffffff81000000080000001100000005"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("packaging")]
+
+
+def run(*command: str | Path, cwd: Path, stdin: str = "") -> str:
+    """Run a command away from this process's own environment and give what it prints; fail with all it said."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV_", "VIRTUAL_ENV"))}
+    done = subprocess.run(
+        command, cwd=cwd, input=stdin, capture_output=True, text=True, env=kept, timeout=200, check=False
+    )
+    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def declared(distribution_name: str, extra: str = "") -> set[str]:
+    """Give the names of the distributions that one requires outside its extras, and what those require."""
+    names: set[str] = set()
+    ahead = [distribution_name]
+    while ahead:
+        for requirement in distribution(ahead.pop()).requires or []:
+            wanted, _, marker = requirement.partition(";")
+            name = re.split(r"[^A-Za-z0-9._-]", wanted.strip(), maxsplit=1)[0].lower()
+            if "extra ==" not in marker and name not in names and is_installed(name):
+                names.add(name)
+                ahead.append(name)
+    return names
+
+
+def is_installed(name: str) -> bool:
+    return any(True for _ in Distribution.discover(name=name))
+
+
+def lend(name: str, site_packages: Path) -> None:
+    """Link the top-level entries of an installed distribution into another environment."""
+    lent = distribution(name)
+    for file in lent.files or []:
+        top = file.parts[0]
+        link = site_packages / top
+        if top != ".." and top != "__pycache__" and not link.exists():
+            link.symlink_to(Path(str(lent.locate_file(top))).resolve())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Build the sdist, and the wheel from it, in a copy's own folder; give both files."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    (sdist,) = out.glob("*.tar.gz")
+    (wheel,) = out.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into a new venv that holds its declared dependencies only; give the folder of its commands."""
+    home = tmp_path_factory.mktemp("elsewhere") / "venv"
+    venv.create(home, symlinks=True)
+    python = home / "bin" / "python"
+    site_packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip())
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet",
+        "--disable-pip-version-check", built[1], cwd=home)  # fmt: skip
+    for name in declared("segstore"):
+        lend(name, site_packages)
+    return home / "bin"
+
+
+def test_the_wheel_carries_segstore_with_real_files_and_nothing_else(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[1]) as wheel:
+        names = wheel.namelist()
+        assert {name.split("/")[0] for name in names} == {"segstore", f"segstore-{segstore.__version__}.dist-info"}
+        assert not any(info.external_attr >> 16 & 0o170000 == 0o120000 for info in wheel.infolist())
+    shipped = {
+        str(Path(where, file).relative_to(ROOT))
+        for where, _, files in os.walk(ROOT / "segstore", followlinks=True)
+        for file in files
+        if file.endswith(".py") or file == "py.typed"
+    }
+    assert shipped == {name for name in names if name.startswith("segstore/") and not name.endswith(".pyc")}
+
+
+def test_the_sdist_carries_the_tests_and_how_to_run_them(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+        assert not any(member.issym() or member.islnk() for member in sdist)
+    for name in ("Makefile", ".ci/run", "LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "tests/conftest.py"):
+        assert name in names
+    assert "segstore/wire/__init__.py" in names
+
+
+def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path) -> None:
+    assert segstore.__version__ in run(installed / "segstore", "--version", cwd=tmp_path)
+
+
+def test_the_installed_command_decodes_a_frame(installed: Path, tmp_path: Path) -> None:
+    assert "HELLO" in run(installed / "segstore", "decode", "-", cwd=tmp_path, stdin=HELLO + "\n")
+
+
+def test_the_installed_library_decodes_a_frame(installed: Path, tmp_path: Path) -> None:
+    program = f"from segstore.wire import decode; print(decode(bytes.fromhex('{HELLO}')).type_name)"
+    assert run(installed / "python", "-c", program, cwd=tmp_path).strip() == "HELLO"
+
+
+@pytest.mark.parametrize("name", ["wire", "server", "client", "pipeline", "tests", "bench", "tools"])
+def test_nothing_is_installed_under_a_name_a_user_may_have(installed: Path, tmp_path: Path, name: str) -> None:
+    program = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
+    assert run(installed / "python", "-c", program, cwd=tmp_path).strip() == "None"
+
+
+@pytest.mark.parametrize("name", ["wire", "server", "client", "pipeline"])
+def test_the_checkout_installed_for_editing_offers_segstore_alone(tmp_path: Path, name: str) -> None:
+    program = f"import importlib.util as u; print(u.find_spec({name!r}), u.find_spec('segstore.{name}').origin)"
+    found = run(sys.executable, "-c", program, cwd=tmp_path).strip()
+    assert found == f"None {ROOT / 'segstore' / name / '__init__.py'}"
