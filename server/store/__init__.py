@@ -1,0 +1,1 @@
+"""The state of the segment store: segments, attributes, tables, indexes. Pure, synchronous, no I/O."""

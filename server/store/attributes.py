@@ -1,0 +1,132 @@
+"""Attributes of segments: well-known ids, kinds of update, and the rule that decides an update.
+
+An attribute is a UUID with an int64. Ids whose first half is -2^63 are *core* attributes, all others *extended*. The
+value -2^63 stands for "none": on the wire it says that an attribute is absent, and it can be stored, as the reference
+stores it for ids that it looked up in vain.
+
+Invariant: ``evaluate`` changes nothing; it gives the values to store or raises ``BadAttribute``, and every update of one
+request is judged against the values before the request.
+
+Follows ``Attributes``, ``AttributeUpdateType`` and ``SegmentMetadataUpdateTransaction.preProcessAttributes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from segstore.server.store.errors import BadAttribute, Unmapped
+
+__all__ = [
+    "ATTRIBUTE_ID_LENGTH",
+    "CREATION_EPOCH",
+    "CREATION_TIME",
+    "EVENT_COUNT",
+    "INDEX_ENTRY_SIZE",
+    "NULL_VALUE",
+    "ROLLOVER_SIZE",
+    "SCALE_POLICY_RATE",
+    "SCALE_POLICY_TYPE",
+    "SEGMENT_TYPE",
+    "AttributeUpdate",
+    "MissingValue",
+    "UpdateType",
+    "core_id",
+    "evaluate",
+    "is_core",
+    "wrap_int64",
+]
+
+NULL_VALUE: Final = -(1 << 63)
+"""No value. Also what AppendSetup answers for a writer that never wrote."""
+
+_CORE_PREFIX: Final = 1 << 63
+
+
+def core_id(number: int) -> UUID:
+    """The id of core attribute ``number``, a non-negative int64."""
+    return UUID(int=_CORE_PREFIX << 64 | number)
+
+
+CREATION_TIME: Final = core_id(0)
+EVENT_COUNT: Final = core_id(1)
+SCALE_POLICY_TYPE: Final = core_id(2)
+SCALE_POLICY_RATE: Final = core_id(3)
+ROLLOVER_SIZE: Final = core_id(4)
+SEGMENT_TYPE: Final = core_id(9)
+ATTRIBUTE_ID_LENGTH: Final = core_id(12)
+CREATION_EPOCH: Final = core_id(15)
+INDEX_ENTRY_SIZE: Final = core_id(16)
+"""On an index segment: the size of its entries. Without it the store writes no entries to that segment."""
+
+
+def is_core(attribute_id: UUID) -> bool:
+    """Whether the attribute is a core attribute."""
+    return attribute_id.int >> 64 == _CORE_PREFIX
+
+
+def wrap_int64(value: int) -> int:
+    """The value as Java's long arithmetic would leave it."""
+    return (value + _CORE_PREFIX & (1 << 64) - 1) - _CORE_PREFIX
+
+
+class UpdateType(IntEnum):
+    """How an update treats the value that is there; the numbers are those on the wire."""
+
+    NONE = 0
+    REPLACE = 1
+    REPLACE_IF_GREATER = 2
+    ACCUMULATE = 3
+    REPLACE_IF_EQUALS = 4
+
+
+class AttributeUpdate(NamedTuple):
+    """One update. ``expected`` counts for REPLACE_IF_EQUALS only."""
+
+    attribute_id: UUID
+    update_type: UpdateType
+    value: int
+    expected: int = 0
+
+    @classmethod
+    def from_wire(cls, attribute_id: UUID, update_type: int, value: int, expected: int) -> AttributeUpdate:
+        """Raises ``Unmapped`` for an update type that does not exist."""
+        try:
+            return cls(attribute_id, UpdateType(update_type), value, expected)
+        except ValueError as error:
+            raise Unmapped(f"attribute update type {update_type} does not exist") from error
+
+
+class MissingValue(BadAttribute):
+    """REPLACE_IF_EQUALS on an attribute that was never looked up: the caller may note it as absent and try again."""
+
+
+def evaluate(
+    segment: str, current: Callable[[UUID], int | None], updates: Iterable[AttributeUpdate]
+) -> list[tuple[UUID, int]]:
+    """The values that the updates leave, in order; a later one for the same id wins.
+
+    ``current`` gives an attribute's value or None. Raises ``MissingValue`` or another ``BadAttribute`` for the first
+    update that does not hold.
+    """
+    values: list[tuple[UUID, int]] = []
+    for attribute_id, kind, value, expected in updates:
+        previous = current(attribute_id)
+        if kind is UpdateType.REPLACE_IF_EQUALS:
+            if previous is None:
+                raise MissingValue(segment, attribute_id=attribute_id, previous=NULL_VALUE)
+            refused = previous != expected
+        elif kind is UpdateType.REPLACE_IF_GREATER:
+            refused = previous is not None and value <= previous
+        else:
+            refused = kind is UpdateType.NONE and previous is not None
+        if refused:
+            raise BadAttribute(
+                segment, attribute_id=attribute_id, previous=NULL_VALUE if previous is None else previous
+            )
+        if kind is UpdateType.ACCUMULATE and previous is not None:
+            value = wrap_int64(previous + value)
+        values.append((attribute_id, value))
+    return values
