@@ -91,7 +91,7 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
 
 def unlisted(module: ModuleType) -> list[str]:
     """Say what is wrong with the `__all__` of a module: missing, or at odds with what the module holds and defines."""
-    held = {name for name in vars(module) if not name.startswith("_")}
+    held = {name for name, value in vars(module).items() if not (name.startswith("_") or isinstance(value, ModuleType))}
     if not hasattr(module, "__all__"):
         return [f"{module.__name__}: has no __all__"] if held else []
     listed = list(module.__all__)
