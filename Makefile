@@ -31,7 +31,7 @@ serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port
 	@$(VENV)/bin/segstore serve $(ARGS)
 
 test: $(DEV) ## run every test; options for pytest in ARGS
-	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(VENV)/bin/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest

@@ -23,7 +23,7 @@ import segstore
 ROOT = Path(__file__).parent.parent
 HELLO = "ffffff81000000080000001100000005"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("packaging")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def run(*command: str | Path, cwd: Path, stdin: str = "") -> str:
