@@ -1,0 +1,44 @@
+"""The wire of Pravega's segment store: bytes ↔ commands, with no I/O.
+
+    >>> from segstore.wire import decode, encode, SegmentCreated
+    >>> decode(encode(SegmentCreated(request_id=9, segment="a/b/0")))
+    SegmentCreated(request_id=9, segment='a/b/0')
+"""
+
+from segstore.wire import commands
+from segstore.wire.codec import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
+    decode,
+    encode,
+    encode_parts,
+)
+from segstore.wire.commands import *  # noqa: F403 — every command, listed by commands.__all__
+from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder, Truncated, UnknownCommand, WireError
+from segstore.wire.framing import FrameDecoder
+from segstore.wire.schema import COMMANDS, Buffer, Command, Record, Unknown
+
+__all__ = [
+    "COMMANDS",
+    "HEADER_BYTES",
+    "MAX_FRAME_BYTES",
+    "OLDEST_COMPATIBLE_VERSION",
+    "WIRE_VERSION",
+    "BadField",
+    "Buffer",
+    "Command",
+    "FrameDecoder",
+    "FrameTooLarge",
+    "OutOfOrder",
+    "Record",
+    "Truncated",
+    "Unknown",
+    "UnknownCommand",
+    "WireError",
+    "decode",
+    "encode",
+    "encode_parts",
+    *commands.__all__,
+]

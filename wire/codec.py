@@ -1,0 +1,218 @@
+"""Bytes ↔ commands: `encode`, `encode_parts`, `decode`, and the tables of functions behind them.
+
+Two codecs exist and agree: "generated" (the default, `segstore.wire.compiler`) and "construct" (the schema itself, for
+comparison). The environment variable SEGSTORE_CODEC chooses for a process, the argument `codec` for one call.
+
+Generated functions are made on first use. Whatever they refuse is read again through the schema, which raises the
+error that names field and offset; so each error has one source.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
+from segstore.wire import compiler, schema
+from segstore.wire.errors import BadField, FrameTooLarge, Truncated, UnknownCommand, WireError
+from segstore.wire.schema import COMMANDS, Buffer, Command, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "DECODERS",
+    "DEFAULT_CODEC",
+    "HEADER_BYTES",
+    "MAX_FRAME_BYTES",
+    "OLDEST_COMPATIBLE_VERSION",
+    "WIRE_VERSION",
+    "VIEW_DECODERS",
+    "Codec",
+    "Decoders",
+    "UnknownPolicy",
+    "decode",
+    "decode_body",
+    "encode",
+    "encode_parts",
+]
+
+WIRE_VERSION: Final = 17
+OLDEST_COMPATIBLE_VERSION: Final = 5
+HEADER_BYTES: Final = 8
+MAX_FRAME_BYTES: Final = 0x00FF_FFFF
+"""The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
+
+EVENT: Final = 0
+
+Codec = Literal["generated", "construct"]
+UnknownPolicy = Literal["refuse", "keep"]
+
+_read_header = struct.Struct(">ii").unpack_from
+_write_header = struct.Struct(">ii").pack
+
+
+def _codec_of_process() -> Codec:
+    name = os.environ.get("SEGSTORE_CODEC", "generated")
+    if name not in ("generated", "construct"):
+        raise ValueError(f"SEGSTORE_CODEC is {name!r}; it can be 'generated' or 'construct'")
+    return "construct" if name == "construct" else "generated"
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------
+
+
+def _by_schema(cls: type[Command]) -> Callable[[Any, memoryview, int, int], Command]:
+    def decode_by_schema(_: Any, view: memoryview, start: int, end: int) -> Command:
+        return schema.parse(cls, view[start:end])
+
+    return decode_by_schema
+
+
+class Decoders(dict[int, Any]):
+    """Type code → `decode(buffer, view, start, end)`, made on first use. A code that is not served is a KeyError."""
+
+    def __init__(self, codec: Codec, *, view: bool = False) -> None:
+        super().__init__()
+        self.codec = codec
+        self.view = view
+
+    def __missing__(self, code: int) -> Callable[[Any, memoryview, int, int], Command]:
+        if code == EVENT:
+            raise KeyError(code)
+        cls = COMMANDS[code]
+        made = _by_schema(cls) if self.codec == "construct" else compiler.make_decoder(cls, view=self.view)
+        self[code] = made
+        return made
+
+
+_BOTH: Final[tuple[Codec, ...]] = ("generated", "construct")
+DECODERS: Final = {codec: Decoders(codec) for codec in _BOTH}
+"""For frames in bytes or a bytearray."""
+VIEW_DECODERS: Final = {codec: Decoders(codec, view=True) for codec in _BOTH}
+"""For frames in a memoryview."""
+DEFAULT_CODEC: Final[Codec] = _codec_of_process()
+
+
+def decode(frame: Buffer, *, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
+    """Decodes one whole frame, header included.
+
+    Payload attributes of the result are views of `frame`: they are valid as long as the caller leaves it unchanged.
+    unknown: "keep" returns `Unknown` for a type code that no command has.
+    Raises WireError; EVENT (0) and unknown codes are an UnknownCommand.
+    """
+    view = memoryview(frame)
+    if view.nbytes < HEADER_BYTES:
+        raise Truncated("a header has 8 bytes", offset=0, limit=view.nbytes, actual=HEADER_BYTES)
+    if type(frame) is memoryview:
+        if view.format != "B" or not view.c_contiguous or view.ndim != 1:
+            view = view.cast("B")
+        frame = view
+    code, length = _read_header(frame)
+    if length != view.nbytes - HEADER_BYTES:
+        raise _length_error(code, length, view.nbytes - HEADER_BYTES)
+    table = VIEW_DECODERS if type(frame) is memoryview else DECODERS
+    return decode_body(table[codec or DEFAULT_CODEC], frame, view, code, HEADER_BYTES, view.nbytes, unknown)
+
+
+def decode_body(
+    decoders: Decoders, buffer: Any, view: memoryview, code: int, start: int, end: int, unknown: UnknownPolicy
+) -> Command:
+    """Decodes the body between `start` and `end` of `buffer`, of which `view` is the view. Raises WireError."""
+    try:
+        decoder = decoders[code]
+    except KeyError:
+        if unknown == "keep":
+            return Unknown(code, view[start:end])
+        raise UnknownCommand(
+            "an event is part of data, never a frame" if code == EVENT else "no command has this type code",
+            code=code,
+            offset=0,
+            actual=code,
+        ) from None
+    try:
+        command: Command = decoder(buffer, view, start, end)
+    except compiler.REFUSALS:
+        return schema.parse(COMMANDS[code], view[start:end])
+    return command
+
+
+def _length_error(code: int, length: int, present: int) -> WireError:
+    name = COMMANDS[code].type_name if code in COMMANDS else None
+    facts = {"code": code, "type_name": name, "field": "length", "offset": 4, "limit": present, "actual": length}
+    if length < 0:
+        return BadField(f"length {length} is negative", **facts)  # type: ignore[arg-type]
+    if length > present:
+        return Truncated(f"the header announces {length} bytes but {present} follow", **facts)  # type: ignore[arg-type]
+    return BadField(f"the header announces {length} bytes but {present} follow", **facts)  # type: ignore[arg-type]
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------
+
+
+class _Encoders(dict[type[Command], Any]):
+    """Command class → generated function, made on first use."""
+
+    def __init__(self, make: Callable[[type[Command]], Callable[[Any], Any]]) -> None:
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, cls: type[Command]) -> Callable[[Any], Any]:
+        if not (isinstance(cls, type) and issubclass(cls, Command)) or cls is Command:
+            raise TypeError(f"encode takes a command, not {cls.__name__}")
+        made = _encode_unknown if cls is Unknown else self.make(cls)
+        self[cls] = made
+        return made
+
+
+_ENCODERS: Final = _Encoders(compiler.make_encoder)
+_PARTS: Final = _Encoders(compiler.make_parts_encoder)
+
+
+def encode(command: Command, *, codec: Codec | None = None) -> bytes:
+    """The frame of a command, header included, as the current wire version writes it.
+
+    Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
+    """
+    encoder = _ENCODERS[type(command)]
+    if (codec or DEFAULT_CODEC) == "construct":
+        return _build(command)
+    try:
+        frame: bytes = encoder(command)
+    except compiler.REFUSALS:
+        return _build(command)
+    return frame
+
+
+def encode_parts(command: Command) -> list[Buffer]:
+    """The frame as buffers to be written one after another, for `writelines` or `sendmsg`.
+
+    Payloads are the caller's own buffers, not copied: leave them unchanged until they are written. Errors as `encode`.
+    """
+    encoder = _PARTS[type(command)]
+    try:
+        parts: list[Buffer] | bytes = encoder(command)
+    except compiler.REFUSALS:
+        return [_build(command)]
+    return [parts] if isinstance(parts, bytes) else parts
+
+
+def _build(command: Command) -> bytes:
+    if type(command) is Unknown:
+        return _encode_unknown(command)
+    body = schema.build(command)
+    if len(body) + HEADER_BYTES > MAX_FRAME_BYTES:
+        size = len(body) + HEADER_BYTES
+        raise FrameTooLarge(
+            f"a frame of {size} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
+            code=command.code,
+            type_name=command.type_name,
+            limit=MAX_FRAME_BYTES,
+            actual=size,
+        )
+    return _write_header(command.code, len(body)) + body
+
+
+def _encode_unknown(command: Unknown) -> bytes:
+    return _write_header(command.type_code, len(command.data)) + command.data

@@ -1,0 +1,143 @@
+"""Appends: set-up, blocks, conditional appends and their acknowledgements.
+
+How the commands of a block belong together is not said here but in `segstore.wire.blocks`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from segstore.wire import types
+from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, Int64Tail
+from segstore.wire.schema import Buffer, Command, Data, Id, Int32, Int64, Nested, Part, Text, Token, command
+
+__all__ = [
+    "AppendBlock",
+    "AppendBlockEnd",
+    "AppendSetup",
+    "ConditionalAppend",
+    "ConditionalBlockEnd",
+    "ConditionalCheckFailed",
+    "DataAppended",
+    "Event",
+    "Padding",
+    "PartialEvent",
+    "SetupAppend",
+]
+
+BlockData = Annotated[Buffer, types.Blob(negative_is_empty=True)]
+RestOfBody = Annotated[Buffer, types.Rest()]
+
+
+@command(-1, "PADDING")
+class Padding(Command, frozen=True, gc=False):
+    """Fills the end of an append block with `length` zero bytes."""
+
+    length: Annotated[int, types.Zeros()]
+
+
+@command(-2, "PARTIAL_EVENT")
+class PartialEvent(Command, frozen=True, gc=False):
+    """The first bytes of an event that crosses the end of its append block."""
+
+    data: RestOfBody
+
+
+@command(0, "EVENT")
+class Event(Command, frozen=True, gc=False):
+    """One event with its header. It occurs inside data only: a frame of this type is refused."""
+
+    data: RestOfBody
+
+
+@command(1, "SETUP_APPEND", request=True)
+class SetupAppend(Command, frozen=True, gc=False):
+    """Announces a writer of a segment on this connection."""
+
+    request_id: Int64
+    writer_id: Id
+    segment: Text
+    delegation_token: Token
+
+
+@command(2, "APPEND_SETUP", reply=True)
+class AppendSetup(Command, frozen=True, gc=False):
+    """The writer may append; `last_event_number` is what the store has of it, -2^63 if nothing."""
+
+    request_id: Int64
+    segment: Text
+    writer_id: Id
+    last_event_number: Int64
+
+
+@command(3, "APPEND_BLOCK")
+class AppendBlock(Command, frozen=True, gc=False):
+    """Opens a block; the length of its frame covers the block, which is `data` once it has been read."""
+
+    writer_id: Id
+    data: RestOfBody
+
+
+@command(4, "APPEND_BLOCK_END")
+class AppendBlockEnd(Command, frozen=True, gc=False):
+    """Closes a block: how many of its bytes are whole events, and the rest of the event that crossed its end."""
+
+    writer_id: Id
+    size_of_whole_events: Int32
+    data: BlockData
+    num_events: Int32
+    last_event_number: Int64
+    request_id: Int64Tail = NO_REQUEST
+
+
+NestedEvent = Annotated[
+    Event,
+    Nested(Event, (Part(("type_code",), types.Marker(0, "an event")), Part(("data",), types.Blob()))),
+]
+
+
+@command(5, "CONDITIONAL_APPEND", request=True)
+class ConditionalAppend(Command, frozen=True, gc=False):
+    """Appends one event, header included, if the segment's length is `expected_offset`."""
+
+    writer_id: Id
+    event_number: Int64
+    expected_offset: Int64
+    event: NestedEvent
+    request_id: Int64Tail = NO_REQUEST
+
+
+@command(
+    7,
+    "DATA_APPENDED",
+    reply=True,
+    wire_order=("writer_id", "event_number", "previous_event_number", "request_id", "current_segment_write_offset"),
+)
+class DataAppended(Command, frozen=True, gc=False):
+    """All events of the writer up to `event_number` are stored; up to `previous_event_number` was known before."""
+
+    request_id: Int64Tail
+    writer_id: Id
+    event_number: Int64
+    previous_event_number: Int64Tail = -1
+    current_segment_write_offset: Int64Tail = NO_OFFSET
+
+
+@command(8, "CONDITIONAL_CHECK_FAILED", reply=True)
+class ConditionalCheckFailed(Command, frozen=True, gc=False):
+    """The segment's length was not the expected offset; nothing was stored."""
+
+    writer_id: Id
+    event_number: Int64
+    request_id: Int64Tail = NO_REQUEST
+
+
+@command(89, "CONDITIONAL_BLOCK_END", request=True)
+class ConditionalBlockEnd(Command, frozen=True, gc=False):
+    """Appends raw data if the segment's length is `expected_offset`."""
+
+    writer_id: Id
+    event_number: Int64
+    expected_offset: Int64
+    data: BlockData
+    request_id: Int64

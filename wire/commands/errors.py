@@ -1,0 +1,147 @@
+"""The replies that say no. A stack trace is empty unless the store is set to send them."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+from segstore.wire import types
+from segstore.wire.commands.tails import NO_OFFSET, Int64Tail, StackTrace
+from segstore.wire.schema import Command, Id, Int64, Text, command
+
+__all__ = [
+    "AuthTokenCheckFailed",
+    "AuthTokenErrorCode",
+    "ErrorMessage",
+    "ErrorMessageCode",
+    "InvalidEventNumber",
+    "NoSuchSegment",
+    "OperationUnsupported",
+    "SegmentAlreadyExists",
+    "SegmentIsSealed",
+    "SegmentIsTruncated",
+    "TableKeyBadVersion",
+    "TableKeyDoesNotExist",
+    "TableSegmentNotEmpty",
+    "WrongHost",
+]
+
+
+class AuthTokenErrorCode(enum.IntEnum):
+    UNSPECIFIED = -1
+    TOKEN_CHECK_FAILED = 0
+    TOKEN_EXPIRED = 1
+
+
+class ErrorMessageCode(enum.IntEnum):
+    UNSPECIFIED = -1
+    ILLEGAL_ARGUMENT_EXCEPTION = 0
+
+
+@command(50, "WRONG_HOST", failure=True)
+class WrongHost(Command, frozen=True, gc=False):
+    """The segment's container is not owned here; `correct_host` is "" where the store does not know the owner."""
+
+    request_id: Int64
+    segment: Text
+    correct_host: Text
+    server_stack_trace: StackTrace = ""
+
+
+@command(51, "SEGMENT_IS_SEALED", failure=True)
+class SegmentIsSealed(Command, frozen=True, gc=False):
+    """`offset` is the event number of a refused append, the offset of a waiting read, else -1."""
+
+    request_id: Int64
+    segment: Text
+    server_stack_trace: StackTrace = ""
+    offset: Int64Tail = NO_OFFSET
+
+
+@command(52, "SEGMENT_ALREADY_EXISTS", failure=True)
+class SegmentAlreadyExists(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    server_stack_trace: StackTrace = ""
+
+
+@command(53, "NO_SUCH_SEGMENT", failure=True)
+class NoSuchSegment(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    server_stack_trace: StackTrace = ""
+    offset: Int64Tail = NO_OFFSET
+
+
+@command(55, "INVALID_EVENT_NUMBER", failure=True)
+class InvalidEventNumber(Command, frozen=True, gc=False):
+    writer_id: Id
+    request_id: Int64
+    server_stack_trace: StackTrace = ""
+    event_number: Int64Tail = -1
+
+
+@command(56, "SEGMENT_IS_TRUNCATED", failure=True)
+class SegmentIsTruncated(Command, frozen=True, gc=False):
+    """`start_offset` is where the segment starts now, `offset` what was asked for."""
+
+    request_id: Int64
+    segment: Text
+    start_offset: Int64
+    server_stack_trace: StackTrace = ""
+    offset: Int64Tail = NO_OFFSET
+
+
+@command(57, "OPERATION_UNSUPPORTED", failure=True)
+class OperationUnsupported(Command, frozen=True, gc=False):
+    request_id: Int64
+    operation_name: Text
+    server_stack_trace: StackTrace = ""
+
+
+@command(60, "AUTH_TOKEN_CHECK_FAILED", failure=True)
+class AuthTokenCheckFailed(Command, frozen=True, gc=False):
+    request_id: Int64
+    server_stack_trace: StackTrace = ""
+    error_code: Annotated[
+        AuthTokenErrorCode,
+        types.Tail(
+            types.EnumCode(AuthTokenErrorCode, unknown=AuthTokenErrorCode.TOKEN_CHECK_FAILED),
+            AuthTokenErrorCode.UNSPECIFIED,
+            partial="ignored",
+            needs=4,
+        ),
+    ] = AuthTokenErrorCode.UNSPECIFIED
+
+
+@command(61, "ERROR_MESSAGE", failure=True)
+class ErrorMessage(Command, frozen=True, gc=False):
+    """An argument that the operation does not take, in the server's words."""
+
+    request_id: Int64
+    segment: Text
+    message: Text
+    error_code: Annotated[
+        ErrorMessageCode, types.EnumCode(ErrorMessageCode, unknown=ErrorMessageCode.UNSPECIFIED)
+    ]
+
+
+@command(80, "TABLE_SEGMENT_NOT_EMPTY", failure=True)
+class TableSegmentNotEmpty(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    server_stack_trace: Text = ""
+
+
+@command(81, "TABLE_KEY_DOES_NOT_EXIST", failure=True)
+class TableKeyDoesNotExist(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    server_stack_trace: Text = ""
+
+
+@command(82, "TABLE_KEY_BAD_VERSION", failure=True)
+class TableKeyBadVersion(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    server_stack_trace: Text = ""

@@ -1,0 +1,241 @@
+"""Segments: create, read, describe, seal, truncate, merge, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from segstore.wire import types
+from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, EagerInt64, Int64Tail, ZeroTail
+from segstore.wire.schema import Command, Data, Flag, Id, Int8, Int32, Int64, Nested, Record, Text, Token, command, record
+
+__all__ = [
+    "ConditionalAttributeUpdate",
+    "CreateSegment",
+    "CreateTransientSegment",
+    "DeleteSegment",
+    "GetStreamSegmentInfo",
+    "LocateOffset",
+    "MergeSegments",
+    "MergeSegmentsBatch",
+    "OffsetLocated",
+    "ReadSegment",
+    "SealSegment",
+    "SegmentCreated",
+    "SegmentDeleted",
+    "SegmentPolicyUpdated",
+    "SegmentRead",
+    "SegmentSealed",
+    "SegmentTruncated",
+    "SegmentsBatchMerged",
+    "SegmentsMerged",
+    "StreamSegmentInfo",
+    "TruncateSegment",
+    "UpdateSegmentPolicy",
+]
+
+
+@command(9, "READ_SEGMENT", request=True)
+class ReadSegment(Command, frozen=True, gc=False):
+    """Asks for bytes from `offset` on; `suggested_length` is a hint."""
+
+    segment: Text
+    offset: Int64
+    suggested_length: Int32
+    delegation_token: Token
+    request_id: Int64Tail = NO_REQUEST
+
+
+@command(10, "SEGMENT_READ", reply=True)
+class SegmentRead(Command, frozen=True, gc=False):
+    """Bytes of a segment; `at_tail`: no more are there yet, `end_of_segment`: none will ever be."""
+
+    segment: Text
+    offset: Int64
+    at_tail: Flag
+    end_of_segment: Flag
+    data: Data
+    request_id: Int64Tail = NO_REQUEST
+
+
+@command(11, "GET_STREAM_SEGMENT_INFO", request=True)
+class GetStreamSegmentInfo(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment_name: Text
+    delegation_token: Token
+
+
+@command(12, "STREAM_SEGMENT_INFO", reply=True)
+class StreamSegmentInfo(Command, frozen=True, gc=False):
+    """`write_offset` is the segment's length, `start_offset` its truncation offset, `last_modified` in ms since 1970."""
+
+    request_id: Int64
+    segment_name: Text
+    exists: Flag
+    is_sealed: Flag
+    is_deleted: Flag
+    last_modified: Int64
+    write_offset: Int64
+    start_offset: ZeroTail = 0
+
+
+@command(
+    20,
+    "CREATE_SEGMENT",
+    request=True,
+    wire_order=("request_id", "segment", "target_rate", "scale_type", "delegation_token", "rollover_size_bytes"),
+)
+class CreateSegment(Command, frozen=True, gc=False):
+    """`scale_type`: 0 fixed, 1 by KB per second, 2 by events per second; `target_rate` in that unit."""
+
+    request_id: Int64
+    segment: Text
+    scale_type: Int8
+    target_rate: Int32
+    delegation_token: Token
+    rollover_size_bytes: ZeroTail = 0
+
+
+@command(21, "SEGMENT_CREATED", reply=True)
+class SegmentCreated(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+
+
+@command(28, "SEAL_SEGMENT", request=True)
+class SealSegment(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+
+
+@command(29, "SEGMENT_SEALED", reply=True)
+class SegmentSealed(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+
+
+@command(30, "DELETE_SEGMENT", request=True)
+class DeleteSegment(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+
+
+@command(31, "SEGMENT_DELETED", reply=True)
+class SegmentDeleted(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+
+
+@command(
+    32,
+    "UPDATE_SEGMENT_POLICY",
+    request=True,
+    wire_order=("request_id", "segment", "target_rate", "scale_type", "delegation_token"),
+)
+class UpdateSegmentPolicy(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    scale_type: Int8
+    target_rate: Int32
+    delegation_token: Token
+
+
+@command(33, "SEGMENT_POLICY_UPDATED", reply=True)
+class SegmentPolicyUpdated(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+
+
+@command(38, "TRUNCATE_SEGMENT", request=True)
+class TruncateSegment(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    truncation_offset: Int64
+    delegation_token: Token
+
+
+@command(39, "SEGMENT_TRUNCATED", reply=True)
+class SegmentTruncated(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+
+
+@command(40, "CREATE_TRANSIENT_SEGMENT", request=True)
+class CreateTransientSegment(Command, frozen=True, gc=False):
+    """Asks for a segment that lives with the connection, to be merged into its parent; the store names it."""
+
+    request_id: Int64
+    writer_id: Id
+    parent_segment: Text
+    delegation_token: Token
+
+
+@command(41, "LOCATE_OFFSET", request=True)
+class LocateOffset(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    target_offset: Int64
+    delegation_token: Token
+
+
+@command(42, "OFFSET_LOCATED", reply=True)
+class OffsetLocated(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    offset: Int64
+
+
+@record
+class ConditionalAttributeUpdate(Record, frozen=True, gc=False):
+    """One condition and change of a merge; the update types are those of the reference's `AttributeUpdateType`."""
+
+    attribute_id: Id
+    attribute_update_type: Int8
+    new_value: Int64
+    old_value: Int64
+
+
+AttributeUpdates = Annotated[
+    tuple[ConditionalAttributeUpdate, ...],
+    types.Tail(
+        types.Counted(Nested(ConditionalAttributeUpdate), smallest=33, negative_is_empty=True), (), partial="refused"
+    ),
+]
+
+
+@command(58, "MERGE_SEGMENTS", request=True)
+class MergeSegments(Command, frozen=True, gc=False):
+    """Appends the whole of `source` to `target`, and updates attributes of the target, or does neither."""
+
+    request_id: Int64
+    target: Text
+    source: Text
+    delegation_token: Token
+    attribute_updates: AttributeUpdates = ()
+
+
+@command(59, "SEGMENTS_MERGED", reply=True)
+class SegmentsMerged(Command, frozen=True, gc=False):
+    request_id: Int64
+    target: Text
+    source: Text
+    new_target_write_offset: EagerInt64 = NO_OFFSET
+
+
+@command(90, "MERGE_SEGMENTS_BATCH", request=True)
+class MergeSegmentsBatch(Command, frozen=True, gc=False):
+    request_id: Int64
+    target_segment_id: Text
+    source_segment_ids: Annotated[tuple[str, ...], types.Counted(types.JavaUTF, smallest=2)]
+    delegation_token: Token
+
+
+@command(91, "SEGMENTS_BATCH_MERGED", reply=True)
+class SegmentsBatchMerged(Command, frozen=True, gc=False):
+    """The target's length after each source; both tuples have one entry a source."""
+
+    request_id: Int64
+    target: Text
+    sources: Annotated[tuple[str, ...], types.Column(types.JavaUTF, smallest=2)]
+    new_target_write_offset: Annotated[tuple[int, ...], types.Column(types.Int64, smallest=8)]

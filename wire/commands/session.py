@@ -1,0 +1,28 @@
+"""Commands of the connection itself."""
+
+from __future__ import annotations
+
+from segstore.wire.schema import Command, Int32, command
+
+__all__ = ["Hello", "KeepAlive"]
+
+
+@command(-127, "HELLO", request=True, reply=True)
+class Hello(Command, frozen=True, gc=False):
+    """First on a connection, both ways: the newest wire version that the sender speaks and the oldest it accepts."""
+
+    high_version: Int32
+    low_version: Int32
+
+    @property
+    def request_id(self) -> int:
+        return 0
+
+
+@command(100, "KEEP_ALIVE", request=True, reply=True)
+class KeepAlive(Command, frozen=True, gc=False):
+    """Shows that the peer is there; answered with another."""
+
+    @property
+    def request_id(self) -> int:
+        return -1

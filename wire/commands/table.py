@@ -1,0 +1,273 @@
+"""Table segments: keys with versions and their values. 72 and 73 are known to the Rust client only.
+
+Versions: NO_VERSION is unconditional, NOT_EXISTS asks that the key is not there, all else is the version to match.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from segstore.wire import types
+from segstore.wire.commands.tails import NO_OFFSET, EagerInt64, FlagTail, Int32Tail, ZeroTail
+from segstore.wire.schema import (
+    WITH_PREVIOUS,
+    Buffer,
+    Command,
+    Data,
+    Flag,
+    Int32,
+    Int64,
+    Nested,
+    Record,
+    Text,
+    Token,
+    command,
+    record,
+)
+
+__all__ = [
+    "NOT_EXISTS",
+    "NO_VERSION",
+    "CreateTableSegment",
+    "DeleteTableSegment",
+    "GetTableSegmentInfo",
+    "MergeTableSegments",
+    "ReadTable",
+    "ReadTableEntries",
+    "ReadTableEntriesDelta",
+    "ReadTableKeys",
+    "RemoveTableKeys",
+    "SealTableSegment",
+    "TableEntries",
+    "TableEntriesDeltaRead",
+    "TableEntriesRead",
+    "TableEntriesUpdated",
+    "TableEntry",
+    "TableIteratorArgs",
+    "TableKey",
+    "TableKeysRead",
+    "TableKeysRemoved",
+    "TableRead",
+    "TableSegmentInfo",
+    "TableValue",
+    "UpdateTableEntries",
+]
+
+NO_VERSION: Final = -(1 << 63)
+NOT_EXISTS: Final = -1
+
+
+@record
+class TableKey(Record, frozen=True, gc=False):
+    """A key and a version. A key without data loses its version on the wire, as in the reference."""
+
+    data: Annotated[Buffer, types.SizedData(types.Int64, NO_VERSION)]
+    key_version: Annotated[int, WITH_PREVIOUS] = NO_VERSION
+
+
+@record
+class TableValue(Record, frozen=True, gc=False):
+    data: Annotated[Buffer, types.SizedData()]
+
+
+@record
+class TableEntry(Record, frozen=True, gc=False):
+    key: Annotated[TableKey, Nested(TableKey)]
+    value: Annotated[TableValue, Nested(TableValue)]
+
+
+@record
+class TableEntries(Record, frozen=True, gc=False):
+    entries: Annotated[
+        tuple[TableEntry, ...], types.Counted(Nested(TableEntry), smallest=16, negative_is_empty=True)
+    ]
+
+
+Entries = Annotated[TableEntries, Nested(TableEntries)]
+Keys = Annotated[tuple[TableKey, ...], types.Counted(Nested(TableKey), smallest=8)]
+OptionalData = Annotated[Buffer, types.Blob(optional=True)]
+
+
+@record
+class TableIteratorArgs(Record, frozen=True, gc=False):
+    """Where an iteration goes on and its bounds; older peers send fewer of these. The prefix filter is never written."""
+
+    continuation_token: OptionalData
+    prefix_filter: Annotated[Buffer, types.Blob(optional=True, written=False)]
+    from_key: OptionalData
+    to_key: OptionalData
+
+
+IteratorArgs = Annotated[TableIteratorArgs, Nested(TableIteratorArgs)]
+
+
+@command(68, "GET_TABLE_SEGMENT_INFO", request=True)
+class GetTableSegmentInfo(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment_name: Text
+    delegation_token: Token
+
+
+@command(69, "TABLE_SEGMENT_INFO", reply=True)
+class TableSegmentInfo(Command, frozen=True, gc=False):
+    """`key_length` is 0 for a hash table."""
+
+    request_id: Int64
+    segment_name: Text
+    start_offset: Int64
+    length: Int64
+    entry_count: Int64
+    key_length: Int32
+
+
+@command(
+    70,
+    "CREATE_TABLE_SEGMENT",
+    request=True,
+    wire_order=(
+        "request_id",
+        "segment",
+        "delegation_token",
+        "sorted_deprecated",
+        "key_length",
+        "rollover_size_bytes",
+    ),
+)
+class CreateTableSegment(Command, frozen=True, gc=False):
+    """`key_length` > 0 makes a fixed-key table, which is sorted; else a hash table."""
+
+    request_id: Int64
+    segment: Text
+    sorted_deprecated: FlagTail
+    key_length: Int32Tail
+    delegation_token: Token
+    rollover_size_bytes: ZeroTail = 0
+
+
+@command(71, "DELETE_TABLE_SEGMENT", request=True)
+class DeleteTableSegment(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    must_be_empty: Flag
+    delegation_token: Token
+
+
+@command(72, "MERGE_TABLE_SEGMENTS", request=True)
+class MergeTableSegments(Command, frozen=True, gc=False):
+    """Legacy, of the Rust client; the Java reference refuses it."""
+
+    request_id: Int64
+    target: Text
+    source: Text
+    delegation_token: Token
+
+
+@command(73, "SEAL_TABLE_SEGMENT", request=True)
+class SealTableSegment(Command, frozen=True, gc=False):
+    """Legacy, of the Rust client; the Java reference refuses it."""
+
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+
+
+@command(74, "UPDATE_TABLE_ENTRIES", request=True)
+class UpdateTableEntries(Command, frozen=True, gc=False):
+    """`table_segment_offset` is the length that the table must have, -1 for any."""
+
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+    table_entries: Entries
+    table_segment_offset: EagerInt64 = NO_OFFSET
+
+
+@command(75, "TABLE_ENTRIES_UPDATED", reply=True)
+class TableEntriesUpdated(Command, frozen=True, gc=False):
+    request_id: Int64
+    updated_versions: Annotated[tuple[int, ...], types.Counted(types.Int64, smallest=8)]
+
+
+@command(76, "REMOVE_TABLE_KEYS", request=True)
+class RemoveTableKeys(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+    keys: Keys
+    table_segment_offset: EagerInt64 = NO_OFFSET
+
+
+@command(77, "TABLE_KEYS_REMOVED", reply=True)
+class TableKeysRemoved(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+
+
+@command(78, "READ_TABLE", request=True)
+class ReadTable(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+    keys: Keys
+
+
+@command(79, "TABLE_READ", reply=True)
+class TableRead(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    entries: Entries
+
+
+@command(83, "READ_TABLE_KEYS", request=True)
+class ReadTableKeys(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+    suggested_key_count: Int32
+    args: IteratorArgs
+
+
+@command(84, "TABLE_KEYS_READ", reply=True)
+class TableKeysRead(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    keys: Keys
+    continuation_token: Data
+
+
+@command(85, "READ_TABLE_ENTRIES", request=True)
+class ReadTableEntries(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+    suggested_entry_count: Int32
+    args: IteratorArgs
+
+
+@command(86, "TABLE_ENTRIES_READ", reply=True)
+class TableEntriesRead(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    entries: Entries
+    continuation_token: Data
+
+
+@command(87, "TABLE_ENTRIES_DELTA_READ", reply=True)
+class TableEntriesDeltaRead(Command, frozen=True, gc=False):
+    """`last_position` is the position to go on from."""
+
+    request_id: Int64
+    segment: Text
+    entries: Entries
+    should_clear: Flag
+    reached_end: Flag
+    last_position: Int64
+
+
+@command(88, "READ_TABLE_ENTRIES_DELTA", request=True)
+class ReadTableEntriesDelta(Command, frozen=True, gc=False):
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+    from_position: Int64
+    suggested_entry_count: Int32

@@ -1,0 +1,594 @@
+"""Intermediate form → specialised Python: one function a command that decodes it, one that encodes it, one in parts.
+
+What the generated code does that construct does not: neighbouring fields of a fixed width are read by one
+`struct.Struct`, text is decoded as ASCII first, payloads are slices of a memoryview, an interpreter's loop runs only
+where a count says so.
+
+Invariant: a generated decoder accepts what the schema accepts and returns an equal value; for everything else it raises
+one of `REFUSALS`, never a wrong value, and its caller asks the schema for the reason. It may look at bytes behind the
+frame while it runs (they lie in the same buffer); lengths are unsigned or checked, so its position only grows, and one
+comparison at the end refuses all that ran over. Deleting this module leaves behaviour as it is: `segstore.wire.codec`
+falls back to the schema.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.wire import lowering as low
+from segstore.wire.types import decode_mutf8, encode_mutf8
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from segstore.wire.schema import Command
+
+__all__ = ["REFUSALS", "decoder_source", "encoder_source", "make_decoder", "make_encoder", "make_parts_encoder"]
+
+REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError, OverflowError, IndexError)
+"""What generated code raises when it does not take its input; the schema then says why."""
+
+_MAX_BODY: Final = 0x00FF_FFFF - 8
+_MEMO_ENTRIES: Final = 1024
+_MEMO_CHARACTERS: Final = 256
+
+
+# --- what generated code calls ----------------------------------------------------------------------------------
+
+
+class _Uuids(dict[bytes, uuid.UUID]):
+    """16 bytes → UUID, remembering the writers that were seen last: making a UUID costs more than all else in a frame."""
+
+    def __missing__(self, data: bytes) -> uuid.UUID:
+        made = uuid.UUID(bytes=data)
+        if len(self) >= _MEMO_ENTRIES:
+            self.clear()
+        self[data] = made
+        return made
+
+
+class _Texts(dict[str, bytes]):
+    """Text → modified UTF-8, remembering the names that were sent last."""
+
+    def __missing__(self, text: str) -> bytes:
+        data = encode_mutf8(text)
+        if len(text) <= _MEMO_CHARACTERS:
+            if len(self) >= _MEMO_ENTRIES:
+                self.clear()
+            self[text] = data
+        return data
+
+
+def _size(data: Any) -> int:
+    return memoryview(data).nbytes
+
+
+def _check_list(value: Any) -> None:
+    if not isinstance(value, (tuple, list)):
+        raise TypeError("not a tuple")
+
+
+class _Short(ValueError):
+    """The frame ended before its fields did."""
+
+
+_SHORT: Final = _Short()
+
+
+# --- writing source ---------------------------------------------------------------------------------------------
+
+
+class _Source:
+    """Lines of one function, the constants that it refers to, and fresh names."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 1
+        self.constants: dict[str, Any] = {}
+        self._names = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, stem: str) -> str:
+        self._names += 1
+        return f"{stem}{self._names}"
+
+    def constant(self, value: Any, stem: str) -> str:
+        for name, known in self.constants.items():
+            if known is value:
+                return name
+        name = f"{stem}{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def struct(self, formats: Iterable[str], method: str) -> tuple[str, int]:
+        """The name of a bound `struct` method for these formats, and their size in bytes."""
+        joined = "".join(formats)
+        name = f"{method}_{joined.replace('?', 'o')}"
+        compiled = struct.Struct(">" + joined)
+        self.constants[name] = getattr(compiled, "unpack_from" if method == "read" else "pack")
+        return name, compiled.size
+
+    def text(self, head: str) -> str:
+        return "\n".join([head, *self.lines, ""])
+
+
+class _Reader:
+    """Emits the decoding of nodes. `b` is the buffer, `v` a view of it, `o` the position, `e` the end of the frame.
+
+    Fixed fields wait in `run` until something of a variable size ends the run; `ahead` is how far the position is
+    behind what has been read.
+    """
+
+    def __init__(self, source: _Source, slice_text: str) -> None:
+        self.source = source
+        self.slice_text = slice_text
+        self.run: list[tuple[str, str]] = []
+        self.ahead = 0
+
+    def fixed(self, code: str, stem: str = "x") -> str:
+        name = self.source.fresh(stem)
+        self.run.append((code, name))
+        return name
+
+    def flush(self) -> None:
+        if not self.run:
+            return
+        read, size = self.source.struct((code for code, _ in self.run), "read")
+        names = ", ".join(name for _, name in self.run) + ("," if len(self.run) == 1 else "")
+        at = f"o + {self.ahead}" if self.ahead else "o"
+        self.source.line(f"{names} = {read}(b, {at})")
+        self.ahead += size
+        self.run.clear()
+
+    def settle(self) -> None:
+        """After this, `o` is the position."""
+        self.flush()
+        if self.ahead:
+            self.source.line(f"o += {self.ahead}")
+            self.ahead = 0
+
+    def refuse(self, condition: str) -> None:
+        self.source.line(f"if {condition}: raise {self.source.constant(_SHORT, 'SHORT')}")
+
+    def nodes(self, nodes: tuple[low.Node, ...]) -> dict[str, str]:
+        """Emits all nodes; returns attribute → expression."""
+        values: dict[str, str] = {}
+        at = 0
+        while at < len(nodes):
+            tails = _fixed_tails(nodes, at)
+            if tails:
+                self._tails(tails, values)
+                at += len(tails)
+            else:
+                self.node(nodes[at], values)
+                at += 1
+        return values
+
+    def _tails(self, tails: list[low.TailNode], values: dict[str, str]) -> None:
+        """Fixed tails, read together with the run before them where the frame has them all, as today's peers send."""
+        run = self.run
+        self.run = []
+        self.settle()
+        names = [self.source.fresh("x") for _ in tails]
+        values.update(zip((tail.name for tail in tails), names, strict=True))
+        self.run = [*run, *((_format(tail.inner), name) for tail, name in zip(tails, names, strict=True))]
+        _, size = self.source.struct((code for code, _ in self.run), "read")
+        self.source.line(f"if e - o >= {size}:")
+        self.source.depth += 1
+        self.settle()
+        self.source.depth -= 1
+        if not run and len(tails) == 1:
+            self.source.line(f"else: {names[0]} = {self.source.constant(tails[0].default, 'DEFAULT')}")
+            return
+        self.source.line("else:")
+        self.source.depth += 1
+        self.run = run
+        self.settle()
+        for tail, name in zip(tails, names, strict=True):
+            read, size = self.source.struct([_format(tail.inner)], "read")
+            self.source.line(f"if e - o >= {tail.needs}: {name}, = {read}(b, o); o += {size}")
+            self.source.line(f"else: {name} = {self.source.constant(tail.default, 'DEFAULT')}")
+        self.source.depth -= 1
+
+    def node(self, node: low.Node, values: dict[str, str]) -> None:
+        line = self.source.line
+        match node:
+            case low.Fixed(name=name, format="16s"):
+                uuids = self.source.constant(_UUIDS, "UUIDS")
+                values[name] = f"{uuids}[{self.fixed('16s')}]"
+            case low.Fixed(name=name, format=code):
+                values[name] = self.fixed(code)
+            case low.Number(name=name, members=members, unknown=unknown):
+                by_code = self.source.constant({int(each): each for each in members}, "MEMBERS")
+                values[name] = f"{by_code}.get({self.fixed('i')}, {self.source.constant(unknown, 'UNKNOWN')})"
+            case low.Constant(value=value):
+                found = self.fixed("i")
+                self.flush()
+                self.refuse(f"{found} != {value}")
+            case low.Text(name=name):
+                values[name] = self._text()
+            case low.Data(name=name):
+                values[name] = self._data(node)
+            case low.Remainder(name=name):
+                self.settle()
+                self.refuse("o > e")
+                values[name] = target = self.source.fresh("d")
+                line(f"{target} = v[o:e]; o = e")
+            case low.ZeroRun(name=name):
+                self.settle()
+                values[name] = target = self.source.fresh("n")
+                line(f"{target} = e - o; o = e")
+            case low.Sized():
+                self._sized(node, values)
+            case low.TailNode(name=name):
+                self._tail(node, values)
+            case low.Structure(name=name, record=record, nodes=nodes):
+                inner = self.nodes(nodes)
+                values[name] = self._make(record, inner)
+            case low.Many(name=name):
+                values[name] = self._many(node)
+            case low.Table():
+                self._table(node, values)
+            case _:
+                raise TypeError(f"no decoder for {type(node).__name__}")
+
+    def _make(self, record: Any, values: dict[str, str]) -> str:
+        cls = self.source.constant(record, record.__name__)
+        return f"{cls}({', '.join(values[name] for name in record.__struct_fields__)})"
+
+    def _text(self) -> str:
+        size = self.fixed("H", "n")
+        self.settle()
+        target = self.source.fresh("s")
+        line = self.source.line
+        line(f"p = o + {size}")
+        line(f'try: {target} = {self.slice_text}.decode("ascii")')
+        line(f"except UnicodeDecodeError: {target} = {self.source.constant(decode_mutf8, 'MUTF8')}(bytes(b[o:p]))")
+        line("o = p")
+        return target
+
+    def _data(self, node: low.Data) -> str:
+        line = self.source.line
+        target = self.source.fresh("d")
+        if node.optional:
+            self.settle()
+            line("if e - o >= 4:")
+            self.source.depth += 1
+        size = self.fixed("i", "n")
+        self.settle()
+        if node.negative_is_empty:
+            line(f"if {size} < 0: {size} = 0")
+        else:
+            self.refuse(f"{size} < 0")
+        line(f"p = o + {size}; {target} = v[o:p]; o = p")
+        if node.optional:
+            self.source.depth -= 1
+            line(f"else: {target} = b''")
+        return target
+
+    def _sized(self, node: low.Sized, values: dict[str, str]) -> None:
+        line = self.source.line
+        self.settle()
+        total, size = self.fixed("i", "t"), self.fixed("i", "n")
+        self.flush()
+        data = values[node.name] = self.source.fresh("d")
+        line(f"if {size}:")
+        self.source.depth += 1
+        self.refuse(f"{size} < 0 or {total} > e - o")
+        line(f"p = o + 8 + {size}; {data} = v[o + 8:p]; o = p")
+        self.ahead = 0
+        if node.trailer_format:
+            read, width = self.source.struct([node.trailer_format], "read")
+            trailer = values[node.trailer_name] = self.source.fresh("x")
+            line(f"{trailer}, = {read}(b, o); o += {width}")
+        self.source.depth -= 1
+        line("else:")
+        self.source.depth += 1
+        line(f"{data} = b''; o += 8")
+        if node.trailer_format:
+            line(f"{trailer} = {self.source.constant(node.missing, 'DEFAULT')}")
+        self.source.depth -= 1
+
+    def _tail(self, node: low.TailNode, values: dict[str, str]) -> None:
+        self.settle()
+        target = self.source.fresh("x")
+        self.source.line(f"if e - o >= {node.needs}:")
+        self.source.depth += 1
+        inner: dict[str, str] = {}
+        self.node(node.inner, inner)
+        self.settle()
+        self.source.line(f"{target} = {inner[node.name]}")
+        self.source.depth -= 1
+        self.source.line(f"else: {target} = {self.source.constant(node.default, 'DEFAULT')}")
+        values[node.name] = target
+
+    def _count(self, smallest: int, negative_is_empty: bool) -> str:
+        count = self.fixed("i", "n")
+        self.settle()
+        if negative_is_empty:
+            self.source.line(f"if {count} < 0: {count} = 0")
+        else:
+            self.refuse(f"{count} < 0")
+        self.refuse(f"{count} * {smallest} > e - o")
+        return count
+
+    def _many(self, node: low.Many) -> str:
+        count = self._count(node.smallest, node.negative_is_empty)
+        target = self.source.fresh("l")
+        if isinstance(node.element, low.Fixed) and node.element.format in "bhiq":
+            unpack = self.source.constant(struct.unpack_from, "UNPACK")
+            self.source.line(f'{target} = {unpack}(f">{{{count}}}{node.element.format}", b, o)')
+            self.source.line(f"o += {count} * {node.smallest}")
+            return target
+        self.source.line(f"{target} = []")
+        self._loop(count, [(node.element, target)])
+        return f"tuple({target})"
+
+    def _table(self, node: low.Table, values: dict[str, str]) -> None:
+        count = self._count(node.smallest, negative_is_empty=False)
+        columns = [(column, self.source.fresh("l")) for column in node.columns]
+        for column, target in columns:
+            self.source.line(f"{target} = []")
+            values[column.name] = f"tuple({target})"
+        self._loop(count, columns)
+
+    def _loop(self, count: str, elements: list[tuple[low.Node, str]]) -> None:
+        self.source.line(f"for _ in range({count}):")
+        self.source.depth += 1
+        values = self.nodes(tuple(element for element, _ in elements))
+        self.settle()
+        for element, target in elements:
+            self.source.line(f"{target}.append({values[element.name]})")
+        self.source.depth -= 1
+
+
+class _Writer:
+    """Emits the encoding of nodes: fixed fields gather in `run`, and `pieces` are the expressions to be joined.
+
+    A piece is (expression, kind): "bytes", "payload" (a caller's buffer) or "list" (a list of either).
+    """
+
+    def __init__(self, source: _Source) -> None:
+        self.source = source
+        self.run: list[tuple[str, str]] = []
+        self.pieces: list[tuple[str, str]] = []
+        self.constant_size = 0
+        self.sizes: list[str] = []
+        self.bounded = True
+
+    def fixed(self, code: str, expression: str) -> None:
+        self.run.append((code, expression))
+        self.constant_size += struct.calcsize(">" + code)
+
+    def flush(self) -> None:
+        if self.run:
+            pack, _ = self.source.struct((code for code, _ in self.run), "pack")
+            self.pieces.append((f"{pack}({', '.join(each for _, each in self.run)})", "bytes"))
+            self.run = []
+
+    def variable(self, expression: str, size: str, kind: str) -> None:
+        self.flush()
+        self.pieces.append((expression, kind))
+        self.sizes.append(size)
+        if kind != "bytes":
+            self.bounded = False
+
+    def total(self) -> str:
+        return " + ".join([*([str(self.constant_size)] if self.constant_size else []), *self.sizes]) or "0"
+
+    def nodes(self, nodes: tuple[low.Node, ...], value: str) -> None:
+        for node in nodes:
+            self.node(node, f"{value}.{node.name}" if node.name else value, value)
+
+    def node(self, node: low.Node, value: str, owner: str) -> None:
+        source = self.source
+        match node:
+            case low.Fixed(format="16s"):
+                self.fixed("16s", f'{value}.int.to_bytes(16, "big")')
+            case low.Fixed(format=code):
+                self.fixed(code, value)
+            case low.Number(members=members):
+                codes = source.constant({int(each): int(each) for each in members}, "CODES")
+                self.fixed("i", f"{codes}[{value}]")
+            case low.Constant(value=number):
+                self.fixed("i", str(number))
+            case low.Text():
+                text, size = source.fresh("s"), source.fresh("n")
+                source.line(f"{text} = {source.constant(_TEXTS, 'TEXTS')}[{value}]; {size} = len({text})")
+                self.fixed("H", size)
+                self.variable(text, size, "bytes")
+            case low.Data(written=False):
+                self.fixed("i", "0")
+            case low.Data():
+                data, size = self._buffer(value)
+                self.fixed("i", size)
+                self.variable(data, size, "payload")
+            case low.Remainder():
+                data, size = self._buffer(value)
+                self.variable(data, size, "payload")
+            case low.ZeroRun():
+                data, size = source.fresh("d"), source.fresh("n")
+                source.line(f"{size} = {value}; {data} = bytes({size})")
+                self.variable(data, size, "payload")
+            case low.Sized():
+                self._sized(node, value, owner)
+            case low.TailNode(inner=inner):
+                self.node(inner, value, owner)
+            case low.Structure(nodes=nodes):
+                inner_value = source.fresh("c")
+                source.line(f"{inner_value} = {value}")
+                self.nodes(nodes, inner_value)
+            case low.Many():
+                self._many(node, value)
+            case low.Table(columns=columns):
+                self._table(columns, owner)
+            case _:
+                raise TypeError(f"no encoder for {type(node).__name__}")
+
+    def _buffer(self, value: str) -> tuple[str, str]:
+        data, size = self.source.fresh("d"), self.source.fresh("n")
+        measure = self.source.constant(_size, "SIZE")
+        self.source.line(f"{data} = {value}")
+        self.source.line(f"{size} = len({data}) if type({data}) is bytes else {measure}({data})")
+        return data, size
+
+    def _sized(self, node: low.Sized, value: str, owner: str) -> None:
+        data, size = self._buffer(value)
+        width = struct.calcsize(">" + node.trailer_format)
+        self.fixed("i", f"{size} + {4 + width}")
+        self.fixed("i", size)
+        self.variable(data, size, "payload")
+        if width:
+            pack, _ = self.source.struct([node.trailer_format], "pack")
+            trailer = self.source.fresh("t")
+            self.source.line(f'{trailer} = {pack}({owner}.{node.trailer_name}) if {size} else b""')
+            self.variable(trailer, f"len({trailer})", "bytes")
+
+    def _many(self, node: low.Many, value: str) -> None:
+        source = self.source
+        items, count = source.fresh("l"), source.fresh("n")
+        source.line(f"{items} = {value}; {source.constant(_check_list, 'CHECK')}({items}); {count} = len({items})")
+        self.fixed("i", count)
+        if isinstance(node.element, low.Fixed) and node.element.format in "bhiq":
+            packed = source.fresh("t")
+            pack = source.constant(struct.pack, "PACK")
+            source.line(f'{packed} = {pack}(f">{{{count}}}{node.element.format}", *{items})')
+            self.variable(packed, f"len({packed})", "list_bytes")
+            return
+        item = source.fresh("i")
+        self._loop(f"for {item} in {items}:", ((node.element, item, item),))
+
+    def _table(self, columns: tuple[low.Node, ...], owner: str) -> None:
+        source = self.source
+        names, items = [source.fresh("l") for _ in columns], [source.fresh("i") for _ in columns]
+        check = source.constant(_check_list, "CHECK")
+        for name, column in zip(names, columns, strict=True):
+            source.line(f"{name} = {owner}.{column.name}; {check}({name})")
+        self.fixed("i", f"len({names[0]})")
+        head = f"for {', '.join(items)} in zip({', '.join(names)}, strict=True):"
+        self._loop(head, tuple((column, item, item) for column, item in zip(columns, items, strict=True)))
+
+    def _loop(self, head: str, elements: tuple[tuple[low.Node, str, str], ...]) -> None:
+        source = self.source
+        out, size = source.fresh("l"), source.fresh("n")
+        source.line(f"{out} = []; {size} = 0")
+        source.line(head)
+        source.depth += 1
+        inner = _Writer(source)
+        for element, value, owner in elements:
+            inner.node(element, value, owner)
+        inner.flush()
+        for piece, kind in inner.pieces:
+            source.line(f"{out} += {piece}" if kind == "list" else f"{out}.append({piece})")
+        source.line(f"{size} += {inner.total()}")
+        source.depth -= 1
+        self.variable(out, size, "list")
+
+
+def _format(node: low.Node) -> str:
+    if not isinstance(node, low.Fixed):
+        raise TypeError(f"{node.name} has no fixed width")
+    return node.format
+
+
+def _fixed_tails(nodes: tuple[low.Node, ...], start: int) -> list[low.TailNode]:
+    """The tails from `start` on that are fixed, wanted whole and taken as they are (no UUID, no enum)."""
+    tails: list[low.TailNode] = []
+    for node in nodes[start:]:
+        whole = (
+            isinstance(node, low.TailNode)
+            and isinstance(node.inner, low.Fixed)
+            and node.inner.format != "16s"
+            and node.needs == struct.calcsize(">" + node.inner.format)
+        )
+        if not whole:
+            break
+        tails.append(node)  # type: ignore[arg-type]  # `whole` says that it is a TailNode
+    return tails
+
+
+_UUIDS: Final = _Uuids()
+_TEXTS: Final = _Texts()
+
+
+# --- the functions ----------------------------------------------------------------------------------------------
+
+
+def decoder_source(cls: type[Command], *, view: bool = False) -> tuple[str, dict[str, Any]]:
+    """Source and constants of `decode(b, v, o, e) -> cls`; with `view`, for a `b` that is a memoryview."""
+    source = _Source()
+    reader = _Reader(source, "bytes(b[o:p])" if view else "b[o:p]")
+    values = reader.nodes(low.lower(cls.parts))
+    reader.flush()
+    reader.refuse(f"o + {reader.ahead} > e" if reader.ahead else "o > e")
+    source.line(f"return {reader._make(cls, values)}")
+    return source.text("def decode(b, v, o, e):"), source.constants
+
+
+def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dict[str, Any]]:
+    """Source and constants of `encode(c) -> bytes`, or with `parts` `-> list[Buffer]`."""
+    source = _Source()
+    body = _Writer(source)
+    body.run = [("i", str(cls.code)), ("i", "size")]
+    body.nodes(low.lower(cls.parts), "c")
+    body.flush()
+    source.line(f"size = {body.total()}")
+    if not body.bounded:
+        source.line(f"if size > {_MAX_BODY}: raise ValueError")
+    exprs = [piece for piece, _ in body.pieces]
+    kinds = {kind for _, kind in body.pieces}
+    if parts:
+        source.line(f"return {_as_parts(body.pieces)}")
+    elif "list" in kinds:
+        spread = ", ".join(f"*{piece}" if kind == "list" else piece for piece, kind in body.pieces)
+        source.line(f'return b"".join(({spread}))')
+    elif len(exprs) == 1:
+        source.line(f"return {exprs[0]}")
+    elif "payload" in kinds or len(exprs) > 3:
+        source.line(f'return b"".join(({", ".join(exprs)}))')
+    else:
+        source.line(f"return {' + '.join(exprs)}")
+    return source.text("def encode(c):"), source.constants
+
+
+def _as_parts(pieces: list[tuple[str, str]]) -> str:
+    """A list display in which neighbouring small pieces are one buffer and payloads stand alone."""
+    groups: list[str] = []
+    small: list[str] = []
+    for piece, kind in [*pieces, ("", "end")]:
+        if kind in ("bytes", "list_bytes"):
+            small.append(piece)
+            continue
+        if small:
+            groups.append(" + ".join(small))
+            small = []
+        if kind != "end":
+            groups.append(f"*{piece}" if kind == "list" else piece)
+    return f"[{', '.join(groups)}]"
+
+
+def _compiled(cls: type[Command], name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:
+    text, constants = source
+    namespace = dict(constants)
+    exec(compile(text, f"<{name} {cls.type_name}>", "exec"), namespace)  # noqa: S102 — our own text, from the schema
+    made: Callable[..., Any] = namespace[name]
+    return made
+
+
+def make_decoder(cls: type[Command], *, view: bool = False) -> Callable[..., Any]:
+    """`decode(buffer, view, start, end) -> cls` for a body between start and end."""
+    return _compiled(cls, "decode", decoder_source(cls, view=view))
+
+
+def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:
+    """`encode(command) -> frame`."""
+    return _compiled(cls, "encode", encoder_source(cls))
+
+
+def make_parts_encoder(cls: type[Command]) -> Callable[[Any], list[Any]]:
+    """`encode(command) -> buffers of the frame`, payloads as the caller's own buffers."""
+    return _compiled(cls, "encode", encoder_source(cls, parts=True))

@@ -1,0 +1,98 @@
+"""The error tree of the wire.
+
+Every failure to read or to write the protocol is one of these, sorted by cause:
+
+    WireError
+    ├── FrameTooLarge    a frame, announced or to be written, exceeds the limit
+    ├── Truncated        a field needs more bytes than its frame has left
+    ├── UnknownCommand   a type code that no command has
+    ├── BadField         a value that its field cannot hold
+    └── OutOfOrder       a command that the state of the connection does not allow
+
+The text of an error is one sentence; the facts in it are attributes as well, so that a caller never parses text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BadField",
+    "FrameTooLarge",
+    "OutOfOrder",
+    "Truncated",
+    "UnknownCommand",
+    "WireError",
+]
+
+
+class WireError(Exception):
+    """Root of all errors of the wire.
+
+    Attributes (None where they do not apply):
+        code: type code of the frame, as on the wire.
+        type_name: name of the command, such as ``READ_SEGMENT``.
+        field: dotted path of the field, such as ``table_entries.entries[3].key.data``.
+        offset: bytes from the start of the frame, header included, at which the field starts.
+        limit: the most that was allowed or available, in the unit of ``actual``.
+        actual: what was found.
+        decoded: the commands that the same call to ``FrameDecoder.feed`` had decoded before the error; they
+            arrived intact and are the caller's to process.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        type_name: str | None = None,
+        field: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+        actual: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.type_name = type_name
+        self.field = field
+        self.offset = offset
+        self.limit = limit
+        self.actual = actual
+        self.decoded: Sequence[Any] = ()
+
+    def __str__(self) -> str:
+        where = self.type_name or (f"type {self.code}" if self.code is not None else "")
+        if self.field:
+            where = f"{where}.{self.field}" if where else self.field
+        if self.offset is not None:
+            where = f"{where} at byte {self.offset}" if where else f"at byte {self.offset}"
+        return f"{where}: {self.message}" if where else self.message
+
+    def facts(self) -> dict[str, Any]:
+        """The attributes that are set, for logs and for JSON."""
+        names = ("code", "type_name", "field", "offset", "limit", "actual")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class FrameTooLarge(WireError):
+    """A frame is longer than the limit; raised on its header, before any of its body is buffered."""
+
+
+class Truncated(WireError):
+    """A field needs ``actual`` bytes where only ``limit`` are left in the frame."""
+
+
+class UnknownCommand(WireError):
+    """The type code is not one that is served."""
+
+
+class BadField(WireError):
+    """A value that its field cannot hold: a negative length, malformed UTF-8, an integer out of range."""
+
+
+class OutOfOrder(WireError):
+    """A well-formed command that the state of its connection does not allow."""

@@ -1,0 +1,146 @@
+"""Frames out of a stream of bytes, in whatever pieces the bytes come.
+
+Invariants: a frame's announced length is checked as soon as its header is complete, before any of its body is kept; at
+most one incomplete frame is held, in memory that grows with the bytes that came and not with the length announced; the
+commands of a call are all decoded before the error that follows them, and travel on it (`WireError.decoded`). After an
+error the decoder refuses to go on: frame boundaries are lost, and the reference closes the connection.
+
+No I/O here. Source: `CommandDecoder`, netty's `LengthFieldBasedFrameDecoder` as `PravegaConnectionListener` sets it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from segstore.wire import compiler
+from segstore.wire.codec import DECODERS, DEFAULT_CODEC, HEADER_BYTES, MAX_FRAME_BYTES, VIEW_DECODERS, decode_body
+from segstore.wire.errors import FrameTooLarge, WireError
+from segstore.wire.schema import COMMANDS
+
+if TYPE_CHECKING:
+    from segstore.wire.codec import Codec, Decoders, UnknownPolicy
+    from segstore.wire.schema import Buffer, Command
+
+__all__ = ["FrameDecoder"]
+
+_read_header = struct.Struct(">ii").unpack_from
+
+
+class FrameDecoder:
+    """Decodes the frames of one direction of one connection.
+
+    max_frame_bytes: longest frame accepted, header included.
+    unknown: "keep" yields `Unknown` for type codes that no command has, "refuse" raises UnknownCommand.
+    """
+
+    __slots__ = ("_codec", "_failed", "_max_body", "_need", "_pending", "_unknown", "max_frame_bytes")
+
+    def __init__(
+        self,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        unknown: UnknownPolicy = "refuse",
+        codec: Codec | None = None,
+    ) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._max_body = max_frame_bytes - HEADER_BYTES
+        self._unknown: UnknownPolicy = unknown
+        self._codec: Codec = codec or DEFAULT_CODEC
+        self._pending = bytearray()
+        self._need = HEADER_BYTES  # bytes that `pending` must reach before there is anything to do
+        self._failed: WireError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the incomplete frame that is held."""
+        return len(self._pending)
+
+    def feed(self, data: Buffer, size: int | None = None) -> list[Command]:
+        """Takes the next bytes (the first `size` of `data`, or all), returns the commands that they complete.
+
+        Payloads of these are views of `data` or of the decoder's own memory: they are valid until the next feed, and
+        the caller keeps `data` unchanged until then. Raises WireError, with the commands before the bad frame in
+        `decoded`; and the same error, without them, on every call after that.
+        """
+        if self._failed is not None:
+            self._failed.decoded = ()
+            raise self._failed
+        out: list[Command] = []
+        try:
+            self._feed(data, size, out)
+        except WireError as error:
+            error.decoded = out
+            self._failed = error
+            self._pending = bytearray()
+            raise
+        return out
+
+    def _feed(self, data: Buffer, size: int | None, out: list[Command]) -> None:
+        view = memoryview(data)
+        table = DECODERS
+        if type(data) is memoryview:
+            table = VIEW_DECODERS
+            if view.format != "B" or not view.c_contiguous or view.ndim != 1:
+                view = view.cast("B")
+            data = view
+        start, end = 0, view.nbytes if size is None else size
+        while self._pending and start < end:
+            start = self._complete(view, start, end, out)
+        if start < end:
+            stop = self._frames(table[self._codec], data, view, start, end, out)
+            if stop < end:
+                self._pending += view[stop:end]
+                if end - stop >= HEADER_BYTES:
+                    self._need = HEADER_BYTES + _read_header(self._pending)[1]
+
+    def _frames(
+        self, decoders: Decoders, buffer: Buffer, view: memoryview, start: int, end: int, out: list[Command]
+    ) -> int:
+        """Decodes the whole frames between start and end; returns where the first incomplete one starts."""
+        limit = self._max_body
+        append = out.append
+        while end - start >= 8:
+            code, length = _read_header(buffer, start)
+            if not 0 <= length <= limit:
+                raise self._too_large(code, length)
+            body = start + 8
+            stop = body + length
+            if stop > end:
+                break
+            try:
+                append(decoders[code](buffer, view, body, stop))
+            except compiler.REFUSALS:
+                append(decode_body(decoders, buffer, view, code, body, stop, self._unknown))
+            start = stop
+        return start
+
+    def _complete(self, view: memoryview, start: int, end: int, out: list[Command]) -> int:
+        """Moves bytes to the incomplete frame and decodes it when it is whole; returns where its bytes end."""
+        pending = self._pending
+        stop = min(end, start + self._need - len(pending))
+        pending += view[start:stop]
+        if len(pending) == self._need:
+            code, length = _read_header(pending)
+            if not 0 <= length <= self._max_body:
+                raise self._too_large(code, length)
+            self._need = HEADER_BYTES + length
+            if len(pending) == self._need:
+                self._pending = bytearray()  # what is decoded now may view the old one
+                self._need = HEADER_BYTES
+                decoders, whole = DECODERS[self._codec], memoryview(pending)
+                out.append(decode_body(decoders, pending, whole, code, HEADER_BYTES, len(pending), self._unknown))
+        return stop
+
+    def _too_large(self, code: int, length: int) -> FrameTooLarge:
+        # The reference reads the length as unsigned: a negative one is a very long frame.
+        size = length % (1 << 32) + HEADER_BYTES
+        return FrameTooLarge(
+            f"a frame of {size} bytes exceeds the {self.max_frame_bytes} that one may have",
+            code=code,
+            type_name=COMMANDS[code].type_name if code in COMMANDS else None,
+            field="length",
+            offset=4,
+            limit=self.max_frame_bytes,
+            actual=size,
+        )

@@ -1,0 +1,472 @@
+"""Field types of the wire: construct subclasses, each the specification of one kind of field.
+
+They say what `construct` has no word for: Java's modified UTF-8, tails that older peers leave out, counts and lengths
+that are checked against the bytes that remain before anything is allocated. Parsing through them is the slow, checked
+path; `segstore.wire.compiler` lowers the same objects to the fast one and must agree with them.
+
+Every parse error is a `WireError` with the field's path and offset; construct's own errors do not escape
+`segstore.wire.schema`. Source: `EnhancedByteBufInputStream`, `WireCommands` in `io.pravega.shared.protocol.netty` and
+`java.io.DataInputStream.readUTF`.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import uuid
+from typing import Any, Final
+
+import construct
+from construct import Int8sb, Int16ub, Int32sb, Int64sb
+
+from segstore.wire.errors import BadField, Truncated, WireError
+
+__all__ = [
+    "FIXED_FORMATS",
+    "MAX_STRING_BYTES",
+    "MAX_UUID",
+    "Blob",
+    "BodyStream",
+    "Bool",
+    "Column",
+    "Counted",
+    "EnumCode",
+    "Int8",
+    "Int16u",
+    "Int32",
+    "Int64",
+    "JavaUTF",
+    "Marker",
+    "Rest",
+    "Secret",
+    "SizedData",
+    "Tail",
+    "Uuid",
+    "Zeros",
+    "decode_mutf8",
+    "encode_mutf8",
+]
+
+MAX_STRING_BYTES: Final = 0xFFFF
+MAX_UUID: Final = (1 << 128) - 1
+
+Int8: Final = Int8sb
+Int16u: Final = Int16ub
+Int32: Final = Int32sb
+Int64: Final = Int64sb
+
+
+# --- modified UTF-8 ---------------------------------------------------------------------------------------------
+
+
+def decode_mutf8(data: bytes) -> str:
+    """Decodes Java's modified UTF-8 as `DataInputStream.readUTF` does.
+
+    Accepts a raw NUL byte, overlong forms and lone surrogates; a pair of 3-byte surrogates becomes one character.
+    Raises ValueError with the position of the first byte that fits no form; four-byte UTF-8 is such a byte.
+    """
+    if data.isascii():
+        return data.decode("ascii")
+    if max(data) < 0xF0:
+        try:
+            text = data.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            text = _decode_overlong(data)
+    else:
+        text = _decode_overlong(data)
+    return _join_surrogates(text)
+
+
+def _decode_overlong(data: bytes) -> str:
+    """The plain reading of the rules, for what Python's strict decoder refuses."""
+    units: list[int] = []
+    position, end = 0, len(data)
+    while position < end:
+        first = data[position]
+        if first < 0x80:
+            units.append(first)
+            position += 1
+            continue
+        width = 2 if first >> 5 == 0b110 else 3 if first >> 4 == 0b1110 else 0
+        if not width:
+            raise ValueError(f"byte {first:#04x} at {position} starts no modified UTF-8 character")
+        if position + width > end:
+            raise ValueError(f"character at {position} is cut off at the end of the string")
+        unit = first & (0x1F if width == 2 else 0x0F)
+        for at in range(position + 1, position + width):
+            following = data[at]
+            if following & 0xC0 != 0x80:
+                raise ValueError(f"byte {following:#04x} at {at} does not continue a modified UTF-8 character")
+            unit = unit << 6 | following & 0x3F
+        units.append(unit)
+        position += width
+    return "".join(map(chr, units))
+
+
+def _join_surrogates(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def encode_mutf8(text: str) -> bytes:
+    """Encodes a string as `DataOutputStream.writeUTF` does, without the length. Lone surrogates are legal."""
+    if text.isascii():
+        return text.encode("ascii").replace(b"\0", b"\xc0\x80")
+    if max(text) > "\uffff":
+        wide = text.encode("utf-16-be", "surrogatepass")
+        text = "".join(chr(wide[at] << 8 | wide[at + 1]) for at in range(0, len(wide), 2))
+    return text.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+
+
+# --- parsing with facts -----------------------------------------------------------------------------------------
+
+
+class BodyStream(io.BytesIO):
+    """The body of one frame; remembers where the last read began and how much it wanted."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        super().__init__(body)
+        self.size = len(body)
+        self.last_start = 0
+        self.last_wanted = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.last_start = self.tell()
+        self.last_wanted = -1 if size is None else size
+        return super().read(size)
+
+    @property
+    def left(self) -> int:
+        return self.size - self.tell()
+
+
+def _field(path: str) -> str:
+    """construct's path `(parsing) -> a -> b[1]` as `a.b[1]`."""
+    return ".".join(part for part in path.split(" -> ")[1:])
+
+
+def _take(stream: BodyStream, wanted: int, path: str, offset: int | None = None) -> bytes:
+    if wanted > stream.left:
+        raise Truncated(
+            f"{wanted} bytes are announced but {stream.left} are left",
+            field=_field(path),
+            offset=stream.tell() if offset is None else offset,
+            limit=stream.left,
+            actual=wanted,
+        )
+    return stream.read(wanted)
+
+
+def _length(stream: BodyStream, context: Any, path: str) -> int:
+    length: int = Int32._parse(stream, context, path)
+    return length
+
+
+def _refuse_negative(value: int, what: str, stream: BodyStream, path: str) -> None:
+    if value < 0:
+        raise BadField(
+            f"{what} {value} is negative", field=_field(path), offset=stream.tell() - 4, limit=0, actual=value
+        )
+
+
+def _check_buffer(obj: Any, path: str) -> Any:
+    if not isinstance(obj, (bytes, bytearray, memoryview)):
+        raise BadField(f"a buffer is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+    return obj
+
+
+def _size(obj: Any) -> int:
+    return obj.nbytes if isinstance(obj, memoryview) else len(obj)
+
+
+# --- field types ------------------------------------------------------------------------------------------------
+
+
+class _JavaUTF(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+    """uint16 byte length, then modified UTF-8. Value: str."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> str:
+        length = Int16u._parse(stream, context, path)
+        start = stream.tell()
+        data = _take(stream, length, path, start - 2)
+        try:
+            return decode_mutf8(data)
+        except ValueError as cause:
+            raise BadField(str(cause), field=_field(path), offset=start, actual=data[:32].hex()) from cause
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, str):
+            raise BadField(f"text is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+        data = encode_mutf8(obj)
+        if len(data) > MAX_STRING_BYTES:
+            raise BadField(
+                f"{len(data)} bytes of modified UTF-8 exceed the {MAX_STRING_BYTES} that a string may have",
+                field=_field(path),
+                limit=MAX_STRING_BYTES,
+                actual=len(data),
+            )
+        stream.write(len(data).to_bytes(2, "big"))
+        stream.write(data)
+        return obj
+
+
+class _Uuid(construct.Construct):  # type: ignore[misc]
+    """Two int64, most significant first. Value: uuid.UUID."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> uuid.UUID:
+        # Two reads, as the reference does: what is missing is said of the half that lacks it.
+        return uuid.UUID(bytes=_take(stream, 8, path) + _take(stream, 8, path))
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, uuid.UUID):
+            raise BadField(f"a UUID is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+        stream.write(obj.bytes)
+        return obj
+
+
+class _Bool(construct.Construct):  # type: ignore[misc]
+    """One byte; any non-zero one is true, true is written as 1."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> bool:
+        return _take(stream, 1, path) != b"\0"
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        stream.write(b"\1" if obj else b"\0")
+        return obj
+
+
+JavaUTF: Final = _JavaUTF()
+Uuid: Final = _Uuid()
+Bool: Final = _Bool()
+
+# The fields of a fixed width, with the `struct` format that reads them; runs of them are fused by the compiler.
+FIXED_FORMATS: Final[dict[Any, str]] = {Int8: "b", Int32: "i", Int64: "q", Bool: "?", Uuid: "16s"}
+
+
+class Blob(construct.Construct):  # type: ignore[misc]
+    """int32 length, then as many bytes. Value: a buffer; from the fast path, a view of the frame.
+
+    negative_is_empty: a negative length is read as no data (AppendBlockEnd, ConditionalBlockEnd), else refused.
+    optional: no data where fewer than the four length bytes are left (the buffers of a table iteration).
+    written: False for a field that is read but always written empty (the deprecated prefix filter).
+    """
+
+    def __init__(self, *, negative_is_empty: bool = False, optional: bool = False, written: bool = True) -> None:
+        super().__init__()
+        self.negative_is_empty = negative_is_empty
+        self.optional = optional
+        self.written = written
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> bytes:
+        if self.optional and stream.left < 4:
+            return b""
+        length = _length(stream, context, path)
+        if length < 0 and self.negative_is_empty:
+            return b""
+        _refuse_negative(length, "length", stream, path)
+        return _take(stream, length, path, stream.tell() - 4)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        data = _check_buffer(obj, path) if self.written else b""
+        stream.write(_size(data).to_bytes(4, "big"))
+        stream.write(data)
+        return obj
+
+
+class Rest(construct.Construct):  # type: ignore[misc]
+    """All that is left of the body. Value: a buffer."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> bytes:
+        return stream.read()
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        stream.write(_check_buffer(obj, path))
+        return obj
+
+
+class Zeros(construct.Construct):  # type: ignore[misc]
+    """As many zero bytes as its value says; read, the number of bytes left, whatever they hold."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> int:
+        return len(stream.read())
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, int) or obj < 0:
+            raise BadField(f"length {obj!r} is not a count of bytes", field=_field(path), limit=0, actual=obj)
+        stream.write(bytes(obj))
+        return obj
+
+
+class Tail(construct.Construct):  # type: ignore[misc]
+    """A field that frames of older peers end without.
+
+    default: the value of a missing field.
+    partial: what a few bytes of it mean. "ignored": it is read only if `needs` bytes are left. "refused": it is read
+        if any byte is left, and too few are an error.
+    needs: bytes; the width of the field where it is fixed.
+    """
+
+    def __init__(self, inner: Any, default: Any, *, partial: str, needs: int = 1) -> None:
+        super().__init__()
+        self.inner = inner
+        self.default = default
+        self.partial = partial
+        self.needs = needs if partial == "ignored" else 1
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
+        if stream.left < self.needs:
+            return self.default
+        return self.inner._parse(stream, context, path)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        return self.inner._build(obj, stream, context, path)
+
+
+class EnumCode(construct.Construct):  # type: ignore[misc]
+    """An int32 that names a member of an enum; a number that names none reads as `unknown`. Value: the member."""
+
+    def __init__(self, members: type[enum.IntEnum], unknown: enum.IntEnum) -> None:
+        super().__init__()
+        self.members = members
+        self.unknown = unknown
+        self.by_code = {int(member): member for member in members}
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> enum.IntEnum:
+        return self.by_code.get(_length(stream, context, path), self.unknown)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if obj not in self.by_code:
+            raise BadField(f"{obj!r} is no {self.members.__name__}", field=_field(path), actual=obj)
+        stream.write(int(obj).to_bytes(4, "big", signed=True))
+        return obj
+
+
+class SizedData(construct.Construct):  # type: ignore[misc]
+    """int32 total, int32 length, the data and, after data that is not empty, a trailer.
+
+    The shape of a table key (trailer: its version) and of a table value (none). The total covers all that follows it
+    and is written even where empty data leaves the trailer out; read, it may not exceed the bytes from itself to the
+    end of the frame, and is not looked at when the data is empty. Value: the data, or (data, trailer).
+    """
+
+    def __init__(self, trailer: Any = None, missing: Any = None) -> None:
+        super().__init__()
+        self.trailer = trailer
+        self.missing = missing
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
+        start, available = stream.tell(), stream.left
+        total = _length(stream, context, path)
+        length = _length(stream, context, path)
+        if length == 0:
+            return b"" if self.trailer is None else (b"", self.missing)
+        if total > available:
+            raise Truncated(
+                f"{total} bytes are announced but {available} are left",
+                field=_field(path),
+                offset=start,
+                limit=available,
+                actual=total,
+            )
+        _refuse_negative(length, "length", stream, path)
+        data = _take(stream, length, path, start + 4)
+        return data if self.trailer is None else (data, self.trailer._parse(stream, context, path))
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        data = _check_buffer(obj if self.trailer is None else obj[0], path)
+        width = 0 if self.trailer is None else self.trailer.sizeof()
+        stream.write((4 + _size(data) + width).to_bytes(4, "big"))
+        stream.write(_size(data).to_bytes(4, "big"))
+        stream.write(data)
+        if _size(data) and self.trailer is not None:
+            self.trailer._build(obj[1], stream, context, path)
+        return obj
+
+
+class Counted(construct.Construct):  # type: ignore[misc]
+    """int32 count, then as many elements. Value: a tuple.
+
+    A count is refused before anything is allocated when not even the smallest elements would fit what is left.
+    negative_is_empty: a negative count is read as none (table entries, attribute updates), else refused.
+    """
+
+    def __init__(self, element: Any, *, smallest: int, negative_is_empty: bool = False) -> None:
+        super().__init__()
+        self.element = element
+        self.smallest = smallest
+        self.negative_is_empty = negative_is_empty
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Any, ...]:
+        count = _length(stream, context, path)
+        if count < 0 and self.negative_is_empty:
+            return ()
+        _refuse_negative(count, "count", stream, path)
+        if count * self.smallest > stream.left:
+            raise Truncated(
+                f"{count} elements of at least {self.smallest} bytes are announced but {stream.left} bytes are left",
+                field=_field(path),
+                offset=stream.tell() - 4,
+                limit=stream.left // self.smallest,
+                actual=count,
+            )
+        return tuple(self.element._parse(stream, context, f"{path}[{index}]") for index in range(count))
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, (tuple, list)):
+            raise BadField(f"a tuple is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+        stream.write(len(obj).to_bytes(4, "big"))
+        for index, element in enumerate(obj):
+            self.element._build(element, stream, context, f"{path}[{index}]")
+        return obj
+
+
+class Column(construct.Construct):  # type: ignore[misc]
+    """One attribute of several that travel interleaved, row by row, behind one count.
+
+    Neighbouring columns of a command are joined into one `Counted` of rows; a column alone is never parsed.
+    """
+
+    def __init__(self, element: Any, *, smallest: int) -> None:
+        super().__init__()
+        self.element = element
+        self.smallest = smallest
+
+
+class Marker(construct.Construct):  # type: ignore[misc]
+    """A constant int32 that carries no attribute: the type code inside a nested event."""
+
+    def __init__(self, value: int, what: str) -> None:
+        super().__init__()
+        self.value = value
+        self.what = what
+        self.flagbuildnone = True
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> None:
+        found = _length(stream, context, path)
+        if found != self.value:
+            raise BadField(
+                f"{self.what} has type code {self.value}, found {found}",
+                field=_field(path),
+                offset=stream.tell() - 4,
+                limit=self.value,
+                actual=found,
+            )
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        stream.write(self.value.to_bytes(4, "big", signed=True))
+        return obj
+
+
+class Secret:
+    """Annotation: the field is never shown, neither by `repr` nor in logs."""
+
+
+def truncated(stream: BodyStream, path: str) -> WireError:
+    """The error for a fixed field of construct's own that ran out of bytes."""
+    available = stream.size - stream.last_start
+    return Truncated(
+        f"{stream.last_wanted} bytes are needed but {available} are left",
+        field=_field(path),
+        offset=stream.last_start,
+        limit=available,
+        actual=stream.last_wanted,
+    )
