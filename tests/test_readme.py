@@ -1,0 +1,57 @@
+"""What the README shows is what happens: its commands print what it says, its code runs, its targets exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def sessions() -> list[tuple[str, str]]:
+    """Give each command of the README that follows a `$`, and what it is said to print."""
+    found = []
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, printed = part.partition("\n")
+            found.append((command, printed))
+    return found
+
+
+@pytest.mark.parametrize(("command", "printed"), sessions())
+def test_a_command_prints_what_the_readme_says(command: str, printed: str) -> None:
+    here = command.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+    done = subprocess.run(["/bin/sh", "-c", here], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == printed
+
+
+@pytest.mark.parametrize("source", blocks("python"))
+def test_the_code_of_the_readme_runs(source: str, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(source, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_readme_shows_a_decoded_frame_and_the_codec() -> None:
+    assert any("segstore decode" in command for command, _ in sessions())
+    assert len(blocks("python")) >= 2
+
+
+def test_every_target_that_the_readme_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)\b(?=[`\s])", README))
+    assert {"serve", "test"} <= named <= targets
