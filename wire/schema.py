@@ -50,7 +50,9 @@ __all__ = [
     "Text",
     "Token",
     "Unknown",
+    "build",
     "command",
+    "parse",
     "record",
 ]
 

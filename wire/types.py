@@ -45,6 +45,7 @@ __all__ = [
     "Zeros",
     "decode_mutf8",
     "encode_mutf8",
+    "truncated",
 ]
 
 MAX_STRING_BYTES: Final = 0xFFFF
