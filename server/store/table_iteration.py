@@ -1,0 +1,139 @@
+"""Order, continuation tokens and page sizes of table iteration.
+
+A hash table is walked in the order of its keys' hashes: the first 16 bytes of SHA-256, compared as two *signed* 64-bit
+numbers, so 0x80… comes first and 0x7f… last. A continuation token names the hash of the last key that was given:
+``00 00 01 00 00000010`` and the 16 bytes. A fixed-key table is walked in the order of its keys' bytes; it refuses
+tokens, though it gives one with each page (the last key), and resumes by range.
+
+Source: ``KeyHasher``, ``TableIterator``, the two ``IteratorStateImpl`` and ``PravegaRequestProcessor``. Refused:
+a token that cannot be read closes the connection (``Unmapped``), one of a hash that no key can have is an
+``IllegalArgument``. Deliberate difference: the reference also steps through hashes whose keys are gone until its
+background indexer has seen the removal, so its last token can name a removed key; here tokens name live keys.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from struct import Struct
+
+from segstore.server.store.errors import IllegalArgument, Unmapped
+
+__all__ = ["PAGE_BYTES", "SortedKeys", "fixed_key_token", "hash_of_token", "hash_order", "hash_token"]
+
+PAGE_BYTES = 2 * 1024 * 1024
+"""A page ends once its size on the wire reaches this (``PravegaRequestProcessor.MAX_READ_SIZE``)."""
+
+HASH_BYTES = 16
+_SIGN = 0x80_00_00_00_00_00_00_00
+_TOP = (1 << 64) - 1
+_PAIR = Struct(">QQ")
+_LENGTH = Struct(">i")
+_HASH_TOKEN_HEADER = bytes.fromhex("0000010000000010")
+
+
+def hash_order(key: bytes) -> bytes:
+    """16 bytes that sort, as bytes do, in the order in which the reference walks the hashes of keys."""
+    high, low = _PAIR.unpack_from(sha256(key).digest())
+    high ^= _SIGN
+    # The lowest and the highest upper half are kept for attributes of the segment itself.
+    if high == 0:
+        high = 1
+    elif high == _TOP:
+        high = _TOP - 1
+    return _PAIR.pack(high, low ^ _SIGN)
+
+
+def hash_token(order: bytes) -> bytes:
+    """The continuation token after a key whose ``hash_order`` is given."""
+    high, low = _PAIR.unpack(order)
+    return _HASH_TOKEN_HEADER + _PAIR.pack(high ^ _SIGN, low ^ _SIGN)
+
+
+def hash_of_token(token: bytes) -> bytes:
+    """The ``hash_order`` that a token names. Raises ``Unmapped`` or ``IllegalArgument`` as the reference would.
+
+    The form is that of a versioned serialisation: format 0, version 0, a count of revisions, and each revision with
+    its number and its length; later revisions and whatever follows are skipped.
+    """
+    if len(token) < 3 or token[0] != 0 or token[1] != 0 or not 0 < token[2] < 0x80:
+        raise Unmapped("the continuation token is not one of a hash table")
+    at = 3
+    order = b""
+    for revision in range(token[2]):
+        if len(token) < at + 1 + _LENGTH.size:
+            raise Unmapped("the continuation token is cut off")
+        number, size = token[at], _LENGTH.unpack_from(token, at + 1)[0]
+        if size < 0:
+            raise IllegalArgument("bound must be a non-negative integer.")
+        at += 1 + _LENGTH.size
+        if len(token) < at + size:
+            raise Unmapped("the continuation token is cut off")
+        if revision == 0:
+            if number != 0 or size < HASH_BYTES:
+                raise Unmapped("the continuation token holds no hash")
+            high, low = _PAIR.unpack_from(token, at)
+            order = _PAIR.pack(high ^ _SIGN, low ^ _SIGN)
+        at += size
+    if not b"\x00" * 7 + b"\x01" <= order[:8] <= b"\xff" * 7 + b"\xfe":
+        raise IllegalArgument("keyHash must be at least IteratorState.MIN_HASH and at most IteratorState.MAX_HASH.")
+    return order
+
+
+def fixed_key_token(last_key: bytes) -> bytes:
+    """The token that a fixed-key table gives with a page that ends with ``last_key`` (1 to 256 bytes)."""
+    size = len(last_key)
+    prefix = bytes((size,)) if size <= 0x7F else (size | 0x8000).to_bytes(2, "big")
+    return b"\x00\x00\x01\x00" + _LENGTH.pack(len(prefix) + size) + prefix + last_key
+
+
+class SortedKeys:
+    """The keys of a table in the order of iteration, kept lazily: nothing is held before the first walk.
+
+    Invariant, once built: ``_items`` (sorted ``prefix(key) + key``) and ``_fresh`` (keys added since the last walk)
+    are disjoint and together are the keys of the table.
+    """
+
+    __slots__ = ("_fresh", "_items", "_prefix", "_prefix_size")
+
+    def __init__(self, prefix: Callable[[bytes], bytes] | None = None) -> None:
+        self._prefix = prefix
+        self._prefix_size = len(prefix(b"")) if prefix is not None else 0
+        self._items: list[bytes] | None = None
+        self._fresh: set[bytes] = set()
+
+    def add(self, key: bytes) -> None:
+        """A key that was not in the table is now."""
+        if self._items is not None:
+            self._fresh.add(key)
+
+    def discard(self, key: bytes) -> None:
+        """A key that was in the table no longer is."""
+        if self._items is None:
+            return
+        if key in self._fresh:
+            self._fresh.remove(key)
+            return
+        item = self._item(key)
+        del self._items[bisect_left(self._items, item)]
+
+    def walk(self, keys: Callable[[], Iterator[bytes]], start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(prefix, key) of the keys at or after ``start`` (a prefix, or a key where there is none), in order.
+
+        ``keys`` gives all keys of the table and is asked on the first walk alone. The table must not change while
+        the walk is under way.
+        """
+        if self._items is None:
+            self._items = sorted(map(self._item, keys()))
+        elif self._fresh:
+            self._items.extend(map(self._item, self._fresh))
+            self._items.sort()  # nearly sorted already: one merge
+            self._fresh.clear()
+        items, cut = self._items, self._prefix_size
+        for index in range(bisect_left(items, start), len(items)):
+            item = items[index]
+            yield item[:cut], item[cut:]
+
+    def _item(self, key: bytes) -> bytes:
+        return key if self._prefix is None else self._prefix(key) + key
