@@ -250,16 +250,10 @@ class AppendBlockEncoder:
         return out
 
     def remove(self, segment: str, writer_id: UUID) -> list[Buffer]:
-        """Forgets a writer, after everything of it has been sent; a writer that is not known is none."""
+        """Forgets a writer; flushes first if anything of it was not sent yet. An unknown writer is no error."""
         self._flush_required = False
         session = self._sessions.pop((writer_id.int, segment), None)
-        out: list[Buffer] = []
-        if session is not None and session.event_count:
-            if self._owner is session:
-                self._break(out)
-            self._flush(session, out)
-            self._flush_required = True
-        return out
+        return self.flush() if session is not None and session.event_count else []
 
     def _check(
         self,
@@ -526,10 +520,16 @@ class AppendBlockDecoder:
             self._block_data = bytes(self._block_data)
 
     def _step(self, command: Command) -> Command | Append | None:
-        kind = type(command)
-        if kind is AppendBlockEnd:
-            return self._end(command)  # type: ignore[arg-type]  # mypy does not narrow by the identity of a class
-        if kind not in _APPENDING:
+        if isinstance(command, AppendBlockEnd):
+            # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
+            writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
+            writer = self._writers.get(writer_id.int)
+            if writer is None or number < writer.last_event_number or count <= 0:
+                raise self._bad_end(command)
+            data = command.data if self._block_writer is None else self._reassemble(command)
+            writer.last_event_number = number
+            return Append(writer.segment, writer_id, number, count, data, None, command.request_id)
+        if type(command) not in _APPENDING:
             return command
         if self._block_writer is not None:
             writer_id = self._block_writer
@@ -570,16 +570,6 @@ class AppendBlockDecoder:
             )
         self._state_bytes = state_bytes
         self._writers[key] = writer
-
-    def _end(self, command: AppendBlockEnd) -> Append:
-        # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
-        writer = self._writers.get(command.writer_id.int)
-        number = command.last_event_number
-        if writer is None or number < writer.last_event_number or command.num_events <= 0:
-            raise self._bad_end(command)
-        data = command.data if self._block_writer is None else self._reassemble(command)
-        writer.last_event_number = number
-        return Append(writer.segment, command.writer_id, number, command.num_events, data, None, command.request_id)
 
     def _bad_end(self, command: AppendBlockEnd) -> AppendViolation:
         self._drop_block()
