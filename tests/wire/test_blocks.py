@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.wire.block_size import FixedBlockSize
 from segstore.wire.blocks import (
     MAX_PENDING_BYTES,
     Append,
@@ -25,6 +24,7 @@ from segstore.wire.blocks import (
     AppendBlockEncoder,
     AppendRule,
     AppendViolation,
+    FixedBlockSize,
 )
 from segstore.wire.codec import decode, encode
 from segstore.wire.commands.append import (
