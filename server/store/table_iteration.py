@@ -20,10 +20,25 @@ from struct import Struct
 
 from segstore.server.store.errors import IllegalArgument, Unmapped
 
-__all__ = ["PAGE_BYTES", "SortedKeys", "fixed_key_token", "hash_of_token", "hash_order", "hash_token"]
+__all__ = [
+    "KEY_OVERHEAD",
+    "PAGE_BYTES",
+    "REPLY_OVERHEAD",
+    "VALUE_OVERHEAD",
+    "SortedKeys",
+    "fixed_key_token",
+    "hash_of_token",
+    "hash_order",
+    "hash_token",
+]
 
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends once its size on the wire reaches this (``PravegaRequestProcessor.MAX_READ_SIZE``)."""
+
+# What a key, a value and a reply count for on the wire, beside their bytes, when a page's size is summed up.
+KEY_OVERHEAD = 16
+VALUE_OVERHEAD = 8
+REPLY_OVERHEAD = 8
 
 HASH_BYTES = 16
 _SIGN = 0x80_00_00_00_00_00_00_00

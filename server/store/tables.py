@@ -18,10 +18,9 @@ Refused: ranges on hash tables, tokens and deltas on fixed-key tables, deletion 
 lengths above 256.
 
 Source: ``HashTableSegmentLayout``, ``FixedKeyLengthTableSegmentLayout``, ``ContainerKeyIndex``,
-``TableEntryDeltaIterator``, ``TableCompactor``, ``PravegaRequestProcessor``. Deliberate differences: entry counts do
+``TableCompactor``, ``PravegaRequestProcessor``. Deliberate differences: entry counts do
 not lag, a removal is seen at once, compaction is planned in small steps after a change instead of in the background and
-looks at bytes instead of entries, a delta from before the compacted offset starts there instead of failing, an empty
-key can be read.
+looks at bytes instead of entries, an empty key can be read.
 """
 
 from __future__ import annotations
@@ -52,8 +51,12 @@ from segstore.server.store.table_checks import (
     check_lengths_to_write,
     check_sizes,
 )
+from segstore.server.store.table_delta import TableDelta, read_delta
 from segstore.server.store.table_iteration import (
+    KEY_OVERHEAD,
     PAGE_BYTES,
+    REPLY_OVERHEAD,
+    VALUE_OVERHEAD,
     SortedKeys,
     fixed_key_token,
     hash_of_token,
@@ -72,12 +75,7 @@ from segstore.server.store.table_log import (
     serialize_removal,
 )
 
-__all__ = ["TableCompaction", "TableDelta", "TableInfo", "TableSegment", "TableWrite"]
-
-# Sizes that a key and a value count for on the wire, beside their bytes, when a page's size is summed up.
-_KEY_OVERHEAD = 16
-_VALUE_OVERHEAD = 8
-_REPLY_OVERHEAD = 8
+__all__ = ["TableCompaction", "TableInfo", "TableSegment", "TableWrite"]
 
 # The reference reads a fixed-key table leaf by leaf of its index, a leaf being 32 KiB of keys with 8 bytes each.
 _LEAF_BYTES = 32 * 1024
@@ -111,18 +109,6 @@ class TableInfo(NamedTuple):
     key_length: int
 
 
-class TableDelta(NamedTuple):
-    """What changed from a position on: entries (key, version, value), each key once, removed keys left out.
-
-    ``last_position`` is where the next delta starts; 0 where nothing was read.
-    """
-
-    entries: list[tuple[bytes, int, bytes]]
-    should_clear: bool
-    reached_end: bool
-    last_position: int
-
-
 class TableSegment:
     """The table that lies in one segment; ``log`` are the segment's bytes, entries at first none.
 
@@ -146,9 +132,6 @@ class TableSegment:
     @property
     def is_fixed_key(self) -> bool:
         return self.key_length > 0
-
-    def __len__(self) -> int:
-        return len(self._index)
 
     def info(self) -> TableInfo:
         """What GetTableSegmentInfo answers."""
@@ -307,26 +290,7 @@ class TableSegment:
             )
         if from_position < 0:
             raise IllegalArgument("startOffset: startOffset must be a non-negative number.", segment=self.name)
-        start = max(from_position, self.log.start_offset)
-        entries: dict[bytes, tuple[bytes, int, bytes]] = {}
-        size = self._reply_bytes()
-        position = 0
-        for entry in entries_between(self.log, start, length):
-            if len(entries) >= count or size >= PAGE_BYTES:
-                break
-            position = entry.end
-            if entry.value is None:
-                entries.pop(entry.key, None)
-                size -= _KEY_OVERHEAD + len(entry.key) + _VALUE_OVERHEAD
-                continue
-            old = entries.get(entry.key)
-            size += _KEY_OVERHEAD + len(entry.key) + _VALUE_OVERHEAD + len(entry.value)
-            if old is not None and old[1] < entry.version:
-                size -= _KEY_OVERHEAD + len(entry.key) + _VALUE_OVERHEAD + len(old[2])
-            entries[entry.key] = (entry.key, entry.version, entry.value)
-        if position == 0:
-            return TableDelta([], False, True, 0)
-        return TableDelta(list(entries.values()), from_position < start, position >= length, position)
+        return read_delta(self.log, from_position, count, size=self._reply_bytes())
 
     def _check(
         self,
@@ -400,7 +364,7 @@ class TableSegment:
     # Pages
 
     def _reply_bytes(self) -> int:
-        return len(self.name.encode("utf-8", "surrogatepass")) + _REPLY_OVERHEAD
+        return len(self.name.encode("utf-8", "surrogatepass")) + REPLY_OVERHEAD
 
     def _page(
         self, count: int, token: bytes, from_key: bytes, to_key: bytes, *, with_values: bool
@@ -455,4 +419,4 @@ class TableSegment:
 
     @staticmethod
     def _item_bytes(item: tuple[bytes, int, bytes], with_values: bool) -> int:
-        return _KEY_OVERHEAD + len(item[0]) + (_VALUE_OVERHEAD + len(item[2]) if with_values else 0)
+        return KEY_OVERHEAD + len(item[0]) + (VALUE_OVERHEAD + len(item[2]) if with_values else 0)
