@@ -14,9 +14,10 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
-from segstore.wire import compiler, schema
+from segstore.wire import compiler, schema, types
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, UnknownCommand, WireError
 from segstore.wire.schema import COMMANDS, Buffer, Command, Unknown
+from segstore.wire.types import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +28,8 @@ __all__ = [
     "HEADER_BYTES",
     "MAX_FRAME_BYTES",
     "OLDEST_COMPATIBLE_VERSION",
-    "WIRE_VERSION",
     "VIEW_DECODERS",
+    "WIRE_VERSION",
     "Codec",
     "Decoders",
     "UnknownPolicy",
@@ -41,8 +42,6 @@ __all__ = [
 WIRE_VERSION: Final = 17
 OLDEST_COMPATIBLE_VERSION: Final = 5
 HEADER_BYTES: Final = 8
-MAX_FRAME_BYTES: Final = 0x00FF_FFFF
-"""The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
 
 EVENT: Final = 0
 
@@ -152,22 +151,21 @@ def _length_error(code: int, length: int, present: int) -> WireError:
 
 
 class _Encoders(dict[type[Command], Any]):
-    """Command class → generated function, made on first use."""
+    """Command class → the function that encodes its values; generated ones are made on first use."""
 
-    def __init__(self, make: Callable[[type[Command]], Callable[[Any], Any]]) -> None:
+    def __init__(
+        self, make: Callable[[type[Command]], Callable[[Any], Any]], unknown: Callable[[Unknown], Any]
+    ) -> None:
         super().__init__()
         self.make = make
+        self.unknown = unknown
 
-    def __missing__(self, cls: type[Command]) -> Callable[[Any], Any]:
-        if not (isinstance(cls, type) and issubclass(cls, Command)) or cls is Command:
+    def __missing__(self, cls: type[Any]) -> Callable[[Any], Any]:
+        if not issubclass(cls, Command) or cls is Command:
             raise TypeError(f"encode takes a command, not {cls.__name__}")
-        made = _encode_unknown if cls is Unknown else self.make(cls)
+        made = self.unknown if cls is Unknown else self.make(cls)
         self[cls] = made
         return made
-
-
-_ENCODERS: Final = _Encoders(compiler.make_encoder)
-_PARTS: Final = _Encoders(compiler.make_parts_encoder)
 
 
 def encode(command: Command, *, codec: Codec | None = None) -> bytes:
@@ -175,9 +173,7 @@ def encode(command: Command, *, codec: Codec | None = None) -> bytes:
 
     Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
     """
-    encoder = _ENCODERS[type(command)]
-    if (codec or DEFAULT_CODEC) == "construct":
-        return _build(command)
+    encoder = _ENCODERS[codec or DEFAULT_CODEC][type(command)]
     try:
         frame: bytes = encoder(command)
     except compiler.REFUSALS:
@@ -185,34 +181,57 @@ def encode(command: Command, *, codec: Codec | None = None) -> bytes:
     return frame
 
 
-def encode_parts(command: Command) -> list[Buffer]:
+def encode_parts(command: Command, *, codec: Codec | None = None) -> list[Buffer]:
     """The frame as buffers to be written one after another, for `writelines` or `sendmsg`.
 
-    Payloads are the caller's own buffers, not copied: leave them unchanged until they are written. Errors as `encode`.
+    Payloads are the caller's own buffers, not copied: leave them unchanged until they are written. ("construct" builds
+    the frame in one piece.) Errors as `encode`.
     """
-    encoder = _PARTS[type(command)]
+    encoder = _PARTS[codec or DEFAULT_CODEC][type(command)]
     try:
-        parts: list[Buffer] | bytes = encoder(command)
+        parts: list[Buffer] = encoder(command)
     except compiler.REFUSALS:
         return [_build(command)]
-    return [parts] if isinstance(parts, bytes) else parts
+    return parts
 
 
 def _build(command: Command) -> bytes:
-    if type(command) is Unknown:
-        return _encode_unknown(command)
     body = schema.build(command)
     if len(body) + HEADER_BYTES > MAX_FRAME_BYTES:
-        size = len(body) + HEADER_BYTES
-        raise FrameTooLarge(
-            f"a frame of {size} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
-            code=command.code,
-            type_name=command.type_name,
-            limit=MAX_FRAME_BYTES,
-            actual=size,
-        )
+        raise _too_large(command, len(body) + HEADER_BYTES)
     return _write_header(command.code, len(body)) + body
 
 
-def _encode_unknown(command: Unknown) -> bytes:
-    return _write_header(command.type_code, len(command.data)) + command.data
+def _unknown_parts(command: Unknown) -> list[Buffer]:
+    code: Any = command.type_code
+    data = command.data
+    if not isinstance(code, int) or not -(1 << 31) <= code < 1 << 31:
+        raise BadField(f"{code!r} is no type code", type_name=command.type_name, field="type_code", actual=code)
+    size = memoryview(types.check_buffer(data, " -> data")).nbytes
+    if size + HEADER_BYTES > MAX_FRAME_BYTES:
+        raise _too_large(command, size + HEADER_BYTES)
+    return [_write_header(code, size), data]
+
+
+def _too_large(command: Command, size: int) -> FrameTooLarge:
+    return FrameTooLarge(
+        f"a frame of {size} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
+        code=command.code,
+        type_name=command.type_name,
+        limit=MAX_FRAME_BYTES,
+        actual=size,
+    )
+
+
+def _unknown_frame(command: Unknown) -> bytes:
+    return b"".join(_unknown_parts(command))
+
+
+_ENCODERS: Final[dict[Codec, _Encoders]] = {
+    "generated": _Encoders(compiler.make_encoder, _unknown_frame),
+    "construct": _Encoders(lambda _: _build, _unknown_frame),
+}
+_PARTS: Final[dict[Codec, _Encoders]] = {
+    "generated": _Encoders(compiler.make_parts_encoder, _unknown_parts),
+    "construct": _Encoders(lambda _: lambda command: [_build(command)], _unknown_parts),
+}

@@ -18,7 +18,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire import lowering as low
-from segstore.wire.types import decode_mutf8, encode_mutf8
+from segstore.wire.types import MAX_FRAME_BYTES, decode_mutf8, encode_mutf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ __all__ = ["REFUSALS", "decoder_source", "encoder_source", "make_decoder", "make
 REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError, OverflowError, IndexError)
 """What generated code raises when it does not take its input; the schema then says why."""
 
-_MAX_BODY: Final = 0x00FF_FFFF - 8
+_MAX_BODY: Final = MAX_FRAME_BYTES - 8
 _MEMO_ENTRIES: Final = 1024
 _MEMO_CHARACTERS: Final = 256
 
@@ -39,7 +39,7 @@ _MEMO_CHARACTERS: Final = 256
 
 
 class _Uuids(dict[bytes, uuid.UUID]):
-    """16 bytes → UUID, remembering the writers that were seen last: making a UUID costs more than all else in a frame."""
+    """16 bytes → UUID, remembering the writers seen last: making a UUID costs more than all else in a frame."""
 
     def __missing__(self, data: bytes) -> uuid.UUID:
         made = uuid.UUID(bytes=data)
@@ -62,7 +62,10 @@ class _Texts(dict[str, bytes]):
 
 
 def _size(data: Any) -> int:
-    return memoryview(data).nbytes
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise ValueError("not in one piece")
+    return view.nbytes
 
 
 def _check_list(value: Any) -> None:
@@ -220,6 +223,7 @@ class _Reader:
                 line(f"{target} = v[o:e]; o = e")
             case low.ZeroRun(name=name):
                 self.settle()
+                self.refuse("o > e")
                 values[name] = target = self.source.fresh("n")
                 line(f"{target} = e - o; o = e")
             case low.Sized():
@@ -412,15 +416,19 @@ class _Writer:
                 self.variable(data, size, "payload")
             case low.ZeroRun():
                 data, size = source.fresh("d"), source.fresh("n")
-                source.line(f"{size} = {value}; {data} = bytes({size})")
+                source.line(f"{size} = {value}")
+                source.line(f"if {size} > {_MAX_BODY}: raise ValueError")
+                source.line(f"{data} = bytes({size})")
                 self.variable(data, size, "payload")
             case low.Sized():
                 self._sized(node, value, owner)
             case low.TailNode(inner=inner):
                 self.node(inner, value, owner)
-            case low.Structure(nodes=nodes):
+            case low.Structure(record=record, nodes=nodes):
                 inner_value = source.fresh("c")
                 source.line(f"{inner_value} = {value}")
+                cls = source.constant(record, record.__name__)
+                source.line(f"if type({inner_value}) is not {cls}: raise TypeError")
                 self.nodes(nodes, inner_value)
             case low.Many():
                 self._many(node, value)
@@ -574,7 +582,7 @@ def _as_parts(pieces: list[tuple[str, str]]) -> str:
 def _compiled(cls: type[Command], name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:
     text, constants = source
     namespace = dict(constants)
-    exec(compile(text, f"<{name} {cls.type_name}>", "exec"), namespace)  # noqa: S102 — our own text, from the schema
+    exec(compile(text, f"<{name} {cls.type_name}>", "exec"), namespace)
     made: Callable[..., Any] = namespace[name]
     return made
 

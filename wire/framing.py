@@ -11,6 +11,7 @@ No I/O here. Source: `CommandDecoder`, netty's `LengthFieldBasedFrameDecoder` as
 from __future__ import annotations
 
 import struct
+from copy import copy
 from typing import TYPE_CHECKING
 
 from segstore.wire import compiler
@@ -61,17 +62,16 @@ class FrameDecoder:
 
         Payloads of these are views of `data` or of the decoder's own memory: they are valid until the next feed, and
         the caller keeps `data` unchanged until then. Raises WireError, with the commands before the bad frame in
-        `decoded`; and the same error, without them, on every call after that.
+        `decoded`; and an equal error, without them, on every call after that.
         """
         if self._failed is not None:
-            self._failed.decoded = ()
-            raise self._failed
+            raise copy(self._failed)
         out: list[Command] = []
         try:
             self._feed(data, size, out)
         except WireError as error:
+            self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
-            self._failed = error
             self._pending = bytearray()
             raise
         return out

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.wire import lowering as low
 from segstore.wire.errors import BadField
-from segstore.wire.schema import Command, Record
+from segstore.wire.schema import Command, Record, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,10 @@ def from_plain(cls: type[R], plain: Mapping[str, Any]) -> R:
         return _from_plain(cls, low.lower(cls.parts), plain, "")
     except BadField as error:
         if issubclass(cls, Command):
-            error.code, error.type_name = cls.code, cls.type_name
+            error.type_name = cls.type_name
+            error.code = cls.code if cls is not Unknown else None
+        if error.field in cls.secrets:
+            error.actual = None
         raise
 
 
@@ -110,7 +113,7 @@ def _in(node: low.Node, plain: Any, path: str) -> Any:
         case low.ZeroRun():
             return _integer(plain, 0, (1 << 31) - 1, path)
         case low.Number(members=members):
-            if plain not in members.__members__:
+            if not isinstance(plain, str) or plain not in members.__members__:
                 raise BadField(f"{plain!r} is none of {', '.join(members.__members__)}", field=path, actual=plain)
             return members[plain]
         case low.Text():
@@ -127,7 +130,7 @@ def _in(node: low.Node, plain: Any, path: str) -> Any:
 
 def _expect(kind: type, plain: Any, path: str) -> Any:
     if type(plain) is not kind:
-        raise BadField(f"a {kind.__name__} is needed, not {plain!r}", field=path, actual=plain)
+        raise BadField(f"a {kind.__name__} is needed, not {type(plain).__name__}", field=path, actual=plain)
     return plain
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import construct
 import msgspec
@@ -100,7 +100,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     def _show(self, name: str) -> str:
         value = getattr(self, name)
         if name in self.secrets:
-            return f"<{len(value)} characters>" if value else "''"
+            shown = f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"
+            return shown if value else "''"
         if isinstance(value, (bytes, bytearray, memoryview)):
             head = bytes(value[:_SHOWN_BYTES])
             size = value.nbytes if isinstance(value, memoryview) else len(value)
@@ -146,14 +147,12 @@ class Unknown(Command, frozen=True, gc=False):
     data: Buffer
 
     type_name: ClassVar[str] = "UNKNOWN"
+    parts: ClassVar[tuple[Part, ...]] = (Part(("type_code",), types.Int32), Part(("data",), types.Rest()))
     secrets: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def code(self) -> int:  # type: ignore[override]  # the one class whose code is the value's
         return self.type_code
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"type_code": self.type_code, "data": bytes(self.data).hex()}
 
 
 class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stubs
@@ -170,7 +169,7 @@ class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stu
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, self.record):
-            raise BadField(f"a {self.record.__name__} is needed, not {type(obj).__name__}", field=_dotted(path))
+            raise BadField(f"a {self.record.__name__} is needed, not {type(obj).__name__}", field=types.dotted(path))
         self.struct._build(_fields(obj, self.parts), stream, context, path)
         return obj
 
@@ -182,7 +181,8 @@ class Rows(construct.Construct):  # type: ignore[misc]
         super().__init__()
         self.columns = columns
         self.smallest = sum(column.smallest for column in columns)
-        row = construct.Sequence(*(column.element for column in columns))
+        named = (construct.Renamed(column.element, newname=f"#{index}") for index, column in enumerate(columns))
+        row = construct.Sequence(*named)
         self.counted = types.Counted(row, smallest=self.smallest)
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[tuple[Any, ...], ...]:
@@ -190,9 +190,13 @@ class Rows(construct.Construct):  # type: ignore[misc]
         return tuple(zip(*rows, strict=True)) if rows else tuple(() for _ in self.columns)
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        for index, column in enumerate(obj):
+            if not isinstance(column, (tuple, list)):
+                field = types.dotted(f"{path} -> #{index}")
+                raise BadField(f"a tuple is needed, not {type(column).__name__}", field=field, actual=column)
         if len({len(column) for column in obj}) != 1:
             sizes = " and ".join(str(len(column)) for column in obj)
-            raise BadField(f"columns of one table differ in length: {sizes}", field=_dotted(path))
+            raise BadField(f"columns of one table differ in length: {sizes}", field=types.dotted(path))
         self.counted._build(list(zip(*obj, strict=True)), stream, context, path)
         return obj
 
@@ -266,10 +270,6 @@ def _subcon(part: Part) -> Any:
     return construct.Renamed(part.wire, newname="+".join(part.names))
 
 
-def _dotted(path: str) -> str:
-    return ".".join(path.split(" -> ")[1:])
-
-
 def _value(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
     values: dict[str, Any] = {}
     for part in parts:
@@ -315,7 +315,7 @@ def build(value: Command) -> bytes:
     try:
         cls.schema.build_stream(_fields(value, cls.parts), stream)
     except construct.ConstructError as cause:
-        path = _dotted(cause.path or "")
+        path = types.dotted(cause.path or "")
         error = BadField(_without_path(str(cause)), field=path, actual=_at(value, path))
         raise _placed(error, cls) from cause
     except WireError as error:
@@ -329,6 +329,8 @@ def _placed(error: WireError, cls: type[Command]) -> WireError:
     error.type_name = cls.type_name
     if error.offset is not None:
         error.offset += 8
+    if error.field in cls.secrets and not isinstance(error.actual, int):
+        error.actual = None  # facts go to logs
     return error
 
 

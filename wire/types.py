@@ -19,10 +19,11 @@ from typing import Any, Final
 import construct
 from construct import Int8sb, Int16ub, Int32sb, Int64sb
 
-from segstore.wire.errors import BadField, Truncated, WireError
+from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
 
 __all__ = [
     "FIXED_FORMATS",
+    "MAX_FRAME_BYTES",
     "MAX_STRING_BYTES",
     "MAX_UUID",
     "Blob",
@@ -43,11 +44,15 @@ __all__ = [
     "Tail",
     "Uuid",
     "Zeros",
+    "check_buffer",
     "decode_mutf8",
+    "dotted",
     "encode_mutf8",
     "truncated",
 ]
 
+MAX_FRAME_BYTES: Final = 0x00FF_FFFF
+"""The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
 MAX_STRING_BYTES: Final = 0xFFFF
 MAX_UUID: Final = (1 << 128) - 1
 
@@ -140,16 +145,30 @@ class BodyStream(io.BytesIO):
         return self.size - self.tell()
 
 
-def _field(path: str) -> str:
-    """construct's path `(parsing) -> a -> b[1]` as `a.b[1]`."""
-    return ".".join(part for part in path.split(" -> ")[1:])
+def dotted(path: str) -> str:
+    """construct's path `(parsing) -> a -> b[1]` as `a.b[1]`.
+
+    A part that carries several attributes is called `a+b`; `#1` behind it means the second of them, nothing the first.
+    """
+    names: list[str] = []
+    for part in path.split(" -> ")[1:]:
+        if part.startswith("#"):
+            joined, bracket, index = names.pop().partition("[")
+            part = joined.split("+")[int(part[1:])] + bracket + index
+        names.append(part)
+    return ".".join(_first_of_joined(name) for name in names)
+
+
+def _first_of_joined(name: str) -> str:
+    joined, bracket, index = name.partition("[")
+    return joined.partition("+")[0] + bracket + index
 
 
 def _take(stream: BodyStream, wanted: int, path: str, offset: int | None = None) -> bytes:
     if wanted > stream.left:
         raise Truncated(
             f"{wanted} bytes are announced but {stream.left} are left",
-            field=_field(path),
+            field=dotted(path),
             offset=stream.tell() if offset is None else offset,
             limit=stream.left,
             actual=wanted,
@@ -165,13 +184,15 @@ def _length(stream: BodyStream, context: Any, path: str) -> int:
 def _refuse_negative(value: int, what: str, stream: BodyStream, path: str) -> None:
     if value < 0:
         raise BadField(
-            f"{what} {value} is negative", field=_field(path), offset=stream.tell() - 4, limit=0, actual=value
+            f"{what} {value} is negative", field=dotted(path), offset=stream.tell() - 4, limit=0, actual=value
         )
 
 
-def _check_buffer(obj: Any, path: str) -> Any:
+def check_buffer(obj: Any, path: str) -> Any:
     if not isinstance(obj, (bytes, bytearray, memoryview)):
-        raise BadField(f"a buffer is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+        raise BadField(f"a buffer is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
+    if isinstance(obj, memoryview) and not obj.c_contiguous:
+        raise BadField("a buffer in one piece is needed, this view skips bytes", field=dotted(path), actual=obj)
     return obj
 
 
@@ -192,16 +213,16 @@ class _JavaUTF(construct.Construct):  # type: ignore[misc]  # construct has no s
         try:
             return decode_mutf8(data)
         except ValueError as cause:
-            raise BadField(str(cause), field=_field(path), offset=start, actual=data[:32].hex()) from cause
+            raise BadField(str(cause), field=dotted(path), offset=start, actual=data[:32].hex()) from cause
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, str):
-            raise BadField(f"text is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+            raise BadField(f"text is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
         data = encode_mutf8(obj)
         if len(data) > MAX_STRING_BYTES:
             raise BadField(
                 f"{len(data)} bytes of modified UTF-8 exceed the {MAX_STRING_BYTES} that a string may have",
-                field=_field(path),
+                field=dotted(path),
                 limit=MAX_STRING_BYTES,
                 actual=len(data),
             )
@@ -219,7 +240,7 @@ class _Uuid(construct.Construct):  # type: ignore[misc]
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, uuid.UUID):
-            raise BadField(f"a UUID is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+            raise BadField(f"a UUID is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
         stream.write(obj.bytes)
         return obj
 
@@ -267,7 +288,7 @@ class Blob(construct.Construct):  # type: ignore[misc]
         return _take(stream, length, path, stream.tell() - 4)
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        data = _check_buffer(obj, path) if self.written else b""
+        data = check_buffer(obj, path) if self.written else b""
         stream.write(_size(data).to_bytes(4, "big"))
         stream.write(data)
         return obj
@@ -280,7 +301,7 @@ class Rest(construct.Construct):  # type: ignore[misc]
         return stream.read()
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        stream.write(_check_buffer(obj, path))
+        stream.write(check_buffer(obj, path))
         return obj
 
 
@@ -292,7 +313,13 @@ class Zeros(construct.Construct):  # type: ignore[misc]
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, int) or obj < 0:
-            raise BadField(f"length {obj!r} is not a count of bytes", field=_field(path), limit=0, actual=obj)
+            raise BadField(f"length {obj!r} is not a count of bytes", field=dotted(path), limit=0, actual=obj)
+        if obj > MAX_FRAME_BYTES - 8:
+            raise FrameTooLarge(
+                f"a frame of {obj + 8} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
+                limit=MAX_FRAME_BYTES,
+                actual=obj + 8,
+            )
         stream.write(bytes(obj))
         return obj
 
@@ -335,9 +362,11 @@ class EnumCode(construct.Construct):  # type: ignore[misc]
         return self.by_code.get(_length(stream, context, path), self.unknown)
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        if obj not in self.by_code:
-            raise BadField(f"{obj!r} is no {self.members.__name__}", field=_field(path), actual=obj)
-        stream.write(int(obj).to_bytes(4, "big", signed=True))
+        try:
+            member = self.by_code[obj]
+        except (KeyError, TypeError) as cause:
+            raise BadField(f"{obj!r} is no {self.members.__name__}", field=dotted(path), actual=obj) from cause
+        stream.write(int(member).to_bytes(4, "big", signed=True))
         return obj
 
 
@@ -363,23 +392,23 @@ class SizedData(construct.Construct):  # type: ignore[misc]
         if total > available:
             raise Truncated(
                 f"{total} bytes are announced but {available} are left",
-                field=_field(path),
+                field=dotted(path),
                 offset=start,
                 limit=available,
                 actual=total,
             )
         _refuse_negative(length, "length", stream, path)
         data = _take(stream, length, path, start + 4)
-        return data if self.trailer is None else (data, self.trailer._parse(stream, context, path))
+        return data if self.trailer is None else (data, self.trailer._parse(stream, context, f"{path} -> #1"))
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        data = _check_buffer(obj if self.trailer is None else obj[0], path)
+        data = check_buffer(obj if self.trailer is None else obj[0], path)
         width = 0 if self.trailer is None else self.trailer.sizeof()
         stream.write((4 + _size(data) + width).to_bytes(4, "big"))
         stream.write(_size(data).to_bytes(4, "big"))
         stream.write(data)
         if _size(data) and self.trailer is not None:
-            self.trailer._build(obj[1], stream, context, path)
+            self.trailer._build(obj[1], stream, context, f"{path} -> #1")
         return obj
 
 
@@ -404,7 +433,7 @@ class Counted(construct.Construct):  # type: ignore[misc]
         if count * self.smallest > stream.left:
             raise Truncated(
                 f"{count} elements of at least {self.smallest} bytes are announced but {stream.left} bytes are left",
-                field=_field(path),
+                field=dotted(path),
                 offset=stream.tell() - 4,
                 limit=stream.left // self.smallest,
                 actual=count,
@@ -413,7 +442,7 @@ class Counted(construct.Construct):  # type: ignore[misc]
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, (tuple, list)):
-            raise BadField(f"a tuple is needed, not {type(obj).__name__}", field=_field(path), actual=obj)
+            raise BadField(f"a tuple is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
         stream.write(len(obj).to_bytes(4, "big"))
         for index, element in enumerate(obj):
             self.element._build(element, stream, context, f"{path}[{index}]")
@@ -446,7 +475,7 @@ class Marker(construct.Construct):  # type: ignore[misc]
         if found != self.value:
             raise BadField(
                 f"{self.what} has type code {self.value}, found {found}",
-                field=_field(path),
+                field=dotted(path),
                 offset=stream.tell() - 4,
                 limit=self.value,
                 actual=found,
@@ -466,7 +495,7 @@ def truncated(stream: BodyStream, path: str) -> WireError:
     available = stream.size - stream.last_start
     return Truncated(
         f"{stream.last_wanted} bytes are needed but {available} are left",
-        field=_field(path),
+        field=dotted(path),
         offset=stream.last_start,
         limit=available,
         actual=stream.last_wanted,
