@@ -4,7 +4,7 @@ An attribute is a UUID with an int64. Ids whose first half is -2^63 are *core* a
 value -2^63 stands for "none": on the wire it says that an attribute is absent, and it can be stored, as the reference
 stores it for ids that it looked up in vain.
 
-Invariant: ``evaluate`` changes nothing; it gives the values to store or raises ``BadAttribute``, and every update of one
+Invariant: ``evaluate`` changes nothing; it gives the values to store or raises ``BadAttribute``, and each update of one
 request is judged against the values before the request.
 
 Follows ``Attributes``, ``AttributeUpdateType`` and ``SegmentMetadataUpdateTransaction.preProcessAttributes``.

@@ -16,6 +16,7 @@ What a container refuses, sorted by what the peer is told:
     ├── TableNotEmpty        the table still has entries
     ├── KeyMissing           a conditional table update named a key that is absent
     ├── KeyBadVersion        a conditional table update named another version
+    ├── Unanswered           has no reply, and the connection stays
     └── Unmapped             has no reply: the connection closes without one
         └── AttributeLimit   a transient segment holds no more attributes
 
@@ -42,6 +43,7 @@ __all__ = [
     "SegmentTruncated",
     "StoreError",
     "TableNotEmpty",
+    "Unanswered",
     "Unmapped",
     "Unsupported",
 ]
@@ -173,7 +175,7 @@ class KeyMissing(StoreError):
     """A conditional update or removal named a key that the table does not have."""
 
     def __init__(self, segment: str) -> None:
-        super().__init__(f"a key that the update is conditional on is not in table segment {segment!r}", segment=segment)
+        super().__init__(f"a key that an update is conditional on is not in table {segment!r}", segment=segment)
 
 
 class KeyBadVersion(StoreError):
@@ -181,6 +183,10 @@ class KeyBadVersion(StoreError):
 
     def __init__(self, segment: str) -> None:
         super().__init__(f"a key in table segment {segment!r} has another version", segment=segment)
+
+
+class Unanswered(StoreError):
+    """The reference never answers this request, and the connection stays open."""
 
 
 class Unmapped(StoreError):

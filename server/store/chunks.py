@@ -1,0 +1,247 @@
+"""Where the bytes of segments live: chunks that grow with the segment, and a pool that recycles the large ones.
+
+Ownership of buffers. A write copies the caller's bytes once; the caller may reuse its buffer at once. A read hands out
+read-only views of the chunks and copies nothing; a view stays valid, and its bytes stay what they are, for as long as
+anybody holds it, whatever happens to the segment meanwhile: bytes are written only above the used part of a chunk, and
+a chunk is reused only when Python itself says that no view of it is left. ``bytearray`` counts its exports and refuses
+to change size while there are any, so the pool asks it by taking one byte off and putting it back; no count is kept
+here that could go wrong. A chunk whose views live on just waits, and is freed by the garbage collector if the pool is
+full.
+
+Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
+never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
+so that a small segment is small and a large one consists of large chunks.
+
+Nothing is known here of segments' states, names or time; offsets are the caller's to check.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["CHUNK_BYTES", "FIRST_CHUNK_BYTES", "Buffer", "ChunkPool", "SegmentData"]
+
+Buffer = bytes | bytearray | memoryview
+
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+FIRST_CHUNK_BYTES: Final = 256
+_GROWTH: Final = 4
+_LOOK_AT: Final = 4
+"""How many idle chunks are tried before a fresh one is made: readers that hold on to views do not slow writers."""
+
+
+class ChunkPool:
+    """Keeps up to ``max_idle_bytes`` of 4 MiB chunks for reuse; smaller chunks are left to the allocator.
+
+    Attributes:
+        recycled: how often a chunk was taken again.
+        busy: how often an idle chunk was passed over because somebody still held a view of it.
+    """
+
+    __slots__ = ("_idle", "_max_idle", "busy", "recycled")
+
+    def __init__(self, *, max_idle_bytes: int = 256 * 1024 * 1024) -> None:
+        self._idle: deque[bytearray] = deque()
+        self._max_idle = max_idle_bytes // CHUNK_BYTES
+        self.recycled = 0
+        self.busy = 0
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes in chunks that wait to be taken again, those with views included."""
+        return len(self._idle) * CHUNK_BYTES
+
+    def take(self, size: int) -> bytearray:
+        """A chunk of exactly ``size`` bytes with arbitrary content, of which nobody holds a view."""
+        if size == CHUNK_BYTES:
+            for _ in range(min(_LOOK_AT, len(self._idle))):
+                chunk = self._idle.popleft()
+                if not _has_views(chunk):
+                    self.recycled += 1
+                    return chunk
+                self.busy += 1
+                self._idle.append(chunk)
+        return bytearray(size)
+
+    def give(self, chunk: bytearray) -> None:
+        """Return a chunk that no segment refers to any more; views of it may still be held by readers."""
+        if len(chunk) == CHUNK_BYTES and len(self._idle) < self._max_idle:
+            self._idle.append(chunk)
+
+
+def _has_views(chunk: bytearray) -> bool:
+    """Whether anybody holds a view. Neither step reallocates: the size stays close to what is allocated."""
+    try:
+        last = chunk.pop()
+    except BufferError:
+        return True
+    chunk.append(last)
+    return False
+
+
+_NO_TAIL: Final = memoryview(bytearray())
+_NO_STARTS: Final[list[int]] = []
+_NO_CHUNKS: Final[list[bytearray]] = []
+
+
+class SegmentData:
+    """The bytes of one segment, from ``start_offset`` to ``length``.
+
+    Attributes:
+        start_offset: offset of the first byte that is kept.
+        length: offset after the last byte; the next write goes there.
+    """
+
+    __slots__ = ("_chunks", "_pool", "_starts", "_tail", "_tail_size", "_tail_used", "length", "start_offset")
+
+    def __init__(self, pool: ChunkPool) -> None:
+        self._pool = pool
+        # Shared and never changed: a segment without data costs no lists.
+        self._starts: list[int] = _NO_STARTS
+        self._chunks: list[bytearray] = _NO_CHUNKS
+        self._tail: memoryview = _NO_TAIL
+        self._tail_used = 0
+        self._tail_size = 0
+        self.start_offset = 0
+        self.length = 0
+
+    def write(self, data: Buffer) -> None:
+        """Copy ``data`` to the end. It fails as a whole (``MemoryError``) or not at all."""
+        size = len(data)
+        used = self._tail_used
+        end = used + size
+        if end <= self._tail_size:
+            self._tail[used:end] = data
+            self._tail_used = end
+            self.length += size
+        else:
+            self._write_across(memoryview(data))
+
+    def write_all(self, parts: Sequence[Buffer]) -> None:
+        """Copy the parts to the end, one after the other, as one write."""
+        total = sum(map(len, parts))
+        if self._tail_used + total > self._tail_size:
+            # All memory that is needed comes first, so that no part is written without the rest.
+            self._write_across(memoryview(b"".join(parts)))
+            return
+        for part in parts:
+            self.write(part)
+
+    def read(self, offset: int, size: int) -> list[memoryview]:
+        """Views of ``size`` bytes from ``offset``; ``start_offset <= offset`` and ``offset + size <= length``."""
+        views: list[memoryview] = []
+        if size <= 0:
+            return views
+        starts = self._starts
+        index = bisect_right(starts, offset) - 1
+        at = offset - starts[index]
+        while True:
+            following = starts[index + 1] if index + 1 < len(starts) else self.length
+            part = min(size, following - starts[index] - at)
+            views.append(memoryview(self._chunks[index]).toreadonly()[at : at + part])
+            size -= part
+            if size == 0:
+                return views
+            index += 1
+            at = 0
+
+    def read_bytes(self, offset: int, size: int) -> bytes:
+        """A copy of ``size`` bytes from ``offset``; bounds as in ``read``."""
+        return b"".join(self.read(offset, size))
+
+    def truncate(self, offset: int) -> None:
+        """Forget what lies before ``offset``, between ``start_offset`` and ``length``; gives whole chunks back."""
+        self.start_offset = offset
+        if offset == self.length:
+            self._release_chunks()
+            return
+        keep = bisect_right(self._starts, offset) - 1
+        if keep > 0:
+            for chunk in self._chunks[:keep]:
+                self._pool.give(chunk)
+            del self._chunks[:keep]
+            del self._starts[:keep]
+
+    def absorb(self, other: SegmentData) -> None:
+        """Move the bytes of ``other``, which starts at 0, to the end of this segment; ``other`` is empty afterwards.
+
+        Large data changes hands without being copied; what is smaller than a chunk is copied, because moving it would
+        waste the rest of the chunk that this segment was writing to.
+        """
+        if other.length < CHUNK_BYTES:
+            self.write_all(other.read(0, other.length))
+        else:
+            if not self._chunks:
+                self._starts, self._chunks = [], []
+            self._starts.extend(self.length + start for start in other._starts)
+            self._chunks.extend(other._chunks)
+            self._tail, self._tail_used, self._tail_size = other._tail, other._tail_used, other._tail_size
+            self.length += other.length
+            other._forget()
+        other.clear()
+
+    def clear(self) -> None:
+        """Give all chunks back; the segment is at offset 0 again."""
+        self._release_chunks()
+        self.start_offset = 0
+        self.length = 0
+
+    def restart_at(self, offset: int) -> None:
+        """Let an empty segment begin at ``offset``, as one does whose earlier bytes were truncated."""
+        self._release_chunks()
+        self.start_offset = offset
+        self.length = offset
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all chunks, used or not."""
+        return sum(map(len, self._chunks))
+
+    def _write_across(self, data: memoryview) -> None:
+        room = self._tail_size - self._tail_used
+        fresh: list[bytearray] = []
+        missing = len(data) - room
+        size = self._tail_size
+        while missing > 0:
+            size = _next_size(size, missing)
+            fresh.append(self._pool.take(size))
+            missing -= size
+        if not self._chunks:
+            self._starts, self._chunks = [], []
+        self._tail[self._tail_used :] = data[:room]
+        at = room
+        for chunk in fresh:
+            part = min(len(chunk), len(data) - at)
+            self._starts.append(self.length + at)
+            self._chunks.append(chunk)
+            self._tail = memoryview(chunk)
+            self._tail_size = len(chunk)
+            self._tail_used = part
+            self._tail[:part] = data[at : at + part]
+            at += part
+        self.length += len(data)
+
+    def _release_chunks(self) -> None:
+        chunks = self._chunks
+        # The tail's view must go before the pool looks at the chunk.
+        self._forget()
+        for chunk in chunks:
+            self._pool.give(chunk)
+
+    def _forget(self) -> None:
+        self._starts = _NO_STARTS
+        self._chunks = _NO_CHUNKS
+        self._tail = _NO_TAIL
+        self._tail_used = 0
+        self._tail_size = 0
+
+
+def _next_size(previous: int, missing: int) -> int:
+    """The size of the chunk after one of ``previous`` bytes (0: the first), when ``missing`` bytes wait."""
+    if missing >= CHUNK_BYTES:
+        return CHUNK_BYTES
+    grown = max(FIRST_CHUNK_BYTES, previous * _GROWTH)
+    return min(CHUNK_BYTES, max(grown, 1 << (missing - 1).bit_length()))

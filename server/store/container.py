@@ -1,0 +1,501 @@
+"""One segment container: its segments, and every change that they undergo.
+
+A request is first decided against the state (errors are raised here and nothing has changed), then expressed as
+operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, which is what
+a container does all day, changes the state directly and makes its operation for a journal alone.
+
+Invariant: nothing here waits, performs I/O or reads a clock; the time comes with the request. What a request raises
+leaves the state as it was, with the two exceptions that the reference makes: a merge seals its source first, and a
+conditional update on an attribute that was never looked up notes it as absent.
+
+Follows ``StreamSegmentContainer``, ``SegmentMetadataUpdateTransaction``, ``MetadataStore`` and
+``StreamSegmentReadIndex``. Deliberate differences: a merged or deleted segment is gone at once for every request;
+transient segments that were not used for a while are listed for deletion by clock time (seed 43.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+from uuid import UUID
+
+from segstore.server.store.attributes import (
+    CREATION_EPOCH,
+    CREATION_TIME,
+    EVENT_COUNT,
+    INDEX_ENTRY_SIZE,
+    NULL_VALUE,
+    ROLLOVER_SIZE,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    SEGMENT_TYPE,
+    AttributeUpdate,
+    MissingValue,
+    UpdateType,
+    evaluate,
+    is_core,
+)
+from segstore.server.store.chunks import Buffer, ChunkPool
+from segstore.server.store.errors import (
+    AttributeLimit,
+    BadAttribute,
+    BadOffset,
+    NoSuchSegment,
+    SegmentExists,
+    SegmentSealed,
+    SegmentTruncated,
+    Unmapped,
+)
+from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
+from segstore.server.store.operations import (
+    Appended,
+    AttributesUpdated,
+    IndexAppended,
+    Operation,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentMerged,
+    TableKeysForgotten,
+)
+from segstore.server.store.operations import SegmentSealed as Sealed
+from segstore.server.store.operations import SegmentTruncated as Truncated
+from segstore.server.store.results import ChunkInfo, ReadResult
+from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, Token, has_field
+from segstore.server.store.state import ContainerState
+from segstore.server.store.table_checks import check_key_length, check_key_versions, table_attributes
+from segstore.server.store.tables import TableSegment, TableWrite
+from segstore.server.store.waiting import Waiters, WakeReason
+from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
+
+__all__ = ["MAX_TRANSIENT_ATTRIBUTES", "Container", "Data"]
+
+Data = Buffer | list[Buffer]
+"""What an append brings: one buffer, or several that are written one after the other."""
+
+MAX_TRANSIENT_ATTRIBUTES: Final = 16
+"""A transient segment that has more attributes than this, core ones included, takes no update any more."""
+
+_FIRST_EPOCH: Final = 1
+
+
+class Container(ContainerState):
+    """One container, alive.
+
+    ``journal`` is called with each operation after it was applied; without one, appends make no operation. ``peer``
+    finds the container of an index segment, which need not be this one; it gives None for one that is not owned here.
+
+    Attributes:
+        container_id: its number.
+    """
+
+    def __init__(
+        self,
+        container_id: int = 0,
+        *,
+        pool: ChunkPool | None = None,
+        waiters: Waiters | None = None,
+        journal: Callable[[Operation], None] | None = None,
+        peer: Callable[[str], Container | None] | None = None,
+        reuse_names: bool = False,
+        strict_transient_attributes: bool = False,
+    ) -> None:
+        super().__init__(pool=pool, waiters=waiters, journal=journal, reuse_names=reuse_names)
+        self.container_id = container_id
+        self._peer = peer if peer is not None else lambda _: self
+        self._strict_transient_attributes = strict_transient_attributes
+
+    # Creating and deleting
+
+    def create_segment(
+        self, name: str, *, scale_type: int = 0, target_rate: int = 0, rollover_size: int = 0, now_ms: int
+    ) -> None:
+        """A new stream segment, without its index segment. Raises ``SegmentExists``; ``Unmapped`` for ""."""
+        values = (
+            (SCALE_POLICY_TYPE, scale_type),
+            (SCALE_POLICY_RATE, target_rate),
+            (ROLLOVER_SIZE, max(0, rollover_size)),
+        )
+        self._create(name, Kind.STREAM, values, now_ms)
+
+    def create_index_segment(self, name: str, *, now_ms: int) -> None:
+        """A new segment that entries are written to; ``name`` is its own. Raises ``SegmentExists``."""
+        self._create(name, Kind.STREAM, ((INDEX_ENTRY_SIZE, ENTRY_BYTES),), now_ms)
+
+    def create_transient_segment(self, parent: str, writer_id: UUID, random_hex32: str, *, now_ms: int) -> str:
+        """A new transient segment, whose name is returned; its parent need not exist. Raises ``SegmentExists``."""
+        name = transient_name(parent, writer_id, random_hex32)
+        self._create(name, Kind.TRANSIENT, ((CREATION_EPOCH, _FIRST_EPOCH),), now_ms)
+        return name
+
+    def create_table_segment(self, name: str, *, key_length: int = 0, rollover_size: int = 0, now_ms: int) -> None:
+        """A new table segment; a key length above 0 makes it a fixed-key table.
+
+        Raises ``SegmentExists``; ``Unmapped`` for a key length above 256.
+        """
+        check_key_length(key_length)
+        key_length = max(key_length, 0)
+        values = tuple(table_attributes(key_length, rollover_size).items())
+        self._create(name, Kind.FIXED_KEY_TABLE if key_length else Kind.TABLE, values, now_ms)
+
+    def delete_segment(self, name: str) -> None:
+        """The segment is gone. Its name can be used again only if it never held data. Raises ``NoSuchSegment``."""
+        segment = self.segment(name)
+        self._commit(SegmentDeleted(name, segment.length > 0))
+
+    def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
+        """Transient segments that nobody set up or wrote to for ``idle_ms``, and all from before a recovery."""
+        return [
+            name
+            for name, used_ms in self._transients.items()
+            if used_ms is None or now_ms - max(used_ms, self.segments[name].last_modified_ms) >= idle_ms
+        ]
+
+    # Looking
+
+    def segment(self, name: str) -> Segment:
+        """The segment; it changes only through this container. Raises ``NoSuchSegment``."""
+        segment = self.segments.get(name)
+        if segment is None:
+            raise NoSuchSegment(name)
+        return segment
+
+    def segment_info(self, name: str) -> SegmentInfo:
+        """Length, start and state. Raises ``NoSuchSegment``."""
+        return self.segment(name).info()
+
+    def get_attribute(self, name: str, attribute_id: UUID) -> int:
+        """An attribute's value, -2^63 if it has none. Raises ``NoSuchSegment``."""
+        value = self.segment(name).attribute(attribute_id)
+        return NULL_VALUE if value is None else value
+
+    def read(self, name: str, offset: int, max_length: int, *, woken: bool = False) -> ReadResult | None:
+        """At most ``max_length`` bytes from ``offset``; None: there are none yet, ``wait`` for them.
+
+        ``woken``: the read waited and was woken for data, so it reached the tail, as the answer must say.
+        Raises ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset and beyond
+        the end of a sealed segment.
+        """
+        segment = self.segment(name)
+        length = segment.length
+        if offset < 0 or (segment.sealed and offset > length):
+            raise Unmapped(f"a read at offset {offset} of {length} bytes", segment=name)
+        if offset < segment.start_offset:
+            raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
+        if offset >= length:
+            return ReadResult(offset, [], 0, False, True) if segment.sealed else None
+        size = min(max_length, length - offset)
+        data = segment.read(offset, size)
+        if woken:
+            return ReadResult(offset, data, size, True, False)
+        short = size < max_length
+        return ReadResult(offset, data, size, short and not segment.sealed, short and segment.sealed)
+
+    def wait(self, name: str, offset: int, token: Token) -> None:
+        """Let ``token`` be woken when the byte at ``offset`` is there, or never will be.
+
+        Raises ``NoSuchSegment``, and ``ValueError`` if the token waits already. Forgotten by ``waiters.cancel``.
+        """
+        self.waiters.add(self.segment(name), offset, token)
+
+    def list_chunks(self, name: str) -> list[ChunkInfo]:
+        """The segment's data as one chunk of storage; none if it holds no data. Raises ``NoSuchSegment``."""
+        segment = self.segment(name)
+        size = segment.length - segment.start_offset
+        return [ChunkInfo(name, segment.start_offset, size)] if size else []
+
+    # Changing
+
+    def seal_segment(self, name: str, *, now_ms: int) -> None:
+        """Raises ``NoSuchSegment``, ``SegmentSealed``."""
+        segment = self.segment(name)
+        if segment.sealed:
+            raise SegmentSealed(name)
+        self._commit(Sealed(name, now_ms))
+
+    def truncate_segment(self, name: str, offset: int) -> None:
+        """Forget what lies before ``offset``, also of a sealed segment.
+
+        Raises ``NoSuchSegment``; ``Unmapped`` for a negative offset; ``SegmentTruncated`` below the start or beyond
+        the end.
+        """
+        segment = self.segment(name)
+        if offset < 0:
+            raise Unmapped(f"a truncation at offset {offset}", segment=name)
+        if not segment.start_offset <= offset <= segment.length:
+            raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
+        self._commit(Truncated(name, offset))
+
+    def update_policy(self, name: str, *, scale_type: int, target_rate: int, now_ms: int) -> None:
+        """Set the scaling policy. Raises ``NoSuchSegment``, ``SegmentSealed``."""
+        updates = (
+            AttributeUpdate(SCALE_POLICY_TYPE, UpdateType.REPLACE, scale_type),
+            AttributeUpdate(SCALE_POLICY_RATE, UpdateType.REPLACE, target_rate),
+        )
+        self.update_attributes(name, updates, now_ms=now_ms)
+
+    def update_attribute(self, name: str, attribute_id: UUID, new: int, expected: int, *, now_ms: int) -> None:
+        """Set one attribute if its value is ``expected`` (-2^63: an extended attribute that is absent).
+
+        Raises ``NoSuchSegment``, ``SegmentSealed``, ``BadAttribute``, ``AttributeLimit``.
+        """
+        update = AttributeUpdate(attribute_id, UpdateType.REPLACE_IF_EQUALS, new, expected)
+        self.update_attributes(name, (update,), now_ms=now_ms)
+
+    def update_attributes(self, name: str, updates: Iterable[AttributeUpdate], *, now_ms: int) -> None:
+        """Carry out all updates or none; raises as ``update_attribute``."""
+        segment = self.segment(name)
+        if segment.sealed:
+            raise SegmentSealed(name)
+        self._commit(AttributesUpdated(name, self._decide(segment, tuple(updates), now_ms), now_ms))
+
+    def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
+        """The number of the writer's last event, -2^63 if it never wrote. Works on sealed segments too.
+
+        Raises ``NoSuchSegment``, ``AttributeLimit``.
+        """
+        segment = self.segment(name)
+        if name in self._transients:
+            self._transients[name] = now_ms
+        if has_field(writer_id):
+            segment.gate |= Gate.CORE_WRITER.value
+        value = segment.attribute(writer_id)
+        if value is None and not segment.sealed and not is_core(writer_id):
+            self._check_transient(segment, writer_id)
+            self._commit(AttributesUpdated(name, ((writer_id, NULL_VALUE),), segment.last_modified_ms))
+        return NULL_VALUE if value is None else value
+
+    def append(
+        self,
+        name: str,
+        writer_id: UUID,
+        event_number: int,
+        event_count: int,
+        data: Data,
+        *,
+        last_event_number: int,
+        now_ms: int,
+        expected_offset: int = -1,
+    ) -> int:
+        """Write ``data`` at the end and return the new length. The buffers are copied and free at return.
+
+        ``last_event_number`` is what the writer's connection believes to be its last one; ``expected_offset`` below 0
+        is no condition. Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``,
+        ``BadAttribute`` (another connection wrote as this writer), ``BadOffset``.
+        """
+        segment = self.segments.get(name)
+        if segment is None:
+            raise NoSuchSegment(name)
+        attributes = segment.attributes
+        gate = segment.gate
+        if gate:
+            self._check_gate(segment, writer_id)
+        if attributes.get(writer_id) != last_event_number:
+            self._check_writer(segment, writer_id, last_event_number)
+        if expected_offset >= 0 and expected_offset != segment.length:
+            raise BadOffset(name, expected=expected_offset, actual=segment.length)
+        if now_ms >= segment.index_due_ms:
+            self._note_for_index(segment, now_ms)
+        if type(data) is list:
+            segment.write_all(data)
+        else:
+            segment.write(data)  # type: ignore[arg-type]
+        attributes[writer_id] = event_number
+        count = segment.event_count
+        segment.event_count = event_count if count is None else count + event_count
+        segment.last_modified_ms = now_ms
+        if gate:
+            self._pass_gate(segment, writer_id, data)
+        if self._journal is not None:
+            copy = b"".join(data) if isinstance(data, list) else bytes(data)
+            self._journal(Appended(name, copy, event_count, now_ms, writer_id, event_number))
+        return segment.length
+
+    def merge(
+        self,
+        target_name: str,
+        source_name: str,
+        updates: Iterable[AttributeUpdate] = (),
+        *,
+        now_ms: int,
+        source_container: Container | None = None,
+    ) -> int:
+        """Move all bytes of the source to the end of the target and return the target's new length.
+
+        The source is sealed first, also if the merge is refused after that. An empty source is only deleted, and the
+        updates are made. The target's event count grows by the source's, or by one for a transient source.
+
+        Raises, in this order: ``NoSuchSegment`` for the source (unless its name is transient), for the target, for the
+        source; ``Unmapped`` for a truncated source; ``SegmentSealed`` for the target; ``BadAttribute``.
+        """
+        home = self if source_container is None else source_container
+        events = 1
+        if not is_transient(source_name):
+            events = home.segment(source_name).event_count or 0
+        target = self.segment(target_name)
+        source = home.segment(source_name)
+        if not source.sealed:
+            home.seal_segment(source_name, now_ms=now_ms)
+        if source.length and source.start_offset:
+            raise Unmapped(f"segment {source_name!r} is truncated and cannot be merged", segment=source_name)
+        if target.sealed:
+            raise SegmentSealed(target_name)
+        counted = (*updates, AttributeUpdate(EVENT_COUNT, UpdateType.ACCUMULATE, events))
+        values = self._decide(target, counted, now_ms)
+        home.settle_index(source_name)
+        if now_ms >= target.index_due_ms:
+            self._note_for_index(target, now_ms)
+        if source.length == 0:
+            self._commit(AttributesUpdated(target_name, values, now_ms))
+            home._commit(SegmentDeleted(source_name, retired=True))
+        elif home is self:
+            self._commit(SegmentMerged(target_name, source_name, values, now_ms))
+        else:
+            data = source.read_bytes(0, source.length)
+            self._commit(SegmentMerged(target_name, source_name, values, now_ms, data))
+            home._commit(SegmentDeleted(source_name, retired=True))
+        return target.length
+
+    # Tables
+
+    def table(self, name: str) -> TableSegment:
+        """The table in a segment, for reading. Raises ``NoSuchSegment``; ``Unmapped`` if the segment is no table."""
+        table = self.segment(name).table
+        if table is None:
+            raise Unmapped(f"segment {name!r} is not a table segment", segment=name)
+        return table
+
+    def update_table(
+        self, name: str, entries: Iterable[tuple[Buffer, Buffer, int]], *, offset: int = -1, now_ms: int
+    ) -> list[int]:
+        """Write entries (key, value, version) and return their versions; raises as ``TableSegment.plan_update``."""
+        entries = list(entries)
+        check_key_versions(version for _, _, version in entries)
+        write = self.table(name).plan_update(entries, offset, sealed=self.segments[name].sealed)
+        self._write_table(name, write, now_ms)
+        return write.versions
+
+    def remove_table_keys(
+        self, name: str, keys: Iterable[tuple[Buffer, int]], *, offset: int = -1, now_ms: int
+    ) -> None:
+        """Remove keys (key, version); raises as ``TableSegment.plan_remove``."""
+        keys = list(keys)
+        check_key_versions(version for _, version in keys)
+        self._write_table(name, self.table(name).plan_remove(keys, offset, sealed=self.segments[name].sealed), now_ms)
+
+    def delete_table_segment(self, name: str, *, must_be_empty: bool) -> None:
+        """Raises ``NoSuchSegment``, ``Unmapped``, ``TableNotEmpty``, ``Unsupported``."""
+        self.table(name).check_delete(must_be_empty)
+        self.delete_segment(name)
+
+    # The index
+
+    def settle_index(self, name: str | None = None, now_ms: int | None = None) -> int:
+        """Write the index entries that are due for one segment or for all; how many were.
+
+        Without a time all are due. A caller with a timer calls this to wake readers that wait at an index's tail; all
+        others are served by the calls that ``SegmentStore`` makes before it looks at an index.
+        """
+        pending = list(self._unindexed.values()) if name is None else [self._unindexed.get(name)]
+        written = 0
+        for segment in pending:
+            if segment is not None and (now_ms is None or now_ms >= segment.index_due_ms):
+                del self._unindexed[segment.name]
+                self._write_index_entry(segment)
+                segment.index_due_ms = 0
+                written += 1
+        return written
+
+    def append_index_entry(self, name: str, length: int, event_count: int, now_ms: int) -> None:
+        """Write one entry, unless this index is missing, sealed, not made for entries, or knows of as many events."""
+        index = self.segments.get(name)
+        if index is None or index.sealed or index.index_entry_size != ENTRY_BYTES:
+            return
+        if index.event_count is None or event_count > index.event_count:
+            self._commit(IndexAppended(name, pack_entry(length, event_count, now_ms), event_count, now_ms))
+
+    # Inside
+
+    def _create(self, name: str, kind: Kind, values: tuple[tuple[UUID, int], ...], now_ms: int) -> None:
+        if not name:
+            raise Unmapped("a segment needs a name")
+        if name in self.segments or name in self._retired:
+            raise SegmentExists(name)
+        # Tables are the only kind without a creation time in the reference.
+        created = () if kind & Kind.TABLE else ((CREATION_TIME, now_ms),)
+        self._commit(SegmentCreated(name, kind.value, (*values, *created, (SEGMENT_TYPE, kind.value)), now_ms))
+
+    def _write_table(self, name: str, write: TableWrite, now_ms: int) -> None:
+        if write.data:
+            self._commit(Appended(name, write.data, 0, now_ms))
+        if write.forgotten:
+            self._commit(TableKeysForgotten(name, write.forgotten, now_ms))
+        compaction = self.table(name).plan_compaction()
+        if compaction is not None:
+            if compaction.data:
+                self._commit(Appended(name, compaction.data, 0, now_ms))
+            self._commit(Truncated(name, compaction.offset))
+
+    def _decide(
+        self, segment: Segment, updates: tuple[AttributeUpdate, ...], now_ms: int
+    ) -> tuple[tuple[UUID, int], ...]:
+        """The values that the updates leave. What was never looked up is noted as absent, and judged again."""
+        self._check_transient(segment, *(update.attribute_id for update in updates))
+        try:
+            return tuple(evaluate(segment.name, segment.attribute, updates))
+        except MissingValue:
+            unknown = {update.attribute_id: None for update in updates if not is_core(update.attribute_id)}
+            absent = tuple((key, NULL_VALUE) for key in unknown if segment.attribute(key) is None)
+            if not absent:
+                raise
+            self._commit(AttributesUpdated(segment.name, absent, segment.last_modified_ms))
+            return tuple(evaluate(segment.name, segment.attribute, updates))
+
+    def _check_transient(self, segment: Segment, *attribute_ids: UUID) -> None:
+        if not segment.is_transient:
+            return
+        if segment.attribute_count() > MAX_TRANSIENT_ATTRIBUTES:
+            raise AttributeLimit(segment.name, limit=MAX_TRANSIENT_ATTRIBUTES)
+        if self._strict_transient_attributes:
+            owner = SegmentName.parse(segment.name).transient_writer_id
+            if any(key != owner and not is_core(key) for key in attribute_ids):
+                raise AttributeLimit(segment.name, limit=1)
+
+    def _check_gate(self, segment: Segment, writer_id: UUID) -> None:
+        if segment.sealed:
+            raise SegmentSealed(segment.name)
+        self._check_transient(segment, writer_id)
+
+    def _pass_gate(self, segment: Segment, writer_id: UUID, data: Data) -> None:
+        if segment.table is not None:
+            written = b"".join(data) if isinstance(data, list) else data
+            segment.table.appended(segment.length - len(written), written)
+        if segment.gate & Gate.WAITERS:
+            self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+        if segment.gate & Gate.CORE_WRITER and has_field(writer_id):
+            # The append left the number in the wrong place. The event count was updated after the number, so it stands.
+            number = segment.attributes.pop(writer_id)
+            if writer_id != EVENT_COUNT:
+                segment.set_attribute(writer_id, number)
+
+    @staticmethod
+    def _check_writer(segment: Segment, writer_id: UUID, last_event_number: int) -> None:
+        previous = segment.attribute(writer_id)
+        if previous is None:
+            if is_core(writer_id):
+                raise BadAttribute(segment.name, attribute_id=writer_id, previous=NULL_VALUE)
+            previous = NULL_VALUE
+        if previous != last_event_number:
+            raise BadAttribute(segment.name, attribute_id=writer_id, previous=previous)
+
+    def _note_for_index(self, segment: Segment, now_ms: int) -> None:
+        """Before a change of its length: write the entry that is due, and remember the change for the next one."""
+        if segment.name in self._unindexed:
+            self._write_index_entry(segment)
+        self._unindexed[segment.name] = segment
+        segment.index_due_ms = now_ms + INDEX_DELAY_MS
+
+    def _write_index_entry(self, segment: Segment) -> None:
+        name = index_name(segment.name)
+        home = self._peer(name)
+        if home is not None:
+            home.append_index_entry(name, segment.length, segment.event_count or 0, segment.index_due_ms)

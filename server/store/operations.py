@@ -1,0 +1,132 @@
+"""The changes that a container's state can undergo, as values: what a journal stores and recovery applies again.
+
+An operation says what happens, not what was asked: conditions were checked and sums were done when it was made, so
+that applying it never fails on a state that the operations before it made. ``encode`` and ``decode`` give one operation
+as msgpack bytes; the tags and the order of the fields are the format of the journal.
+
+Ownership of buffers: ``data`` is the operation's own bytes, or whatever a caller of ``decode`` lends it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+__all__ = [
+    "Appended",
+    "AttributesUpdated",
+    "IndexAppended",
+    "Operation",
+    "SegmentCreated",
+    "SegmentDeleted",
+    "SegmentMerged",
+    "SegmentSealed",
+    "SegmentTruncated",
+    "TableKeysForgotten",
+    "decode",
+    "encode",
+]
+
+Values = tuple[tuple[UUID, int], ...]
+
+
+class _Operation(msgspec.Struct, frozen=True, array_like=True):
+    segment: str
+
+
+class SegmentCreated(_Operation, frozen=True, array_like=True, tag="created"):
+    """A segment with these attributes came into being; ``kind`` as in ``segment.Kind``."""
+
+    kind: int
+    values: Values
+    now_ms: int
+
+
+class Appended(_Operation, frozen=True, array_like=True, tag="appended"):
+    """Bytes were written at the end; with a writer, its last event number is set and the event count grows."""
+
+    data: bytes
+    events: int
+    now_ms: int
+    writer_id: UUID | None = None
+    event_number: int = 0
+
+
+class AttributesUpdated(_Operation, frozen=True, array_like=True, tag="attributes"):
+    """These attributes have these values now."""
+
+    values: Values
+    now_ms: int
+
+
+class SegmentSealed(_Operation, frozen=True, array_like=True, tag="sealed"):
+    """No more changes but truncation, deletion, and being merged away."""
+
+    now_ms: int
+
+
+class SegmentTruncated(_Operation, frozen=True, array_like=True, tag="truncated"):
+    """What lay before ``offset`` is gone."""
+
+    offset: int
+
+
+class SegmentMerged(_Operation, frozen=True, array_like=True, tag="merged"):
+    """The bytes of ``source`` were moved to the end of the segment and the source is gone.
+
+    ``data`` is set where the source lived in another container, whose own SegmentDeleted follows there.
+    """
+
+    source: str
+    values: Values
+    now_ms: int
+    data: bytes | None = None
+
+
+class SegmentDeleted(_Operation, frozen=True, array_like=True, tag="deleted"):
+    """The segment is gone. ``retired``: its name is used up."""
+
+    retired: bool
+
+
+class TableKeysForgotten(_Operation, frozen=True, array_like=True, tag="forgotten"):
+    """Keys were removed from a fixed-key table, which leaves no bytes behind."""
+
+    keys: tuple[bytes, ...]
+    now_ms: int
+
+
+class IndexAppended(_Operation, frozen=True, array_like=True, tag="indexed"):
+    """An entry was written to an index segment, whose event count is that of the segment it belongs to."""
+
+    data: bytes
+    event_count: int
+    now_ms: int
+
+
+Operation = (
+    SegmentCreated
+    | Appended
+    | AttributesUpdated
+    | SegmentSealed
+    | SegmentTruncated
+    | SegmentMerged
+    | SegmentDeleted
+    | IndexAppended
+    | TableKeysForgotten
+)
+
+_ENCODER: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
+_DECODER: Final[msgspec.msgpack.Decoder[Operation]] = msgspec.msgpack.Decoder(Operation)
+
+
+def encode(operation: Operation) -> bytes:
+    """One operation as bytes. A segment name with lone surrogates cannot be journalled: ``UnicodeEncodeError``."""
+    return _ENCODER.encode(operation)
+
+
+def decode(data: bytes | bytearray | memoryview) -> Operation:
+    """The operation that ``encode`` wrote; ``msgspec.DecodeError`` for anything else."""
+    return _DECODER.decode(data)

@@ -1,0 +1,193 @@
+"""One segment: its bytes and everything that is known about it.
+
+A segment changes only through its container. Core attributes that nearly every segment has are plain fields, because a
+dictionary entry for each would cost more than the segment; ``attribute`` and ``set_attribute`` hide the difference.
+
+Invariant: ``start_offset <= length``; ``gate`` is 0 exactly when an append needs no more than its number checked.
+
+Follows ``StreamSegmentMetadata`` and ``SegmentType``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from enum import IntFlag
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from segstore.server.store.attributes import (
+    CREATION_TIME,
+    EVENT_COUNT,
+    INDEX_ENTRY_SIZE,
+    NULL_VALUE,
+    ROLLOVER_SIZE,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    SEGMENT_TYPE,
+    wrap_int64,
+)
+from segstore.server.store.chunks import ChunkPool, SegmentData
+from segstore.server.store.tables import TableSegment
+
+__all__ = ["NEVER", "Gate", "Kind", "Segment", "SegmentInfo", "Token", "has_field"]
+
+Token = Hashable
+"""What a waiting reader is known by; the caller's choice, unique among those that wait."""
+
+NEVER: Final = 1 << 63
+"""A time that does not come."""
+
+
+class Kind(IntFlag):
+    """What a segment is, as stored in core attribute 9."""
+
+    STREAM = 0
+    TABLE = 0b0000_0001
+    FIXED_KEY_TABLE = 0b0000_0101
+    TRANSIENT = 0b1000_0000
+
+
+class Gate(IntFlag):
+    """Why an append must look closer."""
+
+    SEALED = 1
+    TRANSIENT = 2
+    WAITERS = 4
+    TABLE = 8
+    CORE_WRITER = 16
+    """A writer was set up whose id is that of a core attribute that has a field."""
+
+
+class SegmentInfo(msgspec.Struct, frozen=True):
+    """What GetStreamSegmentInfo answers; such a segment exists and is not deleted."""
+
+    segment: str
+    sealed: bool
+    last_modified_ms: int
+    length: int
+    start_offset: int
+
+
+_CORE_FIELDS: Final[dict[UUID, str]] = {
+    CREATION_TIME: "creation_time",
+    EVENT_COUNT: "event_count",
+    SCALE_POLICY_TYPE: "scale_type",
+    SCALE_POLICY_RATE: "target_rate",
+    ROLLOVER_SIZE: "rollover_size",
+    SEGMENT_TYPE: "kind",
+    INDEX_ENTRY_SIZE: "index_entry_size",
+}
+
+
+def has_field(attribute_id: UUID) -> bool:
+    """Whether the attribute is one that ``Segment`` keeps in a field of its own."""
+    return attribute_id in _CORE_FIELDS
+
+
+class Segment(SegmentData):
+    """State of one segment.
+
+    Attributes:
+        name: its full name.
+        last_modified_ms: time of the last change, Unix milliseconds.
+        sealed: takes no more changes but truncation and deletion.
+        gate: reasons for an append to look closer, see ``Gate``.
+        attributes: all attributes that are not one of the fields below; among them each writer's last event number
+            under the writer's id. -2^63 as a value: looked up and found absent.
+        creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
+            None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
+            ``is_transient`` stay.
+        index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
+        waiters: readers that wait for data, (offset, token) in order of arrival, or None.
+        table: the table that lies in this segment, None where there is none; its log is this segment.
+    """
+
+    __slots__ = (
+        "attributes",
+        "creation_time",
+        "event_count",
+        "gate",
+        "index_due_ms",
+        "index_entry_size",
+        "is_table",
+        "is_transient",
+        "kind",
+        "last_modified_ms",
+        "name",
+        "rollover_size",
+        "scale_type",
+        "sealed",
+        "table",
+        "target_rate",
+        "waiters",
+    )
+
+    def __init__(self, name: str, kind: int, pool: ChunkPool, now_ms: int, *, indexed: bool) -> None:
+        super().__init__(pool)
+        self.name = name
+        self.kind: int | None = kind
+        self.is_table = bool(kind & Kind.TABLE)
+        self.is_transient = bool(kind & Kind.TRANSIENT)
+        self.last_modified_ms = now_ms
+        self.sealed = False
+        self.gate = (Gate.TRANSIENT.value if self.is_transient else 0) | (Gate.TABLE.value if self.is_table else 0)
+        self.attributes: dict[UUID, int] = {}
+        self.creation_time: int | None = None
+        self.event_count: int | None = None
+        self.scale_type: int | None = None
+        self.target_rate: int | None = None
+        self.rollover_size: int | None = None
+        self.index_entry_size: int | None = None
+        self.index_due_ms = 0 if indexed else NEVER
+        self.waiters: list[tuple[int, Token]] | None = None
+        self.table: TableSegment | None = None
+
+    @property
+    def indexed(self) -> bool:
+        """Whether appends are noted in an index segment."""
+        return self.index_due_ms != NEVER
+
+    def seal(self) -> None:
+        """Take no more changes."""
+        self.sealed = True
+        self.gate |= Gate.SEALED.value
+
+    def attribute(self, attribute_id: UUID) -> int | None:
+        """An attribute's value, or None if it has never been set or looked up."""
+        field = _CORE_FIELDS.get(attribute_id)
+        if field is None:
+            return self.attributes.get(attribute_id)
+        value: int | None = getattr(self, field)
+        # Appends add to the event count without a look at its bounds.
+        return None if value is None else wrap_int64(value)
+
+    def set_attribute(self, attribute_id: UUID, value: int) -> None:
+        """Set an attribute, core or extended."""
+        field = _CORE_FIELDS.get(attribute_id)
+        if field is None:
+            self.attributes[attribute_id] = value
+        else:
+            setattr(self, field, value)
+
+    def attribute_values(self) -> Iterator[tuple[UUID, int]]:
+        """All attributes with their values, core ones first."""
+        for attribute_id, field in _CORE_FIELDS.items():
+            value = getattr(self, field)
+            if value is not None:
+                yield attribute_id, wrap_int64(value)
+        yield from self.attributes.items()
+
+    def attribute_count(self) -> int:
+        """How many attributes there are, those with the value -2^63 included, as the reference counts them."""
+        return len(self.attributes) + sum(getattr(self, field) is not None for field in _CORE_FIELDS.values())
+
+    def last_event_number(self, writer_id: UUID) -> int:
+        """The number of the writer's last event, or -2^63."""
+        value = self.attribute(writer_id)
+        return NULL_VALUE if value is None else value
+
+    def info(self) -> SegmentInfo:
+        """What can be told about the segment now."""
+        return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)

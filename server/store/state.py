@@ -1,0 +1,174 @@
+"""What a container holds, and what each operation does to it.
+
+``ContainerState`` knows no conditions: it is told what happens and makes it so. That is all that recovery needs, and
+all that the live container does besides deciding.
+
+Invariant: applying the operations that a container journalled, in order, to an empty state gives the container's state,
+but for its waiting readers and for appends that an index does not know of yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, EVENT_COUNT
+from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.operations import (
+    Appended,
+    AttributesUpdated,
+    IndexAppended,
+    Operation,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentMerged,
+    SegmentSealed,
+    SegmentTruncated,
+    TableKeysForgotten,
+)
+from segstore.server.store.segment import Segment
+from segstore.server.store.tables import TableSegment
+from segstore.server.store.waiting import Waiters, WakeReason
+from segstore.wire.names import is_user_stream_segment
+
+__all__ = ["ContainerState"]
+
+
+class ContainerState:
+    """The state of one container.
+
+    ``journal`` is called with each operation after it was applied.
+
+    Attributes:
+        segments: all that exist, by name; for reading only.
+        waiters: readers that wait at a tail, and those to be answered; shared among the containers of a store.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: ChunkPool | None = None,
+        waiters: Waiters | None = None,
+        journal: Callable[[Operation], None] | None = None,
+        reuse_names: bool = False,
+    ) -> None:
+        self.segments: dict[str, Segment] = {}
+        self.waiters = Waiters() if waiters is None else waiters
+        self._pool = ChunkPool() if pool is None else pool
+        self._journal = journal
+        self._reuse_names = reuse_names
+        self._retired: set[str] = set()
+        # Time at which each transient segment was last set up; None: before a recovery.
+        self._transients: dict[str, int | None] = {}
+        # Segments with appends that their index does not know of yet, in order of the first of them.
+        self._unindexed: dict[str, Segment] = {}
+
+    def apply(self, operation: Operation) -> None:
+        """Make a change that was decided before, here or by the container whose journal this is read from."""
+        match operation:
+            case Appended():
+                self._apply_append(operation)
+            case AttributesUpdated(name, values, now_ms):
+                segment = self.segments[name]
+                self._set(segment, values, now_ms)
+            case IndexAppended(name, data, event_count, now_ms):
+                segment = self.segments[name]
+                segment.write(data)
+                self._set(segment, ((EVENT_COUNT, event_count),), now_ms)
+                self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+            case SegmentCreated(name, kind, values, now_ms):
+                self._apply_create(name, kind, values, now_ms)
+            case SegmentSealed(name, now_ms):
+                segment = self.segments[name]
+                segment.seal()
+                segment.last_modified_ms = now_ms
+                self.waiters.wake(segment, WakeReason.SEALED)
+            case SegmentTruncated(name, offset):
+                segment = self.segments[name]
+                segment.truncate(offset)
+                self.waiters.wake(segment, WakeReason.TRUNCATED, below=offset)
+            case SegmentMerged(name, source_name, values, now_ms, data):
+                segment = self.segments[name]
+                before = segment.length
+                if data is None:
+                    segment.absorb(self.segments[source_name])
+                    self._remove(source_name, retired=True)
+                else:
+                    segment.write(data)
+                if segment.table is not None:
+                    segment.table.appended(before, segment.read_bytes(before, segment.length - before))
+                self._set(segment, values, now_ms)
+                self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+            case SegmentDeleted(name, retired):
+                self._remove(name, retired=retired)
+            case TableKeysForgotten(name, keys, now_ms):
+                segment = self.segments[name]
+                if segment.table is not None:
+                    segment.table.forget(keys)
+                segment.last_modified_ms = now_ms
+
+    def recovered(self) -> None:
+        """Say that all operations of a journal were applied: transient segments from before have no owner now."""
+        self._transients = dict.fromkeys(self._transients)
+
+    def dismiss_readers(self) -> None:
+        """Wake all that wait here, to be told that another store owns the container now."""
+        for segment in self.segments.values():
+            self.waiters.wake(segment, WakeReason.NOT_OWNED)
+
+    def clear(self) -> None:
+        """Forget everything and give all memory back; who waits here is told that another store owns the container."""
+        self.dismiss_readers()
+        for segment in self.segments.values():
+            segment.clear()
+        for held in (self.segments, self._transients, self._unindexed, self._retired):
+            held.clear()
+
+    @property
+    def retired_names(self) -> frozenset[str]:
+        """Names that no segment can have any more."""
+        return frozenset(self._retired)
+
+    def _commit(self, operation: Operation) -> None:
+        self.apply(operation)
+        if self._journal is not None:
+            self._journal(operation)
+
+    def _apply_create(self, name: str, kind: int, values: Iterable[tuple[UUID, int]], now_ms: int) -> None:
+        segment = Segment(name, kind, self._pool, now_ms, indexed=is_user_stream_segment(name))
+        for attribute_id, value in values:
+            segment.set_attribute(attribute_id, value)
+        if segment.is_table:
+            segment.table = TableSegment(name, segment, segment.attribute(ATTRIBUTE_ID_LENGTH) or 0)
+        if segment.is_transient:
+            self._transients[name] = now_ms
+        self.segments[name] = segment
+
+    def _apply_append(self, operation: Appended) -> None:
+        segment = self.segments[operation.segment]
+        before = segment.length
+        segment.write(operation.data)
+        if segment.table is not None:
+            segment.table.appended(before, operation.data)
+        if operation.writer_id is not None:
+            # The event count is updated after the writer's number, so that it stands where both are one attribute.
+            if operation.writer_id != EVENT_COUNT:
+                segment.set_attribute(operation.writer_id, operation.event_number)
+            segment.event_count = (segment.event_count or 0) + operation.events
+        segment.last_modified_ms = operation.now_ms
+        self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+
+    def _remove(self, name: str, *, retired: bool) -> None:
+        segment = self.segments.pop(name)
+        self._transients.pop(name, None)
+        self._unindexed.pop(name, None)
+        if retired and not self._reuse_names:
+            self._retired.add(name)
+        self.waiters.wake(segment, WakeReason.DELETED)
+        segment.clear()
+
+    @staticmethod
+    def _set(segment: Segment, values: Iterable[tuple[UUID, int]], now_ms: int) -> None:
+        for attribute_id, value in values:
+            segment.set_attribute(attribute_id, value)
+        segment.last_modified_ms = now_ms

@@ -1,0 +1,390 @@
+"""All containers of one store, and the requests that touch more than one segment.
+
+Each segment belongs to the container that its name maps to; a request for a segment whose container is not owned here
+raises ``NotOwner``. What the reference does around a request happens here: a user's stream segment has an index segment
+beside it, created, truncated and deleted with it, which may lie in another container.
+
+Invariant: container numbers are 0 to ``containers`` - 1, and ``owned`` are those that answer.
+
+Follows ``PravegaRequestProcessor``, ``AppendProcessor``, ``IndexRequestProcessor`` and ``StreamSegmentService``.
+Deliberate difference: segments merge across the containers of one store, where the reference finds no source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
+
+from segstore.server.store.attributes import AttributeUpdate
+from segstore.server.store.chunks import Buffer, ChunkPool
+from segstore.server.store.container import Container, Data
+from segstore.server.store.errors import (
+    IllegalArgument,
+    NoSuchSegment,
+    NotOwner,
+    SegmentExists,
+    SegmentTruncated,
+    StoreError,
+    Unmapped,
+)
+from segstore.server.store.index import locate, truncation_point
+from segstore.server.store.operations import Operation
+from segstore.server.store.results import ChunkInfo, ReadResult
+from segstore.server.store.segment import Segment, SegmentInfo, Token
+from segstore.server.store.tables import TableSegment
+from segstore.server.store.waiting import Waiters, Woken
+from segstore.wire.names import container_of, index_name, is_index, is_user_stream_segment
+
+__all__ = ["SegmentStore"]
+
+_METADATA_PREFIX = "_system/containers/metadata_"
+_IS_INDEX = "segmentName is already an index segment name"
+
+
+class SegmentStore:
+    """The state of one segment store.
+
+    ``owned`` are the containers that it starts with, all if None. ``journal`` gives the journal of each container.
+
+    Attributes:
+        container_count: how many containers there are in the cluster.
+        containers: those owned here, by number; for reading only.
+        pool: the chunks of all segments.
+        waiters: readers that wait at a tail, in all containers.
+    """
+
+    def __init__(
+        self,
+        containers: int = 1,
+        owned: Iterable[int] | None = None,
+        *,
+        pool: ChunkPool | None = None,
+        journal: Callable[[int], Callable[[Operation], None] | None] | None = None,
+        reuse_names: bool = False,
+        strict_transient_attributes: bool = False,
+    ) -> None:
+        if containers < 1:
+            raise ValueError(f"a store has at least one container, not {containers}")
+        self.container_count = containers
+        self.containers: dict[int, Container] = {}
+        self.pool = ChunkPool() if pool is None else pool
+        self.waiters = Waiters()
+        self._journal = journal
+        self._reuse_names = reuse_names
+        self._strict_transient_attributes = strict_transient_attributes
+        for container_id in range(containers) if owned is None else owned:
+            self.own(container_id)
+
+    # Ownership
+
+    def own(self, container_id: int, container: Container | None = None) -> Container:
+        """Answer for a container from now on: ``container`` as ``release`` returned it, or an empty one."""
+        if not 0 <= container_id < self.container_count:
+            raise ValueError(f"container {container_id} is not one of 0 to {self.container_count - 1}")
+        if container_id in self.containers:
+            raise ValueError(f"container {container_id} is owned already")
+        if container is None:
+            container = Container(
+                container_id,
+                pool=self.pool,
+                waiters=self.waiters,
+                journal=None if self._journal is None else self._journal(container_id),
+                peer=self._peer,
+                reuse_names=self._reuse_names,
+                strict_transient_attributes=self._strict_transient_attributes,
+            )
+        self.containers[container_id] = container
+        return container
+
+    def release(self, container_id: int) -> Container:
+        """Answer for a container no more, and wake its readers. It still holds its state: ``own`` it again or
+        ``clear`` it. ``KeyError`` if it is not owned.
+        """
+        container = self.containers.pop(container_id)
+        container.dismiss_readers()
+        return container
+
+    def container_for(self, name: str) -> Container:
+        """The container of a segment, which need not exist. Raises ``NotOwner``."""
+        container_id = container_of(name, self.container_count)
+        container = self.containers.get(container_id)
+        if container is None:
+            raise NotOwner(name, container=container_id)
+        return container
+
+    # Creating and deleting
+
+    def create_segment(
+        self, name: str, *, scale_type: int = 0, target_rate: int = 0, rollover_size: int = 0, now_ms: int
+    ) -> None:
+        """A new stream segment, with its index segment if it is a user's.
+
+        Raises ``NotOwner``, ``SegmentExists``, ``Unmapped`` (for ""). Where the index exists already or lies in a
+        container owned elsewhere, the segment is created all the same and the error names the segment.
+        """
+        self.container_for(name).create_segment(
+            name, scale_type=scale_type, target_rate=target_rate, rollover_size=rollover_size, now_ms=now_ms
+        )
+        if not is_user_stream_segment(name):
+            return
+        index = index_name(name)
+        try:
+            self.container_for(index).create_index_segment(index, now_ms=now_ms)
+        except SegmentExists as error:
+            raise SegmentExists(name) from error
+        except NotOwner as error:
+            raise NotOwner(name, container=error.container) from error
+
+    def create_transient_segment(self, parent: str, writer_id: UUID, random_hex32: str, *, now_ms: int) -> str:
+        """A new transient segment, whose name is returned. Raises ``NotOwner``, ``SegmentExists``."""
+        # Both names map to one container.
+        container = self.container_for(parent)
+        return container.create_transient_segment(parent, writer_id, random_hex32, now_ms=now_ms)
+
+    def create_table_segment(self, name: str, *, key_length: int = 0, rollover_size: int = 0, now_ms: int) -> None:
+        """As ``Container.create_table_segment``; raises ``NotOwner`` too."""
+        self.container_for(name).create_table_segment(
+            name, key_length=key_length, rollover_size=rollover_size, now_ms=now_ms
+        )
+
+    def delete_segment(self, name: str) -> None:
+        """Delete a segment and its index.
+
+        Raises ``NotOwner``, ``NoSuchSegment``; ``IllegalArgument`` for an index, which is deleted all the same.
+        """
+        self.container_for(name).delete_segment(name)
+        if is_index(name):
+            raise IllegalArgument(_IS_INDEX, segment=name)
+        index = index_name(name)
+        container = self._peer(index)
+        if container is not None and index in container.segments:
+            container.delete_segment(index)
+
+    def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
+        """Transient segments to delete, in all containers; see ``Container.expired_transients``."""
+        return [
+            name for container in self.containers.values() for name in container.expired_transients(now_ms, idle_ms)
+        ]
+
+    # Looking
+
+    def segment(self, name: str) -> Segment:
+        """The segment, for looking at. Raises ``NotOwner``, ``NoSuchSegment``."""
+        return self.container_for(name).segment(name)
+
+    def segment_info(self, name: str, *, now_ms: int | None = None) -> SegmentInfo:
+        """Length, start and state. Raises ``NotOwner``, ``NoSuchSegment``.
+
+        An index is brought up to ``now_ms`` first, here and in ``read`` and ``locate_offset``; without a time up to
+        the last append.
+        """
+        if is_index(name):
+            self._settle(name, now_ms)
+        return self.container_for(name).segment_info(name)
+
+    def get_attribute(self, name: str, attribute_id: UUID) -> int:
+        """An attribute's value, -2^63 if it has none. Raises ``NotOwner``, ``NoSuchSegment``."""
+        return self.container_for(name).get_attribute(name, attribute_id)
+
+    def read(
+        self, name: str, offset: int, max_length: int, *, woken: bool = False, now_ms: int | None = None
+    ) -> ReadResult | None:
+        """As ``Container.read``: None where the reader must ``wait``. Raises ``NotOwner`` too."""
+        if is_index(name):
+            self._settle(name, now_ms)
+        return self.container_for(name).read(name, offset, max_length, woken=woken)
+
+    def wait(self, name: str, offset: int, token: Token) -> None:
+        """Let ``token`` wait for the byte at ``offset``; see ``Container.wait``."""
+        self.container_for(name).wait(name, offset, token)
+
+    def cancel_wait(self, token: Token) -> bool:
+        """Forget a waiting reader: its connection is closed or its time is up. Whether it still waited."""
+        return self.waiters.cancel(token)
+
+    def take_woken(self) -> list[Woken]:
+        """Readers to be answered now. Drain it after each batch of requests."""
+        return self.waiters.take_woken()
+
+    def locate_offset(self, name: str, target: int, *, now_ms: int | None = None) -> int:
+        """The smallest indexed offset that is at least ``target``, else the segment's length.
+
+        Raises ``Unmapped`` for an index, ``NotOwner``, ``NoSuchSegment``, ``IndexTruncated``.
+        """
+        if is_index(name):
+            raise Unmapped(_IS_INDEX, segment=name)
+        index = index_name(name)
+        self._settle(index, now_ms)
+        segment = self.container_for(index).segments.get(index)
+        located = None if segment is None else locate(name, segment, target)
+        return self.segment_info(name).length if located is None else located
+
+    def list_chunks(self, name: str) -> list[ChunkInfo]:
+        """What storage would hold of a segment. Raises ``Unmapped`` for one that does not exist here."""
+        if name.startswith(_METADATA_PREFIX) and name[len(_METADATA_PREFIX) :] in map(str, self.containers):
+            return []
+        try:
+            return self.container_for(name).list_chunks(name)
+        except (NoSuchSegment, NotOwner) as error:
+            raise Unmapped(error.message, segment=name) from error
+
+    def flush(self, container_id: int) -> Container:
+        """The container that FlushToStorage names; all is flushed where it lies. ``Unmapped`` if it is not owned."""
+        container = self.containers.get(container_id)
+        if container is None:
+            raise Unmapped(f"container {container_id} is not owned here")
+        return container
+
+    # Changing
+
+    def seal_segment(self, name: str, *, now_ms: int) -> None:
+        """Raises ``NotOwner``, ``NoSuchSegment``, ``SegmentSealed``."""
+        self.container_for(name).seal_segment(name, now_ms=now_ms)
+
+    def truncate_segment(self, name: str, offset: int, *, now_ms: int | None = None) -> None:
+        """Truncate a segment, and its index at the last entry that is not above ``offset``.
+
+        Raises as ``Container.truncate_segment``, and ``NotOwner``; ``IndexTruncated`` after the segment was truncated.
+        """
+        self.container_for(name).truncate_segment(name, offset)
+        if not is_user_stream_segment(name):
+            return
+        index = index_name(name)
+        self._settle(index, now_ms)
+        container = self.container_for(index)
+        segment = container.segments.get(index)
+        point = 0 if segment is None else truncation_point(name, segment, offset)
+        if point:
+            try:
+                container.truncate_segment(index, point)
+            except SegmentTruncated as error:
+                raise SegmentTruncated(name, start_offset=error.start_offset, offset=offset) from error
+
+    def update_policy(self, name: str, *, scale_type: int, target_rate: int, now_ms: int) -> None:
+        """Raises ``NotOwner``, ``NoSuchSegment``, ``SegmentSealed``."""
+        container = self.container_for(name)
+        container.update_policy(name, scale_type=scale_type, target_rate=target_rate, now_ms=now_ms)
+
+    def update_attribute(self, name: str, attribute_id: UUID, new: int, expected: int, *, now_ms: int) -> None:
+        """As ``Container.update_attribute``; raises ``NotOwner`` too."""
+        self.container_for(name).update_attribute(name, attribute_id, new, expected, now_ms=now_ms)
+
+    def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
+        """The number of the writer's last event, -2^63 if it never wrote; a user's segment gets its index if it has
+        none. Works on sealed segments too.
+
+        Raises ``NotOwner``, ``NoSuchSegment``, ``AttributeLimit``; for the index, by its own name, ``NotOwner`` and
+        ``SegmentExists`` (its name is used up).
+        """
+        last = self.container_for(name).setup_append(name, writer_id, now_ms=now_ms)
+        if is_user_stream_segment(name):
+            self._ensure_index(index_name(name), now_ms)
+        return last
+
+    def append(
+        self,
+        name: str,
+        writer_id: UUID,
+        event_number: int,
+        event_count: int,
+        data: Data,
+        *,
+        last_event_number: int,
+        now_ms: int,
+        expected_offset: int = -1,
+    ) -> int:
+        """As ``Container.append``; whoever appends often asks for the container once. Raises ``NotOwner`` too."""
+        return self.container_for(name).append(
+            name,
+            writer_id,
+            event_number,
+            event_count,
+            data,
+            last_event_number=last_event_number,
+            now_ms=now_ms,
+            expected_offset=expected_offset,
+        )
+
+    def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = (), *, now_ms: int) -> int:
+        """Merge ``source`` into ``target`` and return the target's new length; see ``Container.merge``.
+
+        Raises ``NotOwner`` for either too. The reply to any error names the source.
+        """
+        home = self.container_for(source)
+        container = self.container_for(target)
+        length = container.merge(target, source, updates, now_ms=now_ms, source_container=home)
+        if is_user_stream_segment(target):
+            self._try_to_ensure_index(index_name(target), now_ms)
+        return length
+
+    def merge_batch(self, target: str, sources: Sequence[str], *, now_ms: int) -> list[int]:
+        """Merge the sources in order; the target's length after each. One that does not exist counts as merged.
+
+        All sources are tried. Raises the first error: ``NotOwner``, ``NoSuchSegment`` and ``SegmentSealed`` for the
+        target, ``Unmapped`` for a truncated source.
+        """
+        self.container_for(target)
+        lengths: list[int] = []
+        refused: StoreError | None = None
+        for source in sources:
+            try:
+                lengths.append(self.merge(target, source, now_ms=now_ms))
+            except NoSuchSegment as error:
+                if error.segment == source and target in self.container_for(target).segments:
+                    lengths.append(self.segment_info(target).length)
+                else:
+                    refused = refused or NoSuchSegment(target)
+            except StoreError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+        return lengths
+
+    # The index
+
+    def settle_index(self, now_ms: int | None = None) -> int:
+        """Write all index entries that are due; see ``Container.settle_index``."""
+        return sum(container.settle_index(now_ms=now_ms) for container in self.containers.values())
+
+    # Tables
+
+    def table(self, name: str) -> TableSegment:
+        """The table in a segment, for reading. Raises ``NotOwner``, ``NoSuchSegment``, ``Unmapped``."""
+        return self.container_for(name).table(name)
+
+    def update_table(
+        self, name: str, entries: Iterable[tuple[Buffer, Buffer, int]], *, offset: int = -1, now_ms: int
+    ) -> list[int]:
+        """As ``Container.update_table``; raises ``NotOwner`` too."""
+        return self.container_for(name).update_table(name, entries, offset=offset, now_ms=now_ms)
+
+    def remove_table_keys(
+        self, name: str, keys: Iterable[tuple[Buffer, int]], *, offset: int = -1, now_ms: int
+    ) -> None:
+        """As ``Container.remove_table_keys``; raises ``NotOwner`` too."""
+        self.container_for(name).remove_table_keys(name, keys, offset=offset, now_ms=now_ms)
+
+    def delete_table_segment(self, name: str, *, must_be_empty: bool) -> None:
+        """As ``Container.delete_table_segment``; raises ``NotOwner`` too."""
+        self.container_for(name).delete_table_segment(name, must_be_empty=must_be_empty)
+
+    # Inside
+
+    def _peer(self, name: str) -> Container | None:
+        return self.containers.get(container_of(name, self.container_count))
+
+    def _settle(self, index: str, now_ms: int | None) -> None:
+        segment = index.removesuffix("#index")
+        container = self._peer(segment)
+        if container is not None:
+            container.settle_index(segment, now_ms)
+
+    def _ensure_index(self, index: str, now_ms: int) -> None:
+        container = self.container_for(index)
+        if index not in container.segments:
+            container.create_index_segment(index, now_ms=now_ms)
+
+    def _try_to_ensure_index(self, index: str, now_ms: int) -> None:
+        container = self._peer(index)
+        if container is not None and index not in container.segments and index not in container.retired_names:
+            container.create_index_segment(index, now_ms=now_ms)
