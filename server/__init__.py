@@ -1,0 +1,10 @@
+"""A segment store in one process.
+
+    async with MockSegmentStore() as mock:
+        ...  # any client of the wire can talk to mock.host, mock.port
+"""
+
+from segstore.server.config import LimitSettings, StoreSettings
+from segstore.server.runner import AddressInUse, MockSegmentStore, SegmentStoreServer
+
+__all__ = ["AddressInUse", "LimitSettings", "MockSegmentStore", "SegmentStoreServer", "StoreSettings"]

@@ -1,0 +1,116 @@
+"""Delegation tokens: who may do what with a segment.
+
+A token is a JWT, signed with HS512 over the bytes of the key. Its claims name resources and give each `READ` or
+`READ_UPDATE`; without `exp` it holds for ever. Pure but for the signature, which PyJWT checks; time is an argument.
+
+Source: `TokenVerifierImpl`, `JsonWebToken`. Refuses: any other algorithm, a token without a signature.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Any
+
+import jwt
+import msgspec
+
+__all__ = ["AccessLevel", "DelegationToken", "TokenError", "TokenExpired", "TokenRefused", "TokenVerifier"]
+
+_DECORATION = re.compile(r"prn::|/scope:|stream:")
+_NOT_RESOURCES = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
+
+
+class TokenError(Exception):
+    """Root of what is wrong with a token.
+
+    Attributes:
+        resource: the segment that was asked for.
+        needed: the access that the request needs.
+    """
+
+    def __init__(self, message: str, *, resource: str, needed: AccessLevel) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.needed = needed
+
+
+class TokenRefused(TokenError):
+    """The token is no token, is signed with another key, or does not allow it."""
+
+
+class TokenExpired(TokenError):
+    """The token did allow it, until its time was over."""
+
+
+class AccessLevel(IntEnum):
+    """Access that a claim gives or a request needs; a higher one includes the lower."""
+
+    NONE = 0
+    READ = 1
+    READ_UPDATE = 2
+
+
+class DelegationToken(msgspec.Struct, frozen=True):
+    """A verified token: `claims` from resource to access, `expires_s` in seconds since 1970, None for never."""
+
+    claims: dict[str, AccessLevel]
+    expires_s: float | None
+
+    def allows(self, resource: str, needed: AccessLevel) -> bool:
+        """Whether a claim covers the resource with enough access."""
+        return any(level >= needed and _covers(claim, resource) for claim, level in self.claims.items())
+
+
+def _covers(claim: str, resource: str) -> bool:
+    claim = _DECORATION.sub("", claim)
+    if claim in ("*", resource):
+        return True
+    return resource.startswith(claim if claim.endswith("/") else claim + "/")
+
+
+class TokenVerifier:
+    """Checks tokens against one key. With no key everything is allowed."""
+
+    def __init__(self, key: str | None) -> None:
+        self._key = None if key is None else key.encode()
+
+    @property
+    def enabled(self) -> bool:
+        return self._key is not None
+
+    def verify(self, resource: str, token: str, needed: AccessLevel, now_s: float) -> DelegationToken | None:
+        """The token, if it allows `needed` on the resource now; None where nothing is checked.
+
+        Raises TokenExpired, or TokenRefused for all else that is wrong with it.
+        """
+        if self._key is None:
+            return None
+        facts: dict[str, Any] = {"resource": resource, "needed": needed}
+        try:
+            payload = jwt.decode(
+                token,
+                self._key,
+                algorithms=["HS512"],
+                options={"verify_exp": False, "verify_aud": False, "verify_iat": False, "verify_nbf": False},
+            )
+        except (jwt.PyJWTError, ValueError) as cause:
+            raise TokenRefused(f"the token for {resource!r} is not valid: {cause}", **facts) from cause
+        verified = _token(payload, facts)
+        if verified.expires_s is not None and verified.expires_s <= now_s:
+            raise TokenExpired(f"the token for {resource!r} expired {now_s - verified.expires_s:.0f} s ago", **facts)
+        if not verified.allows(resource, needed):
+            raise TokenRefused(f"the token does not give {needed.name} on {resource!r}", **facts)
+        return verified
+
+
+def _token(payload: dict[str, Any], facts: dict[str, Any]) -> DelegationToken:
+    expires = payload.get("exp")
+    if expires is not None and (isinstance(expires, bool) or not isinstance(expires, (int, float))):
+        raise TokenRefused(f"the token's exp is {expires!r}, not a number", **facts)
+    claims = {
+        name: AccessLevel[value]
+        for name, value in payload.items()
+        if name not in _NOT_RESOURCES and isinstance(value, str) and value in AccessLevel.__members__
+    }
+    return DelegationToken(claims, expires)

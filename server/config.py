@@ -1,0 +1,86 @@
+"""Settings of a segment store, checked once at the edge.
+
+Frozen, keyword-only, units in the names. Where a default follows the reference, the docstring says whose it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
+
+__all__ = ["LimitSettings", "StoreSettings"]
+
+_MIB = 1024 * 1024
+
+
+class LimitSettings(BaseModel):
+    """What peers may hold, and for how long.
+
+    max_frame_bytes: longest frame taken, header included (`WireCommands.MAX_WIRECOMMAND_SIZE`).
+    connection_outstanding_bytes: replies that may wait for one peer to read them; above it, the peer's requests are
+        not read. The reference bounds what one connection has in flight at 128 MiB.
+    total_outstanding_bytes: the same over all connections, together with frames that have come in part; above it,
+        connections that hold more than their share are not read.
+    first_frame_timeout_s: a peer that has sent no whole frame by then is closed.
+    frame_timeout_s: a frame whose bytes have not all come by then closes its connection.
+    stalled_peer_timeout_s: a peer that has read nothing of its waiting replies for so long is closed.
+    max_connections: one more is closed at once; None for no bound.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_frame_bytes: int = Field(default=MAX_FRAME_BYTES, ge=8, le=MAX_FRAME_BYTES)
+    connection_outstanding_bytes: int = Field(default=8 * _MIB, gt=0)
+    total_outstanding_bytes: int = Field(default=512 * _MIB, gt=0)
+    first_frame_timeout_s: float = Field(default=30.0, gt=0)
+    frame_timeout_s: float = Field(default=60.0, gt=0)
+    stalled_peer_timeout_s: float = Field(default=60.0, gt=0)
+    max_connections: int | None = Field(default=None, gt=0)
+
+
+class StoreSettings(BaseModel):
+    """One segment store.
+
+    host, port: where the data port listens; port 0 picks a free one.
+    admin_port: where the admin commands are served; None for nowhere.
+    containers: how many there are in the cluster (`pravegaservice.container.count`).
+    own: those that this store owns; None for all.
+    auth_key: key of the delegation tokens; None for no authentication.
+    strict_auth: CreateTransientSegment needs a token too, which the reference does not ask.
+    stack_traces: failure replies of the data port carry them; those of the admin port always do, as in the reference.
+    wire_version: the newest version that Hello announces.
+    long_poll_s: a read at the tail is answered empty after this time. The reference waits for ever; the Rust client
+        gives up after 30 s, so the default stays below.
+    reuse_names: a segment that held data may be created again under its name.
+    transient_idle_s: a transient segment that was not used for so long is deleted.
+    tls_cert, tls_key: PEM files; both or neither.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=12345, ge=0, le=65535)
+    admin_port: int | None = Field(default=None, ge=0, le=65535)
+    containers: int = Field(default=4, gt=0)
+    own: frozenset[int] | None = None
+    auth_key: str | None = Field(default=None, min_length=1)
+    strict_auth: bool = False
+    stack_traces: bool = False
+    wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
+    long_poll_s: float = Field(default=20.0, gt=0)
+    reuse_names: bool = False
+    transient_idle_s: float = Field(default=600.0, gt=0)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    limits: LimitSettings = LimitSettings()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> StoreSettings:
+        if self.own is not None and (outside := sorted(each for each in self.own if not 0 <= each < self.containers)):
+            raise ValueError(f"own names container {outside[0]}, but there are {self.containers}, counted from 0")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        return self

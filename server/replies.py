@@ -1,0 +1,91 @@
+"""The one table that turns what the store refuses into what the peer is told.
+
+Pure. `None` means that the protocol has no reply for it and the connection closes. Source: `handleException` of
+`PravegaRequestProcessor` and of `AppendProcessor`; seed 36.25.
+"""
+
+from __future__ import annotations
+
+import traceback
+from uuid import UUID
+
+from segstore.server.auth import TokenExpired, TokenRefused
+from segstore.server.store import errors
+from segstore.wire import (
+    AuthTokenCheckFailed,
+    AuthTokenErrorCode,
+    Command,
+    ErrorMessage,
+    ErrorMessageCode,
+    InvalidEventNumber,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAlreadyExists,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    SegmentTruncated,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableSegmentNotEmpty,
+    WrongHost,
+)
+
+__all__ = ["refusal", "stack_trace"]
+
+_MAX_TRACE_CHARACTERS = 20_000
+
+
+def stack_trace(error: BaseException) -> str:
+    """The trace of an error as the wire can carry it."""
+    return "".join(traceback.format_exception(error))[-_MAX_TRACE_CHARACTERS:]
+
+
+def refusal(
+    error: Exception,
+    *,
+    request_id: int,
+    segment: str,
+    operation: str,
+    offset: int = -1,
+    writer_id: UUID | None = None,
+    with_trace: bool = False,
+) -> Command | None:
+    """The reply for an error, or None where there is none.
+
+    segment: the name that the reply carries; it is the request's, not the error's.
+    offset: the offset of a read, the event number of an append, else -1.
+    writer_id: set for appends and their set-up, whose bad attribute update is an invalid event number.
+    """
+    trace = stack_trace(error) if with_trace else ""
+    match error:
+        case errors.SegmentExists():
+            return SegmentAlreadyExists(request_id, segment, trace)
+        case errors.NoSuchSegment():
+            return NoSuchSegment(request_id, segment, trace, -1 if writer_id is not None else offset)
+        case errors.SegmentSealed():
+            return SegmentIsSealed(request_id, segment, trace, offset)
+        case errors.NotOwner():
+            return WrongHost(request_id, segment, "", trace)
+        case errors.SegmentTruncated():
+            return SegmentIsTruncated(request_id, segment, error.start_offset, trace, offset)
+        case errors.BadOffset():
+            return SegmentIsTruncated(request_id, segment, error.actual, trace, offset)
+        case errors.IndexTruncated():
+            return SegmentTruncated(request_id, segment)
+        case errors.BadAttribute() if writer_id is not None:
+            return InvalidEventNumber(writer_id, request_id, trace, offset)
+        case TokenExpired():
+            return AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_EXPIRED)
+        case TokenRefused():
+            return AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_CHECK_FAILED)
+        case errors.Unsupported():
+            return OperationUnsupported(request_id, operation, trace)
+        case errors.TableNotEmpty():
+            return TableSegmentNotEmpty(request_id, segment, trace)
+        case errors.KeyMissing():
+            return TableKeyDoesNotExist(request_id, segment, trace)
+        case errors.KeyBadVersion():
+            return TableKeyBadVersion(request_id, segment, trace)
+        case errors.IllegalArgument():
+            return ErrorMessage(request_id, segment, error.message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
+    return None

@@ -1,0 +1,202 @@
+"""A segment store that listens: settings in, addresses out, until it is stopped.
+
+`SegmentStoreServer` puts a store, its service and its sockets together on the running loop. `MockSegmentStore` is the
+same for tests: it picks free ports and shows its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import secrets
+import ssl
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from segstore.server.config import StoreSettings
+from segstore.server.listener import Connection, ConnectionHub
+from segstore.server.service import StoreService, TimerHandle
+from segstore.server.store.segment import Segment
+from segstore.server.store.store import SegmentStore
+
+__all__ = ["AddressInUse", "LoopClock", "MockSegmentStore", "SegmentStoreServer"]
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_DRAIN_S = 5.0
+_CLEAN_EVERY_S = 60.0
+_INDEX_EVERY_S = 0.1
+
+
+class AddressInUse(OSError):
+    """The port is taken; the text says which and what to do."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            errno.EADDRINUSE, f"port {port} on {host} is taken by another process; choose another, or 0 for a free one"
+        )
+        self.host = host
+        self.port = port
+
+
+class LoopClock:
+    """The wall clock, and the timers of the running loop."""
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class SegmentStoreServer:
+    """One segment store with its data port and, where set, its admin port.
+
+    Attributes:
+        settings, store, service, hub: its parts, for looking at.
+        address, admin_address: (host, port) once started; None before, and for an admin port that is not served.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.settings = settings
+        self.store = SegmentStore(settings.containers, settings.own, reuse_names=settings.reuse_names)
+        self.service = StoreService(settings, self.store, LoopClock(), lambda: secrets.token_hex(16))
+        self.hub = ConnectionHub(self.service)
+        self.address: tuple[str, int] | None = None
+        self.admin_address: tuple[str, int] | None = None
+        self._servers: list[asyncio.Server] = []
+        self._housekeeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listens. Raises AddressInUse, OSError for a host that is not ours, ssl.SSLError for bad certificates."""
+        try:
+            self.address = await self._listen(self.settings.port, admin=False)
+            if self.settings.admin_port is not None:
+                self.admin_address = await self._listen(self.settings.admin_port, admin=True)
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+        self._housekeeping = asyncio.create_task(self._keep_house(), name="segstore housekeeping")
+
+    async def _listen(self, port: int, *, admin: bool) -> tuple[str, int]:
+        host, loop = self.settings.host, asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                lambda: Connection(self.hub, admin=admin), host, port, backlog=_BACKLOG, ssl=self._ssl()
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(host, port) from error
+            raise
+        self._servers.append(server)
+        name = server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    def _ssl(self) -> ssl.SSLContext | None:
+        if self.settings.tls_cert is None or self.settings.tls_key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)
+        return context
+
+    async def _keep_house(self) -> None:
+        """Index entries of idle segments, and transient segments that nobody uses."""
+        clean_at = time.monotonic() + _CLEAN_EVERY_S
+        while True:
+            await asyncio.sleep(_INDEX_EVERY_S)
+            now_ms = self.service.now_ms()
+            self.store.settle_index(now_ms)
+            if time.monotonic() >= clean_at:
+                clean_at += _CLEAN_EVERY_S
+                self.clean_transients(now_ms)
+            self.service.answer_waiting()
+
+    def clean_transients(self, now_ms: int) -> int:
+        """Deletes the transient segments that were idle for too long (seed 43.6); how many they were."""
+        idle = self.store.expired_transients(now_ms, int(self.settings.transient_idle_s * 1000))
+        for name in idle:
+            self.service.drop_transient(name)
+        return len(idle)
+
+    async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
+        """Stops listening, writes what is queued, closes all connections. May be called twice."""
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
+            await asyncio.gather(self._housekeeping, return_exceptions=True)
+            self._housekeeping = None
+        for server in self._servers:
+            server.close()
+        self.hub.close()
+        deadline = time.monotonic() + drain_s
+        while self.hub.connections and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        self.hub.abort()
+        while self.hub.connections:
+            await asyncio.sleep(0)
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+
+    async def __aenter__(self) -> SegmentStoreServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class MockSegmentStore:
+    """A segment store for a test, on free ports of this machine.
+
+        async with MockSegmentStore() as mock:
+            connect(mock.host, mock.port)
+            assert mock.store.segment_info("scope/stream/0.#epoch.0").length == 12
+
+    Keyword arguments are those of `StoreSettings`.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}))
+
+    @property
+    def host(self) -> str:
+        return self._address(self.server.address)[0]
+
+    @property
+    def port(self) -> int:
+        return self._address(self.server.address)[1]
+
+    @property
+    def admin_port(self) -> int:
+        return self._address(self.server.admin_address)[1]
+
+    @property
+    def store(self) -> SegmentStore:
+        """The state: segments, attributes, tables."""
+        return self.server.store
+
+    @property
+    def segments(self) -> dict[str, Segment]:
+        """All segments by name, index segments included."""
+        return {name: each for part in self.store.containers.values() for name, each in part.segments.items()}
+
+    @staticmethod
+    def _address(address: tuple[str, int] | None) -> tuple[str, int]:
+        if address is None:
+            raise RuntimeError("the store does not listen there: it is not started, or the port is not set")
+        return address
+
+    async def __aenter__(self) -> MockSegmentStore:
+        await self.server.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.server.stop(drain_s=1.0)

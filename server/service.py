@@ -1,0 +1,238 @@
+"""What all connections of a segment store share: the store, its settings, and the reads that wait.
+
+Requests run to their end at once; the only thing that waits is a read at the tail of a segment. Whoever changes the
+store calls `answer_waiting` afterwards, which tells the readers that the change woke.
+
+Time, timers and randomness come from outside, so that tests can run this with a clock of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
+from segstore.server.config import StoreSettings
+from segstore.server.replies import refusal
+from segstore.server.requests import ADMIN_REQUESTS, REQUESTS
+from segstore.server.session import Ending, Session
+from segstore.server.store.errors import NoSuchSegment, SegmentSealed, StoreError, Unanswered
+from segstore.server.store.results import ReadResult, read_length
+from segstore.server.store.store import SegmentStore
+from segstore.server.store.waiting import WakeReason
+from segstore.wire import OLDEST_COMPATIBLE_VERSION, Command, Hello, ReadSegment, SegmentRead, WrongHost
+
+__all__ = ["Clock", "Counters", "StoreService", "TimerHandle", "WaitingRead"]
+
+log = logging.getLogger(__name__)
+
+
+class TimerHandle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time and timers."""
+
+    def now_s(self) -> float:
+        """Seconds since 1970."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle: ...
+
+
+class Counters(msgspec.Struct):
+    """What happened since the start, as plain numbers."""
+
+    connections: int = 0
+    connections_open: int = 0
+    connections_refused: int = 0
+    requests: int = 0
+    appends: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    malformed_frames: int = 0
+    protocol_violations: int = 0
+    deadlines_missed: int = 0
+    internal_errors: int = 0
+
+
+class WaitingRead:
+    """A read that has reached the tail: its token in the store."""
+
+    __slots__ = ("command", "session", "timer")
+
+    def __init__(self, session: Session, command: ReadSegment) -> None:
+        self.session = session
+        self.command = command
+        self.timer: TimerHandle | None = None
+
+
+class StoreService:
+    """Serves the requests of all connections against one store.
+
+    Attributes:
+        settings, store, counters: public, for looking at.
+        hello: what is answered to a Hello.
+    """
+
+    def __init__(
+        self, settings: StoreSettings, store: SegmentStore, clock: Clock, random_hex32: Callable[[], str]
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.counters = Counters()
+        self.hello = Hello(settings.wire_version, OLDEST_COMPATIBLE_VERSION)
+        self.random_hex32 = random_hex32
+        self._verifier = TokenVerifier(settings.auth_key)
+        self._clock = clock
+
+    # --- for sessions -----------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return int(self._clock.now_s() * 1000)
+
+    def at(self, time_s: float, callback: Callable[[], None]) -> TimerHandle:
+        """Calls back at a time of the clock."""
+        return self._clock.call_later(max(0.0, time_s - self._clock.now_s()), callback)
+
+    def traces(self, session: Session) -> bool:
+        """Whether failures carry stack traces on this connection: on the admin port always, as in the reference."""
+        return session.admin or self.settings.stack_traces
+
+    def authorize(self, segment: str, token: str, needed: AccessLevel) -> DelegationToken | None:
+        """Raises TokenError."""
+        if not self._verifier.enabled:
+            return None
+        return self._verifier.verify(segment, token, needed, self._clock.now_s())
+
+    def drop_transient(self, name: str) -> None:
+        """Deletes a transient segment whose connection has closed; one that was merged or cleaned is gone already."""
+        try:
+            self.store.delete_segment(name)
+        except NoSuchSegment:
+            return
+        except StoreError as error:
+            log.warning("transient segment %s was not deleted with its connection: %s", name, error)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def handle(self, session: Session, command: Command) -> None:
+        """Carries out a request that is not about the connection itself or an append."""
+        self.counters.requests += 1
+        if isinstance(command, ReadSegment):
+            self._read(session, command)
+            return
+        request = (ADMIN_REQUESTS if session.admin else REQUESTS).get(type(command))
+        if request is None:
+            session.end(f"{command.type_name} is not served on this port")
+            return
+        segment, request_id = request.segment(command), command.request_id  # type: ignore[attr-defined]  # all have one
+        try:
+            if self._verifier.enabled:
+                for resource, level in request.access(command):
+                    self.authorize(resource, command.delegation_token, level)  # type: ignore[attr-defined]
+            reply = request.perform(self.store, command, self.now_ms())
+        except (StoreError, TokenError) as error:
+            self._refuse(session, error, request_id, segment, request.operation, request.offset(command))
+            return
+        session.reply(reply)
+
+    def _refuse(
+        self, session: Session, error: Exception, request_id: int, segment: str, operation: str, offset: int
+    ) -> None:
+        if isinstance(error, Unanswered):
+            return
+        reply = refusal(
+            error,
+            request_id=request_id,
+            segment=segment,
+            operation=operation,
+            offset=offset,
+            with_trace=self.traces(session),
+        )
+        if reply is None:
+            session.end(f"{operation} on {segment!r} failed: {error}", Ending.FLUSHED)
+        else:
+            session.reply(reply)
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def _read(self, session: Session, command: ReadSegment) -> None:
+        segment, offset = command.segment, command.offset
+        try:
+            self.authorize(segment, command.delegation_token, AccessLevel.READ)
+        except TokenError as error:
+            # The reference puts the offset where the request id belongs (seed 36.30).
+            self._refuse(session, error, offset, segment, "readSegment", -1)
+            return
+        try:
+            result = self.store.read(segment, offset, read_length(command.suggested_length))
+            if result is None:
+                self._wait(session, command)
+                return
+        except StoreError as error:
+            self._refuse(session, error, command.request_id, segment, "readSegment", offset)
+            return
+        self._answer(session, command, result)
+
+    def _answer(self, session: Session, command: ReadSegment, result: ReadResult) -> None:
+        data = result.data[0] if len(result.data) == 1 else b"".join(result.data)
+        session.reply(
+            SegmentRead(
+                command.segment, result.offset, result.at_tail, result.end_of_segment, data, command.request_id
+            )
+        )
+
+    def _wait(self, session: Session, command: ReadSegment) -> None:
+        read = WaitingRead(session, command)
+        self.store.wait(command.segment, command.offset, read)
+        session.reads.add(read)
+        read.timer = self._clock.call_later(self.settings.long_poll_s, lambda: self._answer_empty(read))
+
+    def _answer_empty(self, read: WaitingRead) -> None:
+        self.forget_read(read)
+        command = read.command
+        self._answer(read.session, command, ReadResult(command.offset, [], 0, True, False))
+
+    def forget_read(self, read: WaitingRead) -> None:
+        """The read waits no longer and will not be answered from here."""
+        self.store.waiters.cancel(read)
+        self._settled(read)
+
+    @staticmethod
+    def _settled(read: WaitingRead) -> None:
+        read.session.reads.discard(read)
+        if read.timer is not None:
+            read.timer.cancel()
+
+    def answer_waiting(self) -> None:
+        """Answers the reads that changes of the store have woken."""
+        waiters = self.store.waiters
+        while waiters.woken:
+            for read, reason in waiters.take_woken():
+                assert isinstance(read, WaitingRead)
+                self._settled(read)
+                self._answer_woken(read.session, read.command, reason)
+
+    def _answer_woken(self, session: Session, command: ReadSegment, reason: WakeReason) -> None:
+        segment, offset = command.segment, command.offset
+        if reason is WakeReason.DELETED:
+            self._answer(session, command, ReadResult(offset, [], 0, True, False))
+            return
+        if reason is WakeReason.NOT_OWNED:
+            session.reply(WrongHost(command.request_id, segment, "", ""))
+            return
+        try:
+            if reason is WakeReason.SEALED:
+                raise SegmentSealed(segment)
+            result = self.store.read(segment, offset, read_length(command.suggested_length), woken=True)
+            if result is None:
+                self._wait(session, command)
+                return
+        except StoreError as error:
+            self._refuse(session, error, command.request_id, segment, "readSegment", offset)
+            return
+        self._answer(session, command, result)
