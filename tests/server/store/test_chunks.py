@@ -1,0 +1,150 @@
+"""Chunks: bytes come back as written, views stay what they are, memory is given back and used again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.server.store.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, ChunkPool, SegmentData
+
+
+def joined(data: SegmentData, offset: int, size: int) -> bytes:
+    return b"".join(data.read(offset, size))
+
+
+@given(st.lists(st.binary(max_size=3000), max_size=30), st.data())
+def test_what_is_written_is_read_back_at_any_offset(writes: list[bytes], draw: st.DataObject) -> None:
+    data = SegmentData(ChunkPool())
+    for write in writes:
+        data.write(write)
+    model = b"".join(writes)
+    assert data.length == len(model)
+    cut = draw.draw(st.integers(0, len(model)))
+    data.truncate(cut)
+    start = draw.draw(st.integers(cut, len(model)))
+    end = draw.draw(st.integers(start, len(model)))
+    assert joined(data, start, end - start) == model[start:end]
+    data.write(b"more")
+    assert joined(data, data.length - 4, 4) == b"more"
+
+
+def test_an_empty_segment_holds_no_memory_and_a_small_one_little() -> None:
+    data = SegmentData(ChunkPool())
+    assert data.allocated_bytes == 0
+    data.write(b"x")
+    assert data.allocated_bytes == FIRST_CHUNK_BYTES
+
+
+def test_chunks_grow_up_to_four_mebibytes() -> None:
+    data = SegmentData(ChunkPool())
+    sizes = []
+    for _ in range(12):
+        before = data.allocated_bytes
+        data.write(bytes(data.allocated_bytes - data.length + 1))
+        sizes.append(data.allocated_bytes - before)
+    assert sizes[:8] == [256, 1024, 4096, 16384, 65536, 262144, 1048576, CHUNK_BYTES]
+    assert set(sizes[8:]) == {CHUNK_BYTES}
+
+
+def test_a_write_larger_than_a_chunk_is_read_back_in_pieces() -> None:
+    data = SegmentData(ChunkPool())
+    payload = bytes(range(256)) * (9 * CHUNK_BYTES // 1024)
+    data.write(b"head")
+    data.write(payload)
+    pieces = data.read(4, len(payload))
+    assert len(pieces) > 1
+    assert b"".join(pieces) == payload
+
+
+def test_parts_are_written_one_after_the_other() -> None:
+    data = SegmentData(ChunkPool())
+    data.write_all([b"one", bytearray(b"two"), memoryview(b"three")])
+    data.write_all([b"x" * 300, b"y" * 300])
+    data.write_all([])
+    assert joined(data, 0, data.length) == b"onetwothree" + b"x" * 300 + b"y" * 300
+
+
+def test_the_callers_buffer_is_free_after_a_write() -> None:
+    data = SegmentData(ChunkPool())
+    buffer = bytearray(b"first")
+    data.write(memoryview(buffer))
+    buffer[:] = b"other"
+    buffer.extend(b"!")
+    assert joined(data, 0, 5) == b"first"
+
+
+def test_views_are_read_only() -> None:
+    data = SegmentData(ChunkPool())
+    data.write(b"abc")
+    assert data.read(0, 3)[0].readonly
+
+
+def test_a_view_outlives_truncation_and_reuse_of_its_chunk() -> None:
+    pool = ChunkPool()
+    data = SegmentData(pool)
+    data.write(b"a" * CHUNK_BYTES)
+    views = data.read(0, CHUNK_BYTES)
+    data.truncate(CHUNK_BYTES)
+    assert pool.idle_bytes == CHUNK_BYTES
+    other = SegmentData(pool)
+    other.write(b"b" * CHUNK_BYTES)
+    assert pool.busy == 1
+    assert pool.recycled == 0
+    assert b"".join(views) == b"a" * CHUNK_BYTES
+
+
+def test_a_chunk_without_views_is_used_again() -> None:
+    pool = ChunkPool()
+    data = SegmentData(pool)
+    data.write(b"a" * CHUNK_BYTES)
+    del data.read(0, 10)[:]
+    data.clear()
+    assert pool.idle_bytes == CHUNK_BYTES
+    data.write(b"c" * CHUNK_BYTES)
+    assert pool.recycled == 1
+    assert pool.idle_bytes == 0
+    assert joined(data, 0, CHUNK_BYTES) == b"c" * CHUNK_BYTES
+
+
+def test_the_pool_keeps_no_more_than_its_bound() -> None:
+    pool = ChunkPool(max_idle_bytes=2 * CHUNK_BYTES)
+    data = SegmentData(pool)
+    data.write(bytes(5 * CHUNK_BYTES))
+    data.clear()
+    assert pool.idle_bytes == 2 * CHUNK_BYTES
+
+
+def test_truncation_gives_back_whole_chunks_only() -> None:
+    pool = ChunkPool()
+    data = SegmentData(pool)
+    data.write(bytes(2 * CHUNK_BYTES))
+    data.truncate(CHUNK_BYTES - 1)
+    assert pool.idle_bytes == 0
+    data.truncate(CHUNK_BYTES)
+    assert pool.idle_bytes == CHUNK_BYTES
+    assert data.start_offset == CHUNK_BYTES
+    assert data.allocated_bytes == CHUNK_BYTES
+
+
+@given(st.integers(0, 5000), st.sampled_from([0, 1, 700, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 77]))
+def test_absorbing_moves_all_bytes_and_empties_the_source(before: int, size: int) -> None:
+    pool = ChunkPool()
+    target, source = SegmentData(pool), SegmentData(pool)
+    target.write(b"t" * before)
+    source.write(b"s" * size)
+    target.absorb(source)
+    assert (source.length, source.allocated_bytes) == (0, 0)
+    target.write(b"end")
+    assert target.length == before + size + 3
+    tail = min(size, 1000)
+    assert joined(target, before + size - tail, tail + 3) == b"s" * tail + b"end"
+    assert joined(target, 0, before) == b"t" * before
+
+
+def test_large_data_changes_hands_without_a_copy() -> None:
+    pool = ChunkPool()
+    target, source = SegmentData(pool), SegmentData(pool)
+    source.write(b"s" * (3 * CHUNK_BYTES))
+    chunks = list(source._chunks)
+    target.write(b"t")
+    target.absorb(source)
+    assert target._chunks[1:] == chunks
+    assert all(mine is theirs for mine, theirs in zip(target._chunks[1:], chunks, strict=True))

@@ -1,0 +1,39 @@
+"""Operations as bytes: each comes back equal, and foreign bytes are refused."""
+
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from segstore.server.store import operations as ops
+
+W = UUID("00000000-0000-0001-0000-00000000000a")
+
+ALL: list[ops.Operation] = [
+    ops.SegmentCreated("s", 128, ((W, -(1 << 63)),), 17),
+    ops.Appended("s", b"data", 2, 18, W, 7),
+    ops.Appended("s", b"", 0, 18),
+    ops.AttributesUpdated("s", ((W, 5), (W, (1 << 63) - 1)), 19),
+    ops.SegmentSealed("s", 20),
+    ops.SegmentTruncated("s", 5),
+    ops.SegmentMerged("s", "t", ((W, 1),), 21),
+    ops.SegmentMerged("s", "t", (), 21, b"bytes"),
+    ops.SegmentDeleted("s", retired=True),
+    ops.IndexAppended("s#index", b"x" * 24, 3, 22),
+    ops.TableKeysForgotten("t", (b"k", b""), 23),
+]
+
+
+@pytest.mark.parametrize("operation", ALL, ids=lambda op: type(op).__name__)
+def test_an_operation_comes_back_equal(operation: ops.Operation) -> None:
+    assert ops.decode(ops.encode(operation)) == operation
+
+
+def test_all_operations_are_tried() -> None:
+    assert {type(operation) for operation in ALL} == set(ops.Operation.__args__)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x90", b"\x91\xa7unknown", b"\xff", ops.encode(ALL[0])[:-1]])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        ops.decode(data)
