@@ -11,6 +11,7 @@ import json
 import logging
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -26,11 +27,13 @@ class ServeOptions(StoreSettings):
     """What `segstore serve` takes beside the settings of the store.
 
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
+    data: folder that segments are kept in; None for memory.
     announce: "text" or "json".
     """
 
     controller_port: int | None = None
     http_port: int | None = None
+    data: Path | None = None
     announce: str = "text"
 
 

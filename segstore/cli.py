@@ -1,0 +1,210 @@
+"""The command line: `segstore decode | encode | explain | serve`, one thin function each.
+
+Invariant: what a command needs is imported when it runs, so that looking at a frame does not wait for a server.
+Exit status: 0; 1 when the input is at fault, with a line on standard error that says where; 2 for wrong options, in one
+sentence. Delegation tokens are printed by `--json`, whose lines are for `encode`, and else only on request.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from segstore import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from segstore.wire.reading import Form, Piece
+
+__all__ = ["main"]
+
+
+class _OneSentence(click.Group):
+    """Says what is wrong with the options in one sentence, without the usage around it."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        run: Any = super().main
+        if not extra.pop("standalone_mode", True):
+            return run(*args, standalone_mode=False, **extra)
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows its number
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            status = run(*args, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.UsageError as error:
+            if isinstance(error, click.exceptions.NoArgsIsHelpError):
+                click.echo(error.format_message())
+                sys.exit(2)
+            name = error.ctx.command_path if error.ctx else "segstore"
+            _fail(f"{name}: {' '.join(error.format_message().split())}", 2)
+        except click.ClickException as error:
+            _fail(f"segstore: {error.format_message()}", error.exit_code)
+        except click.Abort:
+            sys.exit(130)
+        except BrokenPipeError:
+            # Whoever read the output has seen enough; what is still buffered has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(sentence: str, status: int) -> NoReturn:
+    click.echo(sentence, err=True)
+    sys.exit(status)
+
+
+@click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="segstore")
+def main() -> None:
+    """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
+
+
+_source = click.argument("source", metavar="FILE|-", default="-", type=click.File("rb"))
+
+
+def _pieces(source: Any) -> Iterable[Piece]:
+    from segstore.wire.reading import Unreadable, pieces, recognise
+
+    try:
+        _, data = recognise(source.read())
+    except Unreadable as error:
+        raise click.ClickException(f"{source.name}: {error}") from error
+    return pieces(data)
+
+
+@main.command()
+@_source
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as `encode` reads it.")
+@click.option("--keep-unknown", is_flag=True, help="A type code that no command has is no error.")
+def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
+    """Print the commands of frames: raw bytes, hex or base64, one frame or several.
+
+    A frame that cannot be decoded is reported on standard error, the others are printed, and the exit status is 1.
+    """
+    from segstore.wire import WireError
+    from segstore.wire import decode as decode_frame
+    from segstore.wire.describe import summary
+    from segstore.wire.jsonl import to_line
+
+    status = 0
+    for number, piece in enumerate(_pieces(source), 1):
+        try:
+            command = decode_frame(piece.data, unknown="keep" if keep_unknown else "refuse")
+        except WireError as error:
+            click.echo(f"frame {number} at byte {piece.offset}: {error}", err=True)
+            status = 1
+        else:
+            click.echo(to_line(command) if as_json else summary(command))
+    return status
+
+
+@main.command()
+@_source
+@click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
+@click.option("--all-bytes", is_flag=True, help="Print long fields in full.")
+def explain(source: Any, show_tokens: bool, all_bytes: bool) -> int:
+    """Print every byte of frames with the field that it belongs to, also of malformed ones up to the error."""
+    from segstore.wire.describe import describe, lines
+
+    status = 0
+    for number, piece in enumerate(_pieces(source), 1):
+        found = describe(piece.data)
+        name = found.command.type_name if found.command is not None else "malformed"
+        click.echo(f"frame {number} at byte {piece.offset}: {name}, {len(piece.data)} bytes")
+        for line in lines(found, show_tokens=show_tokens, all_bytes=all_bytes):
+            click.echo(line)
+        if found.error is not None:
+            status = 1
+    return status
+
+
+@main.command()
+@click.argument("source", metavar="FILE|-", default="-", type=click.File("r", encoding="utf-8"))
+@click.option("--format", "form", type=click.Choice(["hex", "raw", "base64"]), default="hex", show_default=True)
+def encode(source: Any, form: Form) -> int:
+    """Write the frames of commands: JSON lines as `decode --json` prints them."""
+    from segstore.wire import WireError
+    from segstore.wire import encode as encode_command
+    from segstore.wire.jsonl import from_line
+    from segstore.wire.reading import to_text
+
+    written = 0
+    try:
+        for number, line in enumerate(source, 1):
+            if line.strip():
+                try:
+                    frame = encode_command(from_line(line))
+                except WireError as error:
+                    raise click.ClickException(f"{source.name}: line {number}: {error}") from error
+                click.echo(to_text(frame, form), nl=False)
+                written += 1
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{source.name}: not UTF-8 at byte {error.start}") from error
+    if not written:
+        raise click.ClickException(f"{source.name}: there is no input")
+    return 0
+
+
+_PORT = click.IntRange(0, 65535)
+
+
+def _containers(ctx: click.Context, option: click.Parameter, given: str | None) -> frozenset[int] | None:
+    try:
+        return None if given is None else frozenset(int(each) for each in given.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{given!r} is no list of containers such as 0,2", ctx, option) from error
+
+
+def _pem(help_text: str) -> dict[str, Any]:
+    return {"type": click.Path(exists=True, dir_okay=False, path_type=Path), "metavar": "FILE", "help": help_text}
+
+
+@main.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address that all ports listen on.")
+@click.option("--port", type=_PORT, default=12345, show_default=True, help="Segment store; 0 picks a free port.")
+@click.option("--controller-port", type=_PORT, default=9090, show_default=True, help="Controller (gRPC).")
+@click.option("--admin-port", type=_PORT, help="Admin commands of the segment store.")
+@click.option("--http-port", type=_PORT, help="Control API, metrics and web page.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep segments here.")
+@click.option("--containers", type=click.IntRange(1), default=4, show_default=True, help="Containers of the cluster.")
+@click.option("--own", metavar="N,N,…", callback=_containers, help="Containers that this store owns; all if not given.")
+@click.option("--auth-key", metavar="KEY", help="Check delegation tokens signed with this key.")
+@click.option("--strict-auth", is_flag=True, help="Ask for a token also where the reference does not.")
+@click.option("--stack-traces", is_flag=True, help="Put stack traces into failure replies.")
+@click.option("--tls-cert", **_pem("Certificate, with its chain (PEM)."))
+@click.option("--tls-key", **_pem("Key of the certificate (PEM)."))
+@click.option("--reuse-names", is_flag=True, help="A deleted segment's name can be used again.")
+@click.option("--long-poll-s", type=float, default=20.0, show_default=True, help="Answer a waiting tail read by then.")
+@click.option(
+    "--transient-idle-s", type=float, default=600.0, show_default=True, help="Delete idle transient segments."
+)
+@click.option("--wire-version", type=int, default=17, show_default=True, help="Newest version to announce in Hello.")
+@click.option("--max-connections", type=click.IntRange(1), help="Connections at a time; no bound if not given.")
+@click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def serve(**options: Any) -> int:
+    """Run a mock segment store. Once all its ports listen it prints one line; SIGTERM or Ctrl-C ends it."""
+    from pydantic import ValidationError
+
+    from segstore import serving
+    from segstore.server import LimitSettings
+
+    try:
+        limits = LimitSettings(max_connections=options.pop("max_connections"))
+        settings = serving.ServeOptions(**options, limits=limits)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = "".join(f"--{str(name).replace('_', '-')}: " for name in first["loc"][-1:])
+        raise click.UsageError(
+            option + first["msg"].removeprefix("Value error, "), click.get_current_context()
+        ) from error
+    try:
+        serving.serve(settings)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    return 0
