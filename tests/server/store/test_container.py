@@ -1,0 +1,487 @@
+"""One container: what each request answers and what it refuses, in the order in which the reference refuses."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from segstore.server.store.attributes import (
+    EVENT_COUNT,
+    NULL_VALUE,
+    SCALE_POLICY_RATE,
+    SEGMENT_TYPE,
+    AttributeUpdate,
+    UpdateType,
+    core_id,
+)
+from segstore.server.store.container import Container
+from segstore.server.store.errors import (
+    AttributeLimit,
+    BadAttribute,
+    BadOffset,
+    NoSuchSegment,
+    SegmentExists,
+    SegmentSealed,
+    SegmentTruncated,
+    TableNotEmpty,
+    Unmapped,
+)
+from segstore.server.store.results import ReadResult, read_length
+
+W = UUID("00000000-0000-0001-0000-00000000000a")
+X = UUID("00000000-0000-0002-0000-00000000000b")
+A = UUID("0000000a-0000-0000-0000-000000000001")
+HEX = "0123456789abcdef" * 2
+TXN = "s#transaction." + "0" * 31 + "1"
+
+
+@pytest.fixture
+def container() -> Container:
+    container = Container()
+    container.create_segment("s", scale_type=1, target_rate=100, rollover_size=-7, now_ms=1)
+    return container
+
+
+def write(container: Container, name: str, data: bytes, writer: UUID = W) -> int:
+    last = container.setup_append(name, writer, now_ms=5)
+    number = max(last + 1, 1)
+    return container.append(name, writer, number, 1, data, last_event_number=last, now_ms=5)
+
+
+def read(container: Container, name: str, offset: int = 0, size: int = 1000) -> tuple[bytes, bool, bool]:
+    result = container.read(name, offset, size)
+    assert isinstance(result, ReadResult)
+    data = b"".join(result.data)
+    assert (result.offset, result.length) == (offset, len(data))
+    return data, result.at_tail, result.end_of_segment
+
+
+# Creating and deleting
+
+
+def test_a_new_segment_is_empty_and_knows_its_policy(container: Container) -> None:
+    info = container.segment_info("s")
+    assert (info.segment, info.length, info.start_offset, info.sealed, info.last_modified_ms) == ("s", 0, 0, False, 1)
+    assert [container.get_attribute("s", core_id(n)) for n in (0, 1, 2, 3, 4, 9)] == [1, NULL_VALUE, 1, 100, 0, 0]
+
+
+def test_a_name_is_given_once(container: Container) -> None:
+    with pytest.raises(SegmentExists) as error:
+        container.create_segment("s", now_ms=2)
+    assert error.value.segment == "s"
+
+
+def test_a_segment_without_a_name_has_no_reply(container: Container) -> None:
+    with pytest.raises(Unmapped):
+        container.create_segment("", now_ms=2)
+
+
+def test_an_empty_segment_can_be_created_again_at_once(container: Container) -> None:
+    container.delete_segment("s")
+    container.create_segment("s", now_ms=2)
+    assert container.get_attribute("s", SCALE_POLICY_RATE) == 0
+
+
+@pytest.mark.parametrize("reuse_names", [False, True])
+def test_a_segment_that_held_data_cannot_be_created_again_unless_names_are_reused(reuse_names: bool) -> None:
+    container = Container(reuse_names=reuse_names)
+    container.create_segment("s", now_ms=1)
+    write(container, "s", b"data")
+    container.truncate_segment("s", 4)
+    container.delete_segment("s")
+    if reuse_names:
+        container.create_segment("s", now_ms=2)
+        assert container.segment_info("s").length == 0
+        assert container.setup_append("s", W, now_ms=3) == NULL_VALUE
+    else:
+        with pytest.raises(SegmentExists):
+            container.create_segment("s", now_ms=2)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        lambda c: c.segment_info("no"),
+        lambda c: c.delete_segment("no"),
+        lambda c: c.seal_segment("no", now_ms=1),
+        lambda c: c.truncate_segment("no", -1),
+        lambda c: c.update_policy("no", scale_type=0, target_rate=0, now_ms=1),
+        lambda c: c.get_attribute("no", A),
+        lambda c: c.update_attribute("no", A, 1, 2, now_ms=1),
+        lambda c: c.setup_append("no", W, now_ms=1),
+        lambda c: c.append("no", W, 1, 1, b"", last_event_number=0, now_ms=1),
+        lambda c: c.read("no", -1, 8),
+        lambda c: c.wait("no", 0, 1),
+        lambda c: c.merge("s", "no", now_ms=1),
+        lambda c: c.list_chunks("no"),
+        lambda c: c.table("no"),
+    ],
+)
+def test_what_does_not_exist_is_named(container: Container, request_: Callable[[Container], object]) -> None:
+    with pytest.raises(NoSuchSegment) as error:
+        request_(container)
+    assert error.value.segment == "no"
+
+
+# Appending
+
+
+def test_an_append_answers_the_new_length_and_counts_events(container: Container) -> None:
+    assert container.setup_append("s", W, now_ms=2) == NULL_VALUE
+    assert container.append("s", W, 5, 1, b"one", last_event_number=NULL_VALUE, now_ms=2) == 3
+    assert container.append("s", W, 9, 4, [b"two", memoryview(b"!")], last_event_number=5, now_ms=3) == 7
+    assert container.setup_append("s", W, now_ms=4) == 9
+    assert container.get_attribute("s", W) == 9
+    assert container.get_attribute("s", EVENT_COUNT) == 5
+    assert read(container, "s") == (b"onetwo!", True, False)
+
+
+def test_a_writer_that_another_connection_overtook_is_refused(container: Container) -> None:
+    write(container, "s", b"one")
+    with pytest.raises(BadAttribute) as error:
+        container.append("s", W, 7, 1, b"x", last_event_number=0, now_ms=2)
+    assert (error.value.attribute_id, error.value.previous) == (W, 1)
+    assert container.segment_info("s").length == 3
+
+
+def test_the_same_number_again_is_stored_again(container: Container) -> None:
+    write(container, "s", b"one")
+    assert container.append("s", W, 1, 1, b"one", last_event_number=1, now_ms=2) == 6
+
+
+def test_a_conditional_append_checks_its_number_before_the_offset(container: Container) -> None:
+    write(container, "s", b"one")
+    with pytest.raises(BadOffset) as error:
+        container.append("s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=4)
+    assert (error.value.expected, error.value.actual) == (4, 3)
+    with pytest.raises(BadAttribute):
+        container.append("s", W, 2, 1, b"x", last_event_number=0, now_ms=2, expected_offset=4)
+    assert container.append("s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=3) == 4
+    assert container.append("s", W, 3, 1, b"x", last_event_number=2, now_ms=2, expected_offset=-1) == 5
+
+
+def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> None:
+    write(container, "s", b"one")
+    container.seal_segment("s", now_ms=2)
+    assert container.setup_append("s", W, now_ms=3) == 1
+    assert container.setup_append("s", X, now_ms=3) == NULL_VALUE
+    with pytest.raises(SegmentSealed):
+        container.append("s", W, 2, 1, b"x", last_event_number=1, now_ms=3)
+    with pytest.raises(SegmentSealed):
+        container.seal_segment("s", now_ms=3)
+
+
+def test_a_core_attribute_that_is_absent_cannot_be_a_writer(container: Container) -> None:
+    assert container.setup_append("s", EVENT_COUNT, now_ms=2) == NULL_VALUE
+    with pytest.raises(BadAttribute):
+        container.append("s", EVENT_COUNT, 5, 1, b"x", last_event_number=NULL_VALUE, now_ms=2)
+    assert container.segment_info("s").length == 0
+
+
+def test_a_core_attribute_that_is_there_is_a_writer_like_any_other(container: Container) -> None:
+    last = container.setup_append("s", SCALE_POLICY_RATE, now_ms=2)
+    assert last == 100
+    container.append("s", SCALE_POLICY_RATE, 101, 1, b"x", last_event_number=last, now_ms=2)
+    assert container.get_attribute("s", SCALE_POLICY_RATE) == 101
+    last = container.setup_append("s", EVENT_COUNT, now_ms=2)
+    container.append("s", EVENT_COUNT, 50, 1, b"y", last_event_number=last, now_ms=2)
+    assert container.get_attribute("s", EVENT_COUNT) == 2
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "expected"),
+    [
+        (0, 10, (b"0123456789", False, False)),
+        (0, 11, (b"0123456789", True, False)),
+        (9, 8, (b"9", True, False)),
+        (4, 3, (b"456", False, False)),
+    ],
+)
+def test_a_read_is_at_the_tail_only_if_it_asks_for_more(
+    container: Container, offset: int, size: int, expected: tuple[bytes, bool, bool]
+) -> None:
+    write(container, "s", b"0123456789")
+    assert read(container, "s", offset, size) == expected
+
+
+@pytest.mark.parametrize("offset", [10, 11, 1 << 62])
+def test_a_read_at_or_beyond_the_tail_waits(container: Container, offset: int) -> None:
+    write(container, "s", b"0123456789")
+    assert container.read("s", offset, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "expected"),
+    [
+        (0, 10, (b"0123456789", False, False)),
+        (0, 11, (b"0123456789", False, True)),
+        (10, 8, (b"", False, True)),
+    ],
+)
+def test_a_read_of_a_sealed_segment_ends(
+    container: Container, offset: int, size: int, expected: tuple[bytes, bool, bool]
+) -> None:
+    write(container, "s", b"0123456789")
+    container.seal_segment("s", now_ms=2)
+    assert read(container, "s", offset, size) == expected
+
+
+def test_reads_outside_of_any_segment_have_no_reply(container: Container) -> None:
+    with pytest.raises(Unmapped):
+        container.read("s", -1, 8)
+    container.seal_segment("s", now_ms=2)
+    with pytest.raises(Unmapped):
+        container.read("s", 1, 8)
+
+
+def test_a_reply_carries_between_eight_bytes_and_two_mebibytes() -> None:
+    assert [read_length(n) for n in (-5, 0, 8, 9, 1 << 30)] == [8, 8, 8, 9, 2 * 1024 * 1024]
+
+
+# Truncating, sealing, policy
+
+
+def test_truncation_moves_the_start_and_nothing_else(container: Container) -> None:
+    write(container, "s", b"0123456789")
+    container.truncate_segment("s", 4)
+    container.truncate_segment("s", 4)
+    for offset in (3, 11):
+        with pytest.raises(SegmentTruncated) as error:
+            container.truncate_segment("s", offset)
+        assert (error.value.start_offset, error.value.offset) == (4, offset)
+    with pytest.raises(SegmentTruncated) as error:
+        container.read("s", 3, 8)
+    assert error.value.start_offset == 4
+    assert read(container, "s", 4) == (b"456789", True, False)
+    container.seal_segment("s", now_ms=2)
+    container.truncate_segment("s", 10)
+    assert (container.segment_info("s").start_offset, container.segment_info("s").length) == (10, 10)
+    with pytest.raises(Unmapped):
+        container.truncate_segment("s", -1)
+
+
+def test_the_policy_can_be_changed_until_the_segment_is_sealed(container: Container) -> None:
+    container.update_policy("s", scale_type=2, target_rate=-5, now_ms=2)
+    assert [container.get_attribute("s", core_id(n)) for n in (2, 3)] == [2, -5]
+    container.seal_segment("s", now_ms=3)
+    with pytest.raises(SegmentSealed):
+        container.update_policy("s", scale_type=1, target_rate=1, now_ms=4)
+
+
+# Attributes
+
+
+def test_an_absent_attribute_equals_the_null_value(container: Container) -> None:
+    assert container.get_attribute("s", A) == NULL_VALUE
+    with pytest.raises(BadAttribute) as error:
+        container.update_attribute("s", A, 1, 5, now_ms=2)
+    assert error.value.previous == NULL_VALUE
+    container.update_attribute("s", A, 1, NULL_VALUE, now_ms=2)
+    with pytest.raises(BadAttribute):
+        container.update_attribute("s", A, 2, NULL_VALUE, now_ms=2)
+    container.update_attribute("s", A, 2, 1, now_ms=2)
+    assert container.get_attribute("s", A) == 2
+
+
+def test_an_absent_core_attribute_equals_nothing(container: Container) -> None:
+    with pytest.raises(BadAttribute):
+        container.update_attribute("s", EVENT_COUNT, 1, NULL_VALUE, now_ms=2)
+    container.update_attribute("s", SCALE_POLICY_RATE, 7, 100, now_ms=2)
+    assert container.get_attribute("s", SCALE_POLICY_RATE) == 7
+
+
+def test_attributes_of_a_sealed_segment_stand(container: Container) -> None:
+    container.seal_segment("s", now_ms=2)
+    with pytest.raises(SegmentSealed):
+        container.update_attribute("s", A, 1, 0, now_ms=3)
+
+
+# Transient segments
+
+
+@pytest.mark.seed("43.2")
+def test_a_transient_segment_is_named_after_parent_and_writer_and_needs_no_parent() -> None:
+    container = Container()
+    name = container.create_transient_segment("no/such/0", X, HEX, now_ms=1)
+    assert name == f"no/such/0#transient.0000000000000002000000000000000b.{HEX}"
+    assert container.get_attribute(name, SEGMENT_TYPE) == 128
+    with pytest.raises(SegmentExists):
+        container.create_transient_segment("no/such/0", X, HEX, now_ms=1)
+
+
+@pytest.mark.seed("43.3")
+def test_a_transient_segment_takes_no_update_once_it_has_more_than_sixteen_attributes(container: Container) -> None:
+    name = container.create_transient_segment("s", W, HEX, now_ms=1)
+    write(container, name, b"x")
+    already = container.segment(name).attribute_count()
+    assert already == 5
+    for number in range(17 - already):
+        container.setup_append(name, UUID(int=number + 100), now_ms=2)
+    with pytest.raises(AttributeLimit):
+        container.setup_append(name, X, now_ms=2)
+    with pytest.raises(AttributeLimit):
+        container.append(name, W, 2, 1, b"y", last_event_number=1, now_ms=2)
+    with pytest.raises(AttributeLimit):
+        container.update_attribute(name, A, 1, NULL_VALUE, now_ms=2)
+
+
+@pytest.mark.seed("43.3")
+def test_a_strict_transient_segment_takes_its_own_writers_number_only() -> None:
+    container = Container(strict_transient_attributes=True)
+    name = container.create_transient_segment("s", W, HEX, now_ms=1)
+    assert write(container, name, b"x") == 1
+    with pytest.raises(AttributeLimit):
+        container.setup_append(name, X, now_ms=2)
+    with pytest.raises(AttributeLimit):
+        container.update_attribute(name, A, 1, NULL_VALUE, now_ms=2)
+
+
+@pytest.mark.seed("43.6")
+def test_transient_segments_expire_after_their_last_use(container: Container) -> None:
+    name = container.create_transient_segment("s", W, HEX, now_ms=1000)
+    assert container.expired_transients(1599, 600) == []
+    assert container.expired_transients(1600, 600) == [name]
+    container.setup_append(name, W, now_ms=1500)
+    assert container.expired_transients(1600, 600) == []
+    container.append(name, W, 1, 1, b"x", last_event_number=NULL_VALUE, now_ms=2000)
+    assert container.expired_transients(2599, 600) == []
+    assert container.expired_transients(2600, 600) == [name]
+    container.delete_segment(name)
+    assert container.expired_transients(9999, 600) == []
+
+
+@pytest.mark.seed("43.6")
+def test_all_transient_segments_expire_after_a_recovery(container: Container) -> None:
+    name = container.create_transient_segment("s", W, HEX, now_ms=1000)
+    container.recovered()
+    assert container.expired_transients(1000, 600) == [name]
+
+
+# Merging
+
+
+@pytest.mark.seed("43.10")
+def test_a_merge_moves_all_bytes_and_counts_the_sources_events(container: Container) -> None:
+    container.create_segment(TXN, now_ms=1)
+    write(container, "s", b"one")
+    write(container, TXN, b"two")
+    container.append(TXN, W, 9, 4, b"three", last_event_number=1, now_ms=2)
+    assert container.merge("s", TXN, now_ms=3) == 11
+    assert read(container, "s") == (b"onetwothree", True, False)
+    assert container.get_attribute("s", EVENT_COUNT) == 6
+    assert container.setup_append("s", W, now_ms=3) == 1
+    with pytest.raises(NoSuchSegment):
+        container.merge("s", TXN, now_ms=4)
+    with pytest.raises(SegmentExists):
+        container.create_segment(TXN, now_ms=4)
+
+
+@pytest.mark.seed("43.10")
+def test_a_transient_source_counts_as_one_event(container: Container) -> None:
+    name = container.create_transient_segment("s", W, HEX, now_ms=1)
+    for number in range(3):
+        last = number or NULL_VALUE
+        container.append(name, W, number + 1, 1, b"chunk", last_event_number=last, now_ms=2)
+    assert container.merge("s", name, now_ms=3) == 15
+    assert container.get_attribute("s", EVENT_COUNT) == 1
+    assert container.expired_transients(9999, 1) == []
+
+
+@pytest.mark.seed("43.10")
+def test_an_empty_source_is_only_deleted_and_its_attributes_are_updated(container: Container) -> None:
+    container.create_segment(TXN, now_ms=1)
+    assert container.merge("s", TXN, [AttributeUpdate(A, UpdateType.REPLACE, 7)], now_ms=3) == 0
+    assert container.get_attribute("s", A) == 7
+    with pytest.raises(NoSuchSegment):
+        container.segment_info(TXN)
+    with pytest.raises(SegmentExists):
+        container.create_segment(TXN, now_ms=4)
+
+
+def test_a_refused_merge_seals_its_source_and_leaves_the_target(container: Container) -> None:
+    container.create_segment(TXN, now_ms=1)
+    write(container, TXN, b"txn")
+    with pytest.raises(BadAttribute):
+        container.merge("s", TXN, [AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, 10, 5)], now_ms=3)
+    assert container.segment_info(TXN).sealed
+    assert container.segment_info("s").length == 0
+    assert container.get_attribute("s", A) == NULL_VALUE
+    absent = AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, 10, NULL_VALUE)
+    assert container.merge("s", TXN, [absent], now_ms=3) == 3
+    assert container.get_attribute("s", A) == 10
+
+
+def test_a_sealed_target_seals_the_source_and_a_missing_one_does_not(container: Container) -> None:
+    container.create_segment(TXN, now_ms=1)
+    write(container, TXN, b"txn")
+    with pytest.raises(NoSuchSegment) as missing:
+        container.merge("no", TXN, now_ms=2)
+    assert missing.value.segment == "no"
+    assert not container.segment_info(TXN).sealed
+    container.seal_segment("s", now_ms=2)
+    with pytest.raises(SegmentSealed) as sealed:
+        container.merge("s", TXN, now_ms=3)
+    assert sealed.value.segment == "s"
+    assert container.segment_info(TXN).sealed
+
+
+def test_a_truncated_source_has_no_reply_and_is_sealed(container: Container) -> None:
+    container.create_segment(TXN, now_ms=1)
+    write(container, TXN, b"0123456789")
+    container.truncate_segment(TXN, 5)
+    with pytest.raises(Unmapped):
+        container.merge("s", TXN, now_ms=2)
+    assert container.segment_info(TXN).sealed
+
+
+def test_a_segment_does_not_merge_into_itself(container: Container) -> None:
+    write(container, "s", b"x")
+    with pytest.raises(SegmentSealed):
+        container.merge("s", "s", now_ms=2)
+    assert read(container, "s") == (b"x", False, True)
+
+
+# Tables
+
+
+def test_a_table_segment_is_a_segment_with_entries(container: Container) -> None:
+    container.create_table_segment("t", now_ms=1)
+    assert container.update_table("t", [(b"a", b"1", NULL_VALUE)], now_ms=2) == [0]
+    recorded = bytes.fromhex("00000000010000000180000000000000006131")
+    assert read(container, "t") == (recorded, True, False)
+    assert container.get_attribute("t", SEGMENT_TYPE) == 1
+    assert container.get_attribute("t", core_id(12)) == NULL_VALUE
+    assert write(container, "t", b"foreign x") == 28
+    assert container.table("t").get([b"a"]) == [(b"a", 0, b"1")]
+    with pytest.raises(TableNotEmpty):
+        container.delete_table_segment("t", must_be_empty=True)
+    container.remove_table_keys("t", [(b"a", NULL_VALUE)], now_ms=3)
+    container.delete_table_segment("t", must_be_empty=True)
+    with pytest.raises(Unmapped):
+        container.table("s")
+
+
+def test_a_sealed_table_takes_no_entries(container: Container) -> None:
+    container.create_table_segment("t", key_length=4, now_ms=1)
+    assert container.get_attribute("t", SEGMENT_TYPE) == 5
+    container.seal_segment("t", now_ms=2)
+    with pytest.raises(SegmentSealed):
+        container.update_table("t", [(b"abcd", b"1", NULL_VALUE)], now_ms=3)
+
+
+def test_a_change_of_a_table_wakes_readers_of_its_bytes(container: Container) -> None:
+    container.create_table_segment("t", now_ms=1)
+    container.wait("t", 0, "reader")
+    container.update_table("t", [(b"a", b"1", NULL_VALUE)], now_ms=2)
+    assert [woken.token for woken in container.waiters.take_woken()] == ["reader"]
+
+
+def test_storage_would_hold_one_chunk_of_what_is_left(container: Container) -> None:
+    assert container.list_chunks("s") == []
+    write(container, "s", b"0123456789")
+    container.truncate_segment("s", 4)
+    (chunk,) = container.list_chunks("s")
+    assert (chunk.segment, chunk.start_offset, chunk.length) == ("s", 4, 6)

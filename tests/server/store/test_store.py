@@ -1,0 +1,344 @@
+"""All containers of a store: routing, ownership, and what happens around a request for a user's segment."""
+
+from uuid import UUID
+
+import pytest
+
+from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE
+from segstore.server.store.errors import (
+    IllegalArgument,
+    IndexTruncated,
+    NoSuchSegment,
+    NotOwner,
+    SegmentExists,
+    SegmentSealed,
+    Unmapped,
+)
+from segstore.server.store.index import unpack_entry
+from segstore.server.store.results import ReadResult
+from segstore.server.store.store import SegmentStore
+from segstore.server.store.waiting import WakeReason, Woken
+from segstore.wire.names import container_of
+
+W = UUID("00000000-0000-0001-0000-00000000000a")
+S = "scope/stream/0.#epoch.0"
+INDEX = S + "#index"
+
+
+def txn(number: int) -> str:
+    return f"{S}#transaction.{number:032x}"
+
+
+@pytest.fixture
+def store() -> SegmentStore:
+    store = SegmentStore()
+    store.create_segment(S, now_ms=1)
+    return store
+
+
+def write(store: SegmentStore, name: str, data: bytes, now_ms: int = 5) -> int:
+    last = store.setup_append(name, W, now_ms=now_ms)
+    return store.append(name, W, max(last + 1, 1), 1, data, last_event_number=last, now_ms=now_ms)
+
+
+def read(store: SegmentStore, name: str, offset: int = 0) -> bytes:
+    result = store.read(name, offset, 100_000)
+    assert isinstance(result, ReadResult)
+    return b"".join(result.data)
+
+
+def name_in(container: int, count: int, form: str = "scope/stream{}/0.#epoch.0") -> str:
+    return next(name for name in map(form.format, range(1000)) if container_of(name, count) == container)
+
+
+def entries(store: SegmentStore) -> list[tuple[int, int, int]]:
+    data = read(store, INDEX)
+    return [unpack_entry(data[at : at + 24]) for at in range(0, len(data), 24)]
+
+
+# Ownership
+
+
+def test_a_segment_of_a_container_that_is_not_owned_is_refused() -> None:
+    store = SegmentStore(2, owned=[0])
+    other = name_in(1, 2)
+    with pytest.raises(NotOwner) as error:
+        store.create_segment(other, now_ms=1)
+    assert (error.value.segment, error.value.container) == (other, 1)
+    for request in (store.segment_info, store.delete_segment, store.container_for, store.table):
+        with pytest.raises(NotOwner):
+            request(other)
+    store.create_segment(name_in(0, 2), now_ms=1)
+
+
+def test_a_container_that_left_comes_back_with_its_segments(store: SegmentStore) -> None:
+    write(store, S, b"data")
+    store.wait(S, 4, "reader")
+    container = store.release(0)
+    assert store.take_woken() == [Woken("reader", WakeReason.NOT_OWNED)]
+    with pytest.raises(NotOwner):
+        store.segment_info(S)
+    store.own(0, container)
+    assert read(store, S) == b"data"
+    with pytest.raises(ValueError, match="owned already"):
+        store.own(0)
+    with pytest.raises(ValueError, match="not one of"):
+        store.own(1)
+
+
+def test_a_segment_whose_index_belongs_elsewhere_is_created_and_refused() -> None:
+    name = next(
+        name
+        for name in map("scope/stream/{}".format, range(1000))
+        if container_of(name, 2) == 0 and container_of(name + "#index", 2) == 1
+    )
+    store = SegmentStore(2, owned=[0])
+    with pytest.raises(NotOwner) as error:
+        store.create_segment(name, now_ms=1)
+    assert error.value.segment == name
+    assert store.segment_info(name).length == 0
+
+
+# Around a request
+
+
+def test_a_users_segment_gets_an_index_and_loses_it(store: SegmentStore) -> None:
+    assert store.segment_info(INDEX).length == 0
+    store.delete_segment(S)
+    for name in (S, INDEX):
+        with pytest.raises(NoSuchSegment):
+            store.segment_info(name)
+    store.create_segment(S, now_ms=2)
+
+
+@pytest.mark.parametrize("name", ["x", "scope/_tables/t", "_system/_stream/0.#epoch.0", txn(1)])
+def test_other_segments_get_no_index(store: SegmentStore, name: str) -> None:
+    store.create_segment(name, now_ms=1)
+    assert name + "#index" not in store.container_for(name).segments
+
+
+def test_an_index_that_is_there_already_is_told_of_the_segment_which_is_created() -> None:
+    store = SegmentStore()
+    store.create_segment(INDEX, now_ms=1)
+    with pytest.raises(SegmentExists) as error:
+        store.create_segment(S, now_ms=1)
+    assert error.value.segment == S
+    assert store.segment_info(S).length == 0
+
+
+def test_deleting_an_index_is_refused_and_done(store: SegmentStore) -> None:
+    with pytest.raises(IllegalArgument) as error:
+        store.delete_segment(INDEX)
+    assert error.value.message == "segmentName is already an index segment name"
+    with pytest.raises(NoSuchSegment):
+        store.segment_info(INDEX)
+
+
+def test_setting_up_an_append_brings_a_missing_index_back(store: SegmentStore) -> None:
+    with pytest.raises(IllegalArgument):
+        store.delete_segment(INDEX)
+    assert store.setup_append(S, W, now_ms=2) == NULL_VALUE
+    assert store.segment_info(INDEX).length == 0
+    write(store, S, b"x" * 9)
+    assert store.segment_info(INDEX).length == 24
+
+
+def test_an_index_whose_name_is_used_up_is_told_by_its_own_name(store: SegmentStore) -> None:
+    write(store, S, b"x")
+    assert entries(store) == [(1, 1, 15)]
+    with pytest.raises(IllegalArgument):
+        store.delete_segment(INDEX)
+    with pytest.raises(SegmentExists) as error:
+        store.setup_append(S, W, now_ms=2)
+    assert error.value.segment == INDEX
+
+
+# The index
+
+
+def test_appends_within_ten_milliseconds_share_an_entry(store: SegmentStore) -> None:
+    for now_ms in (100, 103, 109, 110, 115, 200):
+        write(store, S, b"0123456789", now_ms)
+    assert store.segment_info(INDEX, now_ms=209).length == 48
+    assert store.segment_info(INDEX, now_ms=210).length == 72
+    assert entries(store) == [(30, 3, 110), (50, 5, 120), (60, 6, 210)]
+
+
+def test_an_entry_is_not_there_before_its_time(store: SegmentStore) -> None:
+    write(store, S, b"0123456789", 100)
+    assert store.read(INDEX, 0, 100, now_ms=109) is None
+    assert store.locate_offset(S, 0, now_ms=109) == 10
+    assert store.read(INDEX, 0, 100, now_ms=110) is not None
+
+
+def test_readers_at_the_tail_of_an_index_are_woken_by_the_sweep(store: SegmentStore) -> None:
+    write(store, S, b"0123456789", 100)
+    store.wait(INDEX, 0, "reader")
+    assert store.settle_index(109) == 0
+    assert store.settle_index(110) == 1
+    assert store.take_woken() == [Woken("reader", WakeReason.DATA)]
+
+
+def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:
+    assert store.locate_offset(S, 10) == 0
+    for number in range(4):
+        write(store, S, b"x" * 100, 1000 * number)
+    targets = [0, 1, 99, 100, 101, 250, 300, 399, 400, 401, 1 << 62, -1, -(1 << 63)]
+    located = [store.locate_offset(S, target, now_ms=9000) for target in targets]
+    assert located == [100, 100, 100, 100, 200, 300, 300, 400, 400, 400, 400, 100, 100]
+    store.truncate_segment(S, 200, now_ms=9000)
+    info = store.segment_info(INDEX)
+    assert (info.start_offset, info.length) == (48, 96)
+    assert [store.locate_offset(S, target) for target in (0, 150, 250)] == [300, 300, 300]
+    with pytest.raises(Unmapped):
+        store.locate_offset(INDEX, 0)
+    store.delete_segment(S)
+    with pytest.raises(NoSuchSegment):
+        store.locate_offset(S, 0)
+
+
+def test_an_index_cut_inside_an_entry_is_told_after_the_segment_was_truncated(store: SegmentStore) -> None:
+    write(store, S, b"x" * 100)
+    store.settle_index()
+    store.truncate_segment(INDEX, 5)
+    with pytest.raises(IndexTruncated):
+        store.locate_offset(S, 0)
+    with pytest.raises(IndexTruncated):
+        store.truncate_segment(S, 50)
+    assert store.segment_info(S).start_offset == 50
+
+
+def test_truncation_without_an_index_is_fine(store: SegmentStore) -> None:
+    write(store, S, b"x" * 100)
+    with pytest.raises(IllegalArgument):
+        store.delete_segment(INDEX)
+    store.truncate_segment(S, 40)
+    assert store.segment_info(S).start_offset == 40
+
+
+def test_an_index_that_a_client_made_is_not_written_to() -> None:
+    store = SegmentStore()
+    store.create_segment(INDEX, now_ms=1)
+    with pytest.raises(SegmentExists):
+        store.create_segment(S, now_ms=1)
+    write(store, S, b"x")
+    assert store.segment_info(INDEX).length == 0
+
+
+def test_an_index_knows_of_as_many_events_only_once(store: SegmentStore) -> None:
+    write(store, INDEX, b"0" * 24)
+    write(store, S, b"x", 100)
+    assert store.segment_info(INDEX).length == 24
+    write(store, S, b"y", 200)
+    assert store.segment_info(INDEX).length == 48
+
+
+# Merging
+
+
+def test_the_index_of_both_segments_of_a_merge_is_written(store: SegmentStore) -> None:
+    other = "scope/other/5.#epoch.0"
+    store.create_segment(other, now_ms=1)
+    write(store, other, b"data", 100)
+    assert store.merge(S, other, now_ms=101) == 4
+    assert store.segment_info(other + "#index", now_ms=101).length == 24
+    assert store.segment_info(INDEX, now_ms=101).length == 0
+    assert store.segment_info(INDEX, now_ms=111).length == 24
+
+
+def test_a_merge_across_containers_moves_the_bytes() -> None:
+    store = SegmentStore(4)
+    target, source = name_in(0, 4), name_in(3, 4)
+    for name in (target, source):
+        store.create_segment(name, now_ms=1)
+        write(store, name, name.encode())
+    assert store.merge(target, source, now_ms=2) == len(target) + len(source)
+    assert read(store, target) == (target + source).encode()
+    assert store.get_attribute(target, EVENT_COUNT) == 2
+    with pytest.raises(NoSuchSegment):
+        store.segment_info(source)
+    with pytest.raises(SegmentExists):
+        store.create_segment(source, now_ms=3)
+
+
+def test_a_batch_merges_in_order_and_counts_missing_sources_as_done(store: SegmentStore) -> None:
+    for number in (1, 2, 3):
+        store.create_segment(txn(number), now_ms=1)
+        write(store, txn(number), b"from %d" % number)
+    assert store.merge_batch(S, [txn(1), txn(2)], now_ms=2) == [6, 12]
+    assert store.merge_batch(S, [txn(1), txn(3)], now_ms=2) == [12, 18]
+    assert store.merge_batch(S, [txn(1), txn(2), txn(3)], now_ms=2) == [18, 18, 18]
+    assert store.merge_batch(S, [], now_ms=2) == []
+    assert read(store, S) == b"from 1from 2from 3"
+
+
+def test_a_batch_into_nothing_names_the_target(store: SegmentStore) -> None:
+    missing = "scope/stream/9.#epoch.0"
+    store.create_segment(txn(1), now_ms=1)
+    for source in (txn(1), txn(2)):
+        with pytest.raises(NoSuchSegment) as error:
+            store.merge_batch(missing, [source], now_ms=2)
+        assert error.value.segment == missing
+    assert not store.segment_info(txn(1)).sealed
+
+
+def test_a_batch_into_a_sealed_segment_names_the_target_and_seals_all_sources(store: SegmentStore) -> None:
+    store.seal_segment(S, now_ms=1)
+    for number in (1, 2):
+        store.create_segment(txn(number), now_ms=1)
+    with pytest.raises(SegmentSealed) as error:
+        store.merge_batch(S, [txn(1), txn(2)], now_ms=2)
+    assert error.value.segment == S
+    assert store.segment_info(txn(1)).sealed
+    assert store.segment_info(txn(2)).sealed
+
+
+def test_a_batch_goes_on_after_a_source_that_is_refused(store: SegmentStore) -> None:
+    for number in (1, 2):
+        store.create_segment(txn(number), now_ms=1)
+        write(store, txn(number), b"from %d" % number)
+    store.truncate_segment(txn(1), 2)
+    with pytest.raises(Unmapped):
+        store.merge_batch(S, [txn(1), txn(2)], now_ms=2)
+    assert read(store, S) == b"from 2"
+
+
+# Transients, tables, the admin's requests
+
+
+def test_transient_segments_of_all_containers_are_listed_for_deletion() -> None:
+    store = SegmentStore(4)
+    parents = [name_in(0, 4), name_in(3, 4)]
+    names = {store.create_transient_segment(parent, W, "ab" * 16, now_ms=1) for parent in parents}
+    assert set(store.expired_transients(601, 600)) == names
+    for name in names:
+        store.delete_segment(name)
+    assert store.expired_transients(601, 600) == []
+
+
+def test_tables_are_reached_through_the_store(store: SegmentStore) -> None:
+    store.create_table_segment("scope/_tables/t", now_ms=1)
+    assert store.update_table("scope/_tables/t", [(b"k", b"v", NULL_VALUE)], now_ms=2) == [0]
+    assert store.table("scope/_tables/t").get([b"k"]) == [(b"k", 0, b"v")]
+    store.remove_table_keys("scope/_tables/t", [(b"k", 0)], now_ms=3)
+    store.delete_table_segment("scope/_tables/t", must_be_empty=True)
+    with pytest.raises(NoSuchSegment):
+        store.table("scope/_tables/t")
+
+
+def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -> None:
+    write(store, S, b"x" * 1000)
+    assert [chunk.length for chunk in store.list_chunks(S)] == [1000]
+    assert store.list_chunks("_system/containers/metadata_0") == []
+    assert store.flush(0) is store.containers[0]
+    with pytest.raises(Unmapped):
+        store.flush(77)
+    with pytest.raises(Unmapped):
+        store.list_chunks("no/such/0")
+
+
+def test_a_cancelled_reader_hears_nothing(store: SegmentStore) -> None:
+    store.wait(S, 0, "reader")
+    assert store.cancel_wait("reader")
+    write(store, S, b"x")
+    assert store.take_woken() == []
