@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from segstore.server.session import Ending, Session
 from segstore.wire import Command, FrameDecoder, WireError, decode, encode
@@ -54,6 +54,7 @@ class ConnectionHub:
         self._watched: dict[Connection, float] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._running: Connection | None = None
+        self._all_closed: asyncio.Future[None] | None = None
 
     # --- flushing ---------------------------------------------------------------------------------------------------
 
@@ -101,18 +102,26 @@ class ConnectionHub:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Ends all connections after what is queued has been written."""
+    async def close(self, drain_s: float) -> None:
+        """Ends all connections: what is queued is written, and what is not read by the peer in time is dropped."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
+        if not self.connections:
+            return
+        self._all_closed = asyncio.get_running_loop().create_future()
         for connection in tuple(self.connections):
             connection.end("the store shuts down", Ending.FLUSHED)
-
-    def abort(self) -> None:
-        """Ends what `close` has not brought to its end."""
+        await asyncio.wait([self._all_closed], timeout=drain_s)
         for connection in tuple(self.connections):
             connection.abort()
+        await self._all_closed
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -146,9 +155,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- transport --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         hub, limits = self._hub, self._hub.limits
-        self._transport = transport
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
         self.session = Session(hub.service, peer, admin=self.admin, on_reply=lambda: hub.reply_queued(self))
         hub.service.counters.connections += 1
@@ -168,13 +176,13 @@ class Connection(asyncio.BufferedProtocol):
         self._account(0)
         self._backlog.clear()
         if self in hub.connections:
-            hub.connections.discard(self)
             hub.service.counters.connections_open -= 1
         if self.session is not None:
             hub.enter(self)
             self.session.close()
             hub.leave()
         self._transport = None
+        hub.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._hub.receive_view
@@ -223,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
     def _run(self, items: Sequence[Command | Append]) -> None:
         """Carries out what a read brought. Once the peer has too much to read, keeps the others for later."""
         session, hub = self.session, self._hub
-        if session is None or session.ending is not Ending.NOT_YET:
+        if session is None or session.ended:
             return
         if self._backlog:
             self._keep(items)
@@ -232,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for index, item in enumerate(items):
                 session.receive(item)
-                if session.ending is not Ending.NOT_YET:
+                if session.ended:
                     break
                 if session.out_bytes > _FLUSH_ABOVE_BYTES:
                     self._write()

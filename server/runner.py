@@ -130,13 +130,7 @@ class SegmentStoreServer:
             self._housekeeping = None
         for server in self._servers:
             server.close()
-        self.hub.close()
-        deadline = time.monotonic() + drain_s
-        while self.hub.connections and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
-        self.hub.abort()
-        while self.hub.connections:
-            await asyncio.sleep(0)
+        await self.hub.close(drain_s)
         for server in self._servers:
             await server.wait_closed()
         self._servers.clear()

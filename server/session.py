@@ -102,6 +102,11 @@ class Session:
         self._transients: list[str] = []
         self._expiries: list[TimerHandle] = []
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be carried out for this peer."""
+        return self.ending is not Ending.NOT_YET
+
     # --- in -------------------------------------------------------------------------------------------------------
 
     def receive(self, item: Command | Append) -> None:
@@ -240,7 +245,7 @@ class Session:
             self.end(f"{operation} failed: {error}", Ending.FLUSHED)
             return
         self.reply(reply)
-        if isinstance(error, BadAttribute) or isinstance(error, TokenExpired):
+        if isinstance(error, (BadAttribute, TokenExpired)):
             self.end(f"{operation} failed: {error}", Ending.FLUSHED)
 
     def _create_transient(self, command: CreateTransientSegment) -> None:

@@ -40,5 +40,5 @@ __all__ = [
     "decode",
     "encode",
     "encode_parts",
-    *commands.__all__,
 ]
+__all__ += commands.__all__

@@ -9,12 +9,11 @@ from segstore.wire.commands.segment import *  # noqa: F403
 from segstore.wire.commands.session import *  # noqa: F403
 from segstore.wire.commands.table import *  # noqa: F403
 
-__all__ = [
-    *session.__all__,
-    *append.__all__,
-    *segment.__all__,
-    *attribute.__all__,
-    *table.__all__,
-    *errors.__all__,
-    *admin.__all__,
-]
+__all__: list[str] = []
+__all__ += session.__all__
+__all__ += append.__all__
+__all__ += segment.__all__
+__all__ += attribute.__all__
+__all__ += table.__all__
+__all__ += errors.__all__
+__all__ += admin.__all__

@@ -6,7 +6,21 @@ from typing import Annotated
 
 from segstore.wire import types
 from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, EagerInt64, Int64Tail, ZeroTail
-from segstore.wire.schema import Command, Data, Flag, Id, Int8, Int32, Int64, Nested, Record, Text, Token, command, record
+from segstore.wire.schema import (
+    Command,
+    Data,
+    Flag,
+    Id,
+    Int8,
+    Int32,
+    Int64,
+    Nested,
+    Record,
+    Text,
+    Token,
+    command,
+    record,
+)
 
 __all__ = [
     "ConditionalAttributeUpdate",
