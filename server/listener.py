@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if session.out_bytes > _FLUSH_ABOVE_BYTES:
                     self._write()
-                    if self._paused:
+                    if self._transport_is_full():
                         self._keep(items[index + 1 :])
                         break
         except Exception:
@@ -254,6 +254,9 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             hub.leave()
         self.flush()
+
+    def _transport_is_full(self) -> bool:
+        return self._paused
 
     def _keep(self, items: Iterable[Command | Append]) -> None:
         """Keeps requests for later, with payloads of their own: the receive buffer belongs to the next read."""

@@ -303,10 +303,12 @@ def _read_delta(store: SegmentStore, c: ReadTableEntriesDelta, _: int) -> Comman
     )
 
 
-@_request(SealTableSegment, "sealTableSegment")
-@_request(MergeTableSegments, "mergeTableSegments", segment="target")
-def _legacy(_: SegmentStore, c: SealTableSegment | MergeTableSegments, __: int) -> Command:
+def _refuse_legacy(_: SegmentStore, c: Command, __: int) -> Command:
     raise Unsupported(f"{c.type_name} is a request of older clients that no store serves any more")
+
+
+_request(SealTableSegment, "sealTableSegment")(_refuse_legacy)
+_request(MergeTableSegments, "mergeTableSegments", segment="target")(_refuse_legacy)
 
 
 # --- the admin port ---------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class GetStreamSegmentInfo(Command, frozen=True, gc=False):
 
 @command(12, "STREAM_SEGMENT_INFO", reply=True)
 class StreamSegmentInfo(Command, frozen=True, gc=False):
-    """`write_offset` is the segment's length, `start_offset` its truncation offset, `last_modified` in ms since 1970."""
+    """`write_offset`: the segment's length; `start_offset`: where it was truncated; `last_modified`: ms since 1970."""
 
     request_id: Int64
     segment_name: Text

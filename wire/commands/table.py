@@ -90,7 +90,7 @@ OptionalData = Annotated[Buffer, types.Blob(optional=True)]
 
 @record
 class TableIteratorArgs(Record, frozen=True, gc=False):
-    """Where an iteration goes on and its bounds; older peers send fewer of these. The prefix filter is never written."""
+    """Where an iteration goes on and its bounds; older peers send fewer. The prefix filter is never written."""
 
     continuation_token: OptionalData
     prefix_filter: Annotated[Buffer, types.Blob(optional=True, written=False)]
