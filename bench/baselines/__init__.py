@@ -1,0 +1,1 @@
+"""What the codec is measured against: code by hand, construct, msgspec's msgpack."""

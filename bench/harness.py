@@ -1,0 +1,158 @@
+"""Measuring: contenders run in turns, ratios are taken round by round, the median of them is the figure.
+
+A machine that is busy elsewhere slows all contenders of a round alike, so a ratio within a round survives what an
+absolute time does not. The order changes from round to round, the garbage collector runs between measurements and not
+in them, and CPU time is the measure unless a contender waits for another process.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["FULL", "QUICK", "Effort", "Figure", "Report", "Times", "geometric_mean", "machine", "measure"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure. rounds: measurements of each contender; slice_s: the time that one of them takes at least."""
+
+    rounds: int
+    slice_s: float
+    scale: float
+    """Share of the work of benchmarks that move a fixed amount of data."""
+
+
+FULL: Final = Effort(rounds=11, slice_s=0.02, scale=1.0)
+QUICK: Final = Effort(rounds=7, slice_s=0.003, scale=0.15)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds for one call of each contender, one entry a round."""
+
+    seconds: Mapping[str, Sequence[float]]
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def ratio(self, name: str, to: str) -> float:
+        """Median over the rounds of the time of `name` divided by the time of `to` in the same round."""
+        return statistics.median(a / b for a, b in zip(self.seconds[name], self.seconds[to], strict=True))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that has a goal. at_most: the goal is an upper bound, else a lower one."""
+
+    name: str
+    value: float
+    goal: float
+    at_most: bool
+    unit: str = "×"
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.goal if self.at_most else self.value >= self.goal
+
+
+@dataclass
+class Report:
+    """What one benchmark found: its figures, and tables of (heading, rows) for people."""
+
+    title: str
+    figures: list[Figure] = field(default_factory=list)
+    tables: list[tuple[Sequence[str], list[Sequence[str]]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "figures": [
+                {"name": f.name, "value": f.value, "goal": f.goal, "at_most": f.at_most, "unit": f.unit, "met": f.met}
+                for f in self.figures
+            ],
+            "tables": [{"heading": list(heading), "rows": [list(row) for row in rows]} for heading, rows in self.tables],
+            "notes": self.notes,
+        }
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def measure(
+    contenders: Mapping[str, Callable[[], object]],
+    effort: Effort,
+    *,
+    clock: Callable[[], float] = time.process_time,
+) -> Times:
+    """Times the contenders in turns. Each is called as often as fills `effort.slice_s`, after one such slice unmeasured."""
+    calls = {name: _calibrate(run, effort.slice_s, clock) for name, run in contenders.items()}
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    enabled = gc.isenabled()
+    try:
+        for turn in range(effort.rounds):
+            shift = turn % len(names)
+            for name in names[shift:] + names[:shift]:
+                gc.collect()
+                gc.disable()
+                seconds[name].append(_slice(contenders[name], calls[name], clock))
+                if enabled:
+                    gc.enable()
+    finally:
+        if enabled:
+            gc.enable()
+    return Times(seconds)
+
+
+def _slice(run: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
+    turns = range(calls)
+    start = clock()
+    for _ in turns:
+        run()
+    return (clock() - start) / calls
+
+
+def _calibrate(run: Callable[[], object], slice_s: float, clock: Callable[[], float]) -> int:
+    """Calls that fill a slice; they warm up caches, memos and the interpreter's specialisation on the way."""
+    calls = 1
+    while True:
+        spent = _slice(run, calls, clock) * calls
+        if spent >= slice_s:
+            return max(1, round(calls * slice_s / spent))
+        calls = max(calls * 2, math.ceil(calls * slice_s / spent)) if spent > 0 else calls * 8
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "compiler": platform.python_compiler(),
+        "system": f"{platform.system()} {platform.release()}",
+        "load_1_min": round(os.getloadavg()[0], 2),
+        "hash_randomization": bool(sys.flags.hash_randomization),
+    }
+
+
+def _cpu() -> str:
+    facts = Path("/proc/cpuinfo")
+    if not facts.exists():
+        return platform.processor() or platform.machine()
+    for line in facts.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
