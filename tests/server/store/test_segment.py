@@ -1,0 +1,59 @@
+"""One segment's attributes: fields and dictionary look the same from outside."""
+
+from uuid import UUID
+
+from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, SCALE_POLICY_TYPE, SEGMENT_TYPE, core_id
+from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.segment import NEVER, Gate, Kind, Segment, has_field
+
+A = UUID(int=1)
+
+
+def segment(kind: Kind = Kind.STREAM, *, indexed: bool = False) -> Segment:
+    return Segment("s", kind, ChunkPool(), 7, indexed=indexed)
+
+
+def test_core_and_extended_attributes_are_set_and_read_alike() -> None:
+    s = segment()
+    for attribute_id in (A, SCALE_POLICY_TYPE, core_id(8)):
+        assert s.attribute(attribute_id) is None
+        s.set_attribute(attribute_id, 5)
+        assert s.attribute(attribute_id) == 5
+    assert dict(s.attribute_values()) == {A: 5, SCALE_POLICY_TYPE: 5, core_id(8): 5, SEGMENT_TYPE: 0}
+    assert s.attribute_count() == 4
+    assert (has_field(SCALE_POLICY_TYPE), has_field(core_id(8)), has_field(A)) == (True, False, False)
+
+
+def test_a_null_value_is_kept_and_counted() -> None:
+    s = segment()
+    assert s.last_event_number(A) == NULL_VALUE
+    s.set_attribute(A, NULL_VALUE)
+    assert s.attribute(A) == NULL_VALUE
+    assert s.attribute_count() == 2
+
+
+def test_an_event_count_past_int64_wraps_when_it_is_read() -> None:
+    s = segment()
+    s.event_count = 1 << 63
+    assert s.attribute(EVENT_COUNT) == -(1 << 63)
+
+
+def test_overwriting_the_kind_does_not_change_what_a_segment_is() -> None:
+    s = segment(Kind.TRANSIENT)
+    s.set_attribute(SEGMENT_TYPE, 0)
+    assert (s.is_transient, s.is_table, s.attribute(SEGMENT_TYPE)) == (True, False, 0)
+
+
+def test_the_gate_is_open_for_plain_segments_alone() -> None:
+    assert segment().gate == 0
+    assert segment(Kind.TRANSIENT).gate == Gate.TRANSIENT
+    assert segment(Kind.FIXED_KEY_TABLE).gate == Gate.TABLE
+    sealed = segment()
+    sealed.seal()
+    assert (sealed.sealed, sealed.gate) == (True, Gate.SEALED)
+
+
+def test_only_an_indexed_segment_is_ever_due() -> None:
+    assert segment(indexed=True).indexed
+    assert not segment().indexed
+    assert segment().index_due_ms == NEVER
