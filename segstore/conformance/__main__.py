@@ -1,0 +1,105 @@
+"""`python -m segstore.conformance [DIR …]`: runs recorded files and prints what disagrees."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from segstore.conformance import vectors
+from segstore.conformance.conversations import Choice, run_conversations
+from segstore.conformance.recorded import Kind, Line, Unreadable, read_lines, recorded_files
+from segstore.conformance.report import Report
+
+__all__ = ["default_folders", "main", "run"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def default_folders() -> list[Path]:
+    """fixtures/ of the checkout and, where present, the recordings beside it."""
+    beside = ROOT.parent / "shared"
+    folders = [ROOT / "fixtures", beside / "vectors", beside / "conversations"]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def run(folder: Path, choice: Choice) -> bool:
+    """Runs every recorded file of a folder and prints the reports; whether all agrees."""
+    files = recorded_files(folder)
+    if not files:
+        click.echo(f"{folder}: no recorded file in it: none whose name ends in .jsonl or .json")
+        return False
+    ok = True
+    for path in files:
+        name = str(path.relative_to(folder)) if path != folder else path.name
+        report = Report(name if len(name) > len(path.name) else f"{folder.name}/{name}")
+        try:
+            _run_file(path, report, choice)
+        except Unreadable as error:
+            report.failure = str(error)
+        for line in report.lines():
+            click.echo(line)
+        ok = ok and report.ok
+    return ok
+
+
+def _run_file(path: Path, report: Report, choice: Choice) -> None:
+    dialogues: list[Line] = []
+    for line in read_lines(path):
+        if line.kind is Kind.CONVERSATION:
+            dialogues.append(line)
+        elif not choice.only_conversations:
+            report.add(vectors.check(line))
+    if dialogues and not choice.only_vectors:
+        asyncio.run(run_conversations(path, dialogues, report, choice))
+
+
+@click.command()
+@click.argument("folders", metavar="[DIR]...", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--only", metavar="REGEX", default="", help="Dialogues whose name it is found in.")
+@click.option("--families", metavar="A,B,…", default="", help="Dialogues whose name begins with one of these words.")
+@click.option("--racy", is_flag=True, help="Also dialogues that vary in the reference itself.")
+@click.option("--only-vectors", is_flag=True, help="No conversations, so no server.")
+@click.option("--only-conversations", is_flag=True, help="No vectors.")
+@click.option("--at", "data", metavar="HOST:PORT", help="A server that runs already, instead of fresh ones.")
+@click.option("--admin-at", "admin", metavar="HOST:PORT", help="Its admin port.")
+@click.option("--setups", metavar="A,B,…", default="", help="Dialogues with servers of these set-ups only.")
+def main(
+    folders: tuple[Path, ...],
+    only: str,
+    families: str,
+    racy: bool,
+    only_vectors: bool,
+    only_conversations: bool,
+    data: str | None,
+    admin: str | None,
+    setups: str,
+) -> None:
+    """Run recorded vectors and conversations: those in DIR, or fixtures/ and, where present, ../shared."""
+    try:
+        choice = Choice(
+            only=re.compile(only),
+            families=frozenset(families.split(",")) if families else None,
+            setups=frozenset(setups.split(",")) if setups else None,
+            racy=racy,
+            only_vectors=only_vectors,
+            only_conversations=only_conversations,
+            running=Choice.at(data, admin),
+        )
+    except (re.error, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    started = time.monotonic()
+    results = [run(folder, choice) for folder in folders or default_folders()]
+    if not results:
+        click.echo(f"{ROOT}: there are no fixtures/; name a folder")
+    ok = bool(results) and all(results)
+    click.echo(f"{'all agree' if ok else 'NOT all agree'}, in {time.monotonic() - started:.1f} s")
+    sys.exit(0 if ok else 1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m segstore.conformance")

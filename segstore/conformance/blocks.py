@@ -1,0 +1,144 @@
+"""Vectors of append blocks: appends to bytes as a client sends them, commands to appends as a server reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+from uuid import UUID
+
+from segstore.conformance.recorded import snake
+from segstore.conformance.report import byte_difference, field_differences, said
+from segstore.wire import COMMANDS, Buffer, Command, WireError, decode
+from segstore.wire.block_size import FixedBlockSize
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder
+from segstore.wire.jsonl import command_named
+from segstore.wire.reading import pieces
+
+__all__ = ["decoding", "payloads", "stream"]
+
+
+def stream(what: dict[str, Any]) -> Iterator[str]:
+    """One recorded stream: every step's bytes and its wish to flush, the whole, and what a server reads from it."""
+    appends = {number: payloads(step) for number, step in enumerate(what["steps"]) if step["op"] == "append"}
+    encoder, written, whole = _replay(what, {number: choices[0] for number, choices in appends.items()})
+    if sum(len(choices) > 1 for choices in appends.values()):
+        for choice in product(*appends.values()):
+            encoder, written, whole = _replay(what, dict(zip(appends, choice, strict=True)))
+            if not list(_whole(what, whole)):
+                break
+    for number, (step, (data, flush, error)) in enumerate(zip(what["steps"], written, strict=True)):
+        if ("exception" in step) is not (error is not None):
+            wanted = f"a refusal ({step['exception']})" if "exception" in step else "no error"
+            yield f"step {number}: expected {wanted}, found {said(error) if error else 'none'}"
+        if "out" in step and data != bytes.fromhex(step["out"]):
+            yield f"step {number}: {byte_difference(bytes.fromhex(step['out']), data)}"
+        if "out_len" in step and len(data) != step["out_len"]:
+            yield f"step {number}: expected {step['out_len']} bytes, found {len(data)}"
+        if "flush" in step and flush is not step["flush"]:
+            yield f"step {number}: flush: expected {step['flush']}, found {flush}"
+    yield from _whole(what, whole)
+    frames = list(pieces(whole))
+    if "frames" in what:
+        found = [_announced(piece.data) for piece in frames]
+        yield from (f"frames{each}" for each in field_differences(what["frames"], found))
+    if "complete" in what and what["complete"] is encoder.block_open:
+        yield f"complete: expected {what['complete']}, found {not encoder.block_open}"
+    results = AppendBlockDecoder().feed_all([decode(piece.data) for piece in frames if piece.whole])
+    decoded = [as_recorded(result) for result in results]
+    yield from (f"decoded{each}" for each in field_differences(snake(what["decoded"]), decoded))
+
+
+def _replay(
+    what: dict[str, Any], data_of: dict[int, bytes]
+) -> tuple[AppendBlockEncoder, list[tuple[bytes, bool, WireError | None]], bytes]:
+    """Runs the steps: what each wrote, whether it asked for a flush, how it was refused; and all bytes together."""
+    size, timeout_ms = what["blockSize"], what.get("batchTimeoutMs") or 0
+    encoder = AppendBlockEncoder(None if size is None else lambda _: FixedBlockSize(size, timeout_ms))
+    now_ms = 0.0
+    written = []
+    for number, step in enumerate(what["steps"]):
+        out: list[Buffer] = []
+        error = None
+        try:
+            if step["op"] == "append":
+                writer, events = UUID(step["writerId"]), (step["eventNumber"], step["eventCount"])
+                out = encoder.append(step["segment"], writer, *events, data_of[number], 0, now_ms)
+            elif step["op"] == "command":
+                out = encoder.command(command_named(step["type"]).from_dict(snake(step["fields"])))
+            elif step["op"] == "advance":
+                now_ms += step["ms"]
+                out = encoder.tick(now_ms)
+            else:
+                raise ValueError(f"step {number}: no such op: {step['op']!r}")
+        except WireError as caught:
+            error = caught
+        written.append((b"".join(out), encoder.flush_required, error))
+    return encoder, written, b"".join(data for data, _, _ in written)
+
+
+def payloads(step: dict[str, Any]) -> list[bytes]:
+    """What the append of a step may have held.
+
+    A record tells length and seed of a long payload, not whether it was those raw bytes or an event of them with its
+    header; the bytes of the whole stream tell which.
+    """
+    if "data" in step:
+        return [bytes.fromhex(step["data"])]
+    size, seed = step["data_len"], step["data_seed"]
+    raw = (bytes((seed + i) % 251 for i in range(251)) * (size // 251 + 1))[:size]
+    if size < 8:
+        return [raw]
+    event = struct.pack(">ii", 0, size - 8) + raw[: size - 8]
+    written = step.get("out", "")
+    return [data for data in (raw, event) if not written or data[:16].hex() in written] or [raw]
+
+
+def _whole(what: dict[str, Any], whole: bytes) -> Iterator[str]:
+    if "out" in what and whole != bytes.fromhex(what["out"]):
+        yield f"whole stream: {byte_difference(bytes.fromhex(what['out']), whole)}"
+    if "out_len" in what and len(whole) != what["out_len"]:
+        yield f"whole stream: expected {what['out_len']} bytes, found {len(whole)}"
+    if "out_sha256" in what and (found := hashlib.sha256(whole).hexdigest()) != what["out_sha256"]:
+        yield f"whole stream: expected SHA-256 {what['out_sha256']}, found {found}"
+
+
+def _announced(frame: bytes) -> dict[str, Any]:
+    """What a header says; the block of the last one may not have been filled yet."""
+    code, length = struct.unpack_from(">ii", frame)
+    return {"type": COMMANDS[code].type_name if code in COMMANDS else str(code), "length": length}
+
+
+def as_recorded(result: Command | Append) -> dict[str, Any]:
+    """What a server reads, in the keys of a record."""
+    if not isinstance(result, Append):
+        return {"kind": "command", "type": result.type_name, "fields": result.to_dict()}
+    return {
+        "kind": "append",
+        "segment": result.segment,
+        "writer_id": str(result.writer_id),
+        "event_number": result.event_number,
+        "event_count": result.event_count,
+        "data": bytes(result.data).hex(),
+        "expected_offset": result.expected_offset,
+        "request_id": result.request_id,
+    }
+
+
+def decoding(what: dict[str, Any]) -> Iterator[str]:
+    """One recorded sequence of frames: what each gives, and which are refused."""
+    decoder = AppendBlockDecoder()
+    for number, step in enumerate(what["steps"]):
+        error = None
+        found: Command | Append | None = None
+        try:
+            found = decoder.feed(decode(bytes.fromhex(step["hex"])))
+        except WireError as caught:
+            error = caught
+        if ("exception" in step) is not (error is not None):
+            wanted = f"a refusal ({step['exception']})" if "exception" in step else "no error"
+            yield f"step {number}: expected {wanted}, found {said(error) if error else 'none'}"
+        given = [] if found is None else [as_recorded(found)]
+        yield from (f"step {number}: {each}" for each in field_differences(snake(step["out"]), given))

@@ -1,0 +1,115 @@
+"""Files of dialogues, each run against fresh servers in the set-ups that they ask for.
+
+Dialogues that use segments of their own are held at the same time, for most of a dialogue is waiting; those of a set-up
+whose data builds up are held one after another, in the order of the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from segstore.conformance.dialogues import Dialogue, hold
+from segstore.conformance.recorded import Line, Unreadable
+from segstore.conformance.report import Report, Verdict
+from segstore.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server, split_address
+
+__all__ = ["Choice", "run_conversations"]
+
+AT_ONCE: Final = 16
+IN_ORDER: Final = frozenset({"clean"})
+"""Set-ups whose dialogues build on each other."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the recorded files is run; None for all. `running` is a server to use instead of fresh ones."""
+
+    only: re.Pattern[str]
+    families: frozenset[str] | None = None
+    setups: frozenset[str] | None = None
+    racy: bool = False
+    only_vectors: bool = False
+    only_conversations: bool = False
+    running: Stores | None = None
+
+    @staticmethod
+    def at(data: str | None, admin: str | None) -> Stores | None:
+        """The server at these addresses. Raises ValueError."""
+        if data is None:
+            if admin is not None:
+                raise ValueError("an admin port without a data port")
+            return None
+        return Stores(split_address(data), None if admin is None else split_address(admin))
+
+    def takes(self, dialogue: Dialogue) -> bool:
+        """Whether the dialogue is among those chosen; whether it is racy is asked apart."""
+        return (
+            self.only.search(dialogue.name) is not None
+            and (self.families is None or dialogue.family in self.families)
+            and (self.setups is None or dialogue.setup in self.setups)
+        )
+
+
+async def run_conversations(path: Path, records: Sequence[Line], report: Report, choice: Choice) -> None:
+    """Holds the dialogues of one file and adds their verdicts to the report. Raises Unreadable."""
+    by_setup: dict[str, list[Dialogue]] = {}
+    for record in records:
+        try:
+            dialogue = Dialogue.from_record(record.what)
+        except ValueError as cause:
+            raise Unreadable(str(cause), path=path, line=record.number) from cause
+        if dialogue.setup not in SETUPS:
+            known = ", ".join(SETUPS)
+            raise Unreadable(f"no server set-up {dialogue.server!r}: {known}", path=path, line=record.number)
+        if not choice.takes(dialogue):
+            continue
+        if dialogue.racy and not choice.racy:
+            report.left_out += 1
+            continue
+        by_setup.setdefault(dialogue.setup, []).append(dialogue)
+    verdicts: dict[str, Verdict] = {}
+    for setup, dialogues in by_setup.items():
+        try:
+            async with _server(setup, choice) as stores:
+                for verdict in await _hold_all(dialogues, stores, 1 if setup in IN_ORDER else AT_ONCE):
+                    verdicts[verdict.case] = verdict
+        except ServerFailed as error:
+            # Whatever its dialogues gave, a server that fails is a disagreement.
+            report.failure = f"server {setup}: {error}"
+            for dialogue in dialogues:
+                verdicts.setdefault(dialogue.name, Verdict(dialogue.name, ("not held: the server failed",)))
+    for verdict in verdicts.values():
+        report.add(verdict)
+
+
+@asynccontextmanager
+async def _server(setup: str, choice: Choice) -> AsyncIterator[Stores]:
+    if choice.running is not None:
+        yield choice.running
+        return
+    async with fresh_server(setup) as stores:
+        yield stores
+
+
+async def _hold_all(dialogues: list[Dialogue], stores: Stores, at_once: int) -> list[Verdict]:
+    places = asyncio.Semaphore(at_once)
+
+    async def one(dialogue: Dialogue) -> Verdict:
+        address = stores.admin if dialogue.server.endswith(ADMIN) else stores.data
+        if address is None:
+            return Verdict(dialogue.name, ("the server has no admin port",))
+        async with places:
+            try:
+                return await hold(dialogue, address)
+            except (OSError, TimeoutError) as error:
+                return Verdict(dialogue.name, (f"the server cannot be reached: {type(error).__name__}: {error}",))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(dialogue)) for dialogue in dialogues]
+    return [task.result() for task in tasks]

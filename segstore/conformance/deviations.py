@@ -1,0 +1,49 @@
+"""Deliberate differences from the reference, by name; docs/deviations.md says what and why for each.
+
+A difference is excused only where a rule below names it: by type code, or by the dialogue and the step that show it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+__all__ = ["DEVIATIONS", "STEPS", "of_frame", "of_step"]
+
+LEGACY_TABLE_COMMANDS: Final = "legacy-table-commands"
+
+DEVIATIONS: Final[dict[str, str]] = {
+    LEGACY_TABLE_COMMANDS: "SEAL_TABLE_SEGMENT (72) and MERGE_TABLE_SEGMENTS (73) decode, and are answered",
+    "tail-reads-end": "a read that waits at the tail is answered empty after --long-poll-s",
+    "exact-values": "times, entry counts and the order of a delta are exact and at once",
+    "first-error-ends": "the decoder of a connection stops for good at its first error",
+    "shared-writer-id": "two writers with one id on different segments both keep their pending appends",
+    "append-beyond-a-frame": "an append that would make a frame too long travels in a block of its own",
+    "bounded-writers": "the state of a connection's writers takes bounded memory",
+    "own-words": "texts of errors and of stack traces are this project's own",
+}
+"""Id → what is different, in one line. Ids are the headings of docs/deviations.md."""
+
+STEPS: Final[dict[tuple[str, int], str]] = {}
+"""(dialogue, step) → id of the deviation that its answer shows."""
+
+_LEGACY_CODES: Final = frozenset({72, 73})
+
+
+def of_frame(frame: bytes) -> str | None:
+    """The deviation that lets a frame decode which the reference refuses."""
+    if len(frame) >= 8 and struct.unpack_from(">i", frame)[0] in _LEGACY_CODES:
+        return LEGACY_TABLE_COMMANDS
+    return None
+
+
+def of_step(dialogue: str, step: int, sent: bytes) -> str | None:
+    """The deviation that excuses what a step was answered; `sent` is the frames of the step."""
+    if (dialogue, step) in STEPS:
+        return STEPS[dialogue, step]
+    at = 0
+    while len(sent) - at >= 8:
+        if of_frame(sent[at:]) is not None:
+            return LEGACY_TABLE_COMMANDS
+        at += 8 + max(struct.unpack_from(">i", sent, at + 4)[0], 0)
+    return None

@@ -1,0 +1,282 @@
+"""Recorded dialogues, and one of them held with a server: what was sent, what came back, who closed.
+
+Frames are compared, as bytes, after `masking`; the order of the replies to one step is free, for the reference may
+answer different requests in any order. A reply that comes late counts against the step in which it comes.
+
+Invariant: `hold` ends: every wait has a deadline. A dialogue whose record is of a wrong shape raises ValueError before
+anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from segstore.conformance.deviations import of_step
+from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
+from segstore.conformance.report import Verdict, field_differences
+from segstore.conformance.servers import ADMIN, Address
+from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.describe import describe, lines
+from segstore.wire.errors import WireError
+from segstore.wire.reading import pieces
+
+__all__ = ["Dialogue", "Step", "hold"]
+
+REPLY_TIMEOUT_S: Final = 10.0
+QUIET_S: Final = 0.3
+"""A step that was answered nothing is watched for so long, as the recorder did."""
+SETTLE_S: Final = 0.04
+"""After the last expected reply: so long is watched for one more."""
+CLOSE_S: Final = 0.05
+"""After this side has closed a connection: so long the server has to notice."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A frame that the reference sent on a connection."""
+
+    conn: str
+    frame: bytes
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step: what is done, and what the reference answered. `said` is what a person calls it."""
+
+    op: Literal["open", "close", "send", "wait"]
+    said: str
+    conn: str = ""
+    send: bytes = b""
+    wait_s: float = 0.0
+    replies: tuple[Reply, ...] = ()
+    closed: tuple[str, ...] = ()
+
+
+class Dialogue(msgspec.Struct, frozen=True):
+    """A named sequence of steps with one server; `racy` ones vary in the reference itself."""
+
+    name: str
+    server: str
+    racy: bool
+    steps: tuple[Step, ...]
+
+    @property
+    def family(self) -> str:
+        """The first word of the name."""
+        return self.name.split("_")[0]
+
+    @property
+    def setup(self) -> str:
+        """The server's set-up; the port is told by `server`."""
+        return self.server.removesuffix(ADMIN)
+
+    @classmethod
+    def from_record(cls, what: dict[str, Any]) -> Dialogue:
+        """The dialogue of a recorded line. Raises ValueError for a wrong shape."""
+        try:
+            steps = tuple(_step(number, step) for number, step in enumerate(what["steps"]))
+            return cls(str(what["name"]), str(what["server"]), bool(what.get("racy", False)), steps)
+        except (KeyError, TypeError, AttributeError) as cause:
+            raise ValueError(f"dialogue {what.get('name')!r}: {type(cause).__name__}: {cause}") from cause
+
+
+def _step(number: int, step: dict[str, Any]) -> Step:
+    op = step["op"]
+    if op not in {"open", "close", "send", "wait"}:
+        raise ValueError(f"step {number}: no such op: {op!r}")
+    sent = step.get("sends") or [step.get("send") or {}]
+    names = [each.get("type", "bytes") for each in sent if isinstance(each, dict)]
+    said = f"step {number}, {'send ' + ' '.join(names) if op == 'send' else op}"
+    return Step(
+        op=op,
+        said=said,
+        conn=step["conn"] if op != "wait" else "",
+        send=bytes.fromhex(step["send_hex"]) if op == "send" else b"",
+        wait_s=step["ms"] / 1000 if op == "wait" else 0.0,
+        replies=tuple(Reply(each["conn"], bytes.fromhex(each["hex"])) for each in step.get("replies", ())),
+        closed=tuple(each["conn"] for each in step.get("closed", ())),
+    )
+
+
+class _Inbox:
+    """What came in since the last step: frames, and connections that the server closed."""
+
+    def __init__(self) -> None:
+        self.frames: list[Reply] = []
+        self.closed: list[str] = []
+        self.changed = asyncio.Event()
+
+    async def collect(
+        self, frames: int, closes: int, timeout_s: float, quiet_s: float
+    ) -> tuple[list[Reply], list[str]]:
+        """Waits until so many came, but no longer than timeout_s; then for quiet_s in which nothing more comes."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.frames) < frames or len(self.closed) < closes:
+            if not await self._change(deadline - time.monotonic()):
+                break
+        while await self._change(quiet_s):
+            pass
+        found = self.frames, self.closed
+        self.frames, self.closed = [], []
+        return found
+
+    async def _change(self, timeout_s: float) -> bool:
+        if timeout_s <= 0:
+            return False
+        try:
+            await asyncio.wait_for(self.changed.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        self.changed.clear()
+        return True
+
+
+class _Peer(asyncio.Protocol):
+    """This side of one connection."""
+
+    def __init__(self, name: str, inbox: _Inbox) -> None:
+        self.name = name
+        self.inbox = inbox
+        self.buffer = b""
+        self.transport: asyncio.Transport | None = None
+        self.open = True
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 — what create_connection makes
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        for piece in pieces(self.buffer):
+            if piece.whole:
+                self.inbox.frames.append(Reply(self.name, piece.data))
+        self.buffer = _unfinished(self.buffer)
+        self.inbox.changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.open:
+            self.open = False
+            self.inbox.closed.append(self.name)
+            self.inbox.changed.set()
+        self.lost.set()
+
+    def send(self, data: bytes) -> None:
+        if self.open and self.transport is not None:
+            self.transport.write(data)
+
+    async def close(self) -> None:
+        self.open = False
+        if self.transport is not None:
+            self.transport.abort() if self.transport.is_closing() else self.transport.close()
+        await asyncio.wait_for(self.lost.wait(), REPLY_TIMEOUT_S)
+
+
+def _unfinished(buffer: bytes) -> bytes:
+    """What is behind the last whole frame."""
+    last = None
+    for last in pieces(buffer):
+        pass
+    return b"" if last is None or last.whole else last.data
+
+
+async def hold(dialogue: Dialogue, address: Address) -> Verdict:
+    """Holds the dialogue with the server at an address. Raises OSError when it cannot be reached."""
+    loop = asyncio.get_running_loop()
+    inbox, names = _Inbox(), TransientNames()
+    peers: dict[str, _Peer] = {}
+    every: list[_Peer] = []
+    differences: list[str] = []
+    deviations: list[str] = []
+    try:
+        for number, step in enumerate(dialogue.steps):
+            if step.op == "open":
+                _, peer = await asyncio.wait_for(
+                    loop.create_connection(lambda step=step: _Peer(step.conn, inbox), *address),  # type: ignore[misc]
+                    REPLY_TIMEOUT_S,
+                )
+                peers[step.conn] = peer
+                every.append(peer)
+                continue
+            if step.op == "close":
+                await peers[step.conn].close()
+                await asyncio.sleep(CLOSE_S)
+                continue
+            sent = names.put(step.send)
+            if step.op == "send":
+                peers[step.conn].send(sent)
+            expects = bool(step.replies or step.closed)
+            quiet_s = SETTLE_S if expects else step.wait_s or QUIET_S
+            replies, closed = await inbox.collect(len(step.replies), len(step.closed), REPLY_TIMEOUT_S, quiet_s)
+            names.learn([reply.frame for reply in step.replies], [reply.frame for reply in replies])
+            expected = [Reply(reply.conn, names.put(reply.frame)) for reply in step.replies]
+            found = list(_compare(expected, replies))
+            if Counter(step.closed) != Counter(closed):
+                found.append(f"closed: expected {sorted(step.closed) or 'none'}, found {sorted(closed) or 'none'}")
+            if found:
+                excuse = of_step(dialogue.name, number, sent)
+                if excuse is not None:
+                    deviations.append(excuse)
+                else:
+                    differences.append("\n".join([step.said, *(_indented(each) for each in found)]))
+    finally:
+        await asyncio.gather(*(peer.close() for peer in every), return_exceptions=True)
+    return Verdict(dialogue.name, tuple(differences), tuple(deviations))
+
+
+def _indented(text: str) -> str:
+    return "\n".join("  " + line for line in text.splitlines())
+
+
+def _compare(expected: list[Reply], found: list[Reply]) -> Iterator[str]:
+    """Pairs off the frames that agree after masking, then says what is left, type by type."""
+    messages = any(prints_a_buffer(reply.frame) for reply in expected)
+    left = [(reply, mask(reply.frame, messages=messages)) for reply in expected]
+    more = [(reply, mask(reply.frame, messages=messages)) for reply in found]
+    for reply, masked in list(left):
+        same = next((each for each in more if each[0].conn == reply.conn and each[1] == masked), None)
+        if same is not None:
+            more.remove(same)
+            left.remove((reply, masked))
+    for reply, masked in left:
+        like = next((each for each in more if each[0].conn == reply.conn and each[1][:4] == masked[:4]), None)
+        if like is None:
+            yield f"{reply.conn}: expected {_said(masked)}, found no such reply"
+        else:
+            more.remove(like)
+            yield f"{reply.conn}: {_said(masked)} differs:\n{_frame_difference(masked, like[1])}"
+    for reply, masked in more:
+        yield f"{reply.conn}: expected no such reply, found {_said(masked)}"
+
+
+def _said(frame: bytes) -> str:
+    return next(iter(_summaries(frame)))
+
+
+def _summaries(frame: bytes) -> Iterator[str]:
+    from segstore.wire.describe import summary
+
+    try:
+        yield summary(decode(frame, unknown="keep"))
+    except WireError as error:
+        yield f"{frame[:64].hex()} ({error})"
+
+
+def _frame_difference(expected: bytes, found: bytes) -> str:
+    """By field, then the bytes that differ: `-` the recording's, `+` the server's."""
+    said = []
+    try:
+        said += [f"  {each}" for each in field_differences(decode(expected).to_dict(), decode(found).to_dict())]
+    except WireError as error:
+        said.append(f"  {error}")
+    one, other = (list(lines(describe(frame))) for frame in (expected, found))
+    rows = difflib.unified_diff(one, other, n=0, lineterm="")
+    said += [f"  {row}" for row in rows if not row.startswith(("---", "+++", "@@"))]
+    return (
+        "\n".join(said) if said else f"  {len(expected) - HEADER_BYTES} and {len(found) - HEADER_BYTES} bytes of body"
+    )

@@ -1,0 +1,127 @@
+"""Recorded files: which there are, and what kind of fact each line is.
+
+Invariant: every line of a file has a kind, or reading the file raises `Unreadable` with the line's number.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Kind", "Line", "Unreadable", "kind_of", "read_lines", "recorded_files", "snake"]
+
+
+class Kind(enum.Enum):
+    """What a line records."""
+
+    COMMAND = "a command, its fields and its bytes"
+    FRAME = "bytes, and the command or the refusal that they decode to"
+    REFUSED_COMMAND = "a command that cannot be made"
+    SCHEMA = "the fields of a command's class"
+    MUTF8 = "a string in modified UTF-8"
+    FRAMING = "a stream of bytes in pieces"
+    APPEND_STREAM = "appends, and the bytes that a client makes of them"
+    APPEND_DECODE = "append commands, and the appends that a server makes of them"
+    CONTAINER = "the container of a segment"
+    CONVERSATION = "a dialogue with a segment store"
+
+
+class Unreadable(Exception):
+    """A file or a line of it is no record of a known kind; path and line (from 1) say which."""
+
+    def __init__(self, message: str, *, path: Path, line: int | None = None) -> None:
+        super().__init__(f"{path}: {message}" if line is None else f"{path}: line {line}: {message}")
+        self.path = path
+        self.line = line
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One recorded fact: `what` is the JSON object, `number` counts from 1."""
+
+    number: int
+    kind: Kind
+    what: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What a person calls the case."""
+        words = [self.what.get(key) for key in ("name", "category", "kind", "op", "type", "case", "segment")]
+        said = " ".join(word for word in words if isinstance(word, str))
+        return f"line {self.number} {said}".rstrip()
+
+
+def kind_of(what: dict[str, Any]) -> Kind | None:
+    """The kind of a line, told by its keys; None for a kind that is not known."""
+    keys = what.keys()
+    steps = what.get("steps")
+    if isinstance(steps, list):
+        inner = {key for step in steps if isinstance(step, dict) for key in step}
+        if keys >= {"name", "server"}:
+            return Kind.CONVERSATION
+        if keys >= {"name", "blockSize"}:
+            return Kind.APPEND_STREAM
+        if "case" in keys and "in" in inner:
+            return Kind.FRAMING
+        if "name" in keys and "hex" in inner:
+            return Kind.APPEND_DECODE
+        return None
+    if "fields_in_class_order" in keys:
+        return Kind.SCHEMA
+    if keys >= {"segment", "container"}:
+        return Kind.CONTAINER
+    if what.get("op") in {"encode", "decode"} and keys & {"utf16", "string", "hex"}:
+        return Kind.MUTF8
+    if keys >= {"type", "fields", "hex"}:
+        return Kind.COMMAND
+    if "hex" in keys and keys & {"ok", "decoded"}:
+        return Kind.FRAME
+    if "case" in keys and what.get("ok") is False:
+        return Kind.REFUSED_COMMAND
+    return None
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The lines of a file. Raises Unreadable; also for a file without any."""
+    found = []
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise Unreadable(f"cannot be read: {cause}", path=path) from cause
+    # Not splitlines: strings of a recording may hold other line separators of Unicode.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            what = json.loads(line)
+        except (ValueError, RecursionError) as cause:
+            raise Unreadable(f"not JSON: {cause}", path=path, line=number) from cause
+        kind = kind_of(what) if isinstance(what, dict) else None
+        if kind is None:
+            keys = ", ".join(what) if isinstance(what, dict) else type(what).__name__
+            raise Unreadable(f"a record of no known kind ({keys})", path=path, line=number)
+        found.append(Line(number, kind, what))
+    if not found:
+        raise Unreadable("holds no record", path=path)
+    return found
+
+
+def recorded_files(folder: Path) -> list[Path]:
+    """The files of a folder and the folders in it that may hold records: all whose names end in .json or .jsonl."""
+    if folder.is_file():
+        return [folder]
+    inside = sorted(path for path in folder.rglob("*.json*") if path.suffix in {".json", ".jsonl"} and path.is_file())
+    return [path for path in inside if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+
+
+def snake(value: Any) -> Any:
+    """The keys of recorded fields, `requestId`, as this project names them, `request_id`."""
+    if isinstance(value, dict):
+        return {re.sub(r"(?<!^)([A-Z])", r"_\1", key).lower(): snake(inner) for key, inner in value.items()}
+    return [snake(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,111 @@
+"""Fresh servers for dialogues: `segstore serve` in a process of its own, set up as a recording says.
+
+Invariant: a server that was started is stopped, and its end is waited for, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import IO, Any, Final
+
+import msgspec
+
+__all__ = ["ADMIN", "SETUPS", "Address", "ServerFailed", "Stores", "fresh_server", "split_address"]
+
+ADMIN: Final = "-admin"
+"""The end of a set-up's name when its dialogues go to the admin port."""
+
+_AUTH_KEY: Final = "0123456789abcdef" * 4
+
+SETUPS: Final[dict[str, tuple[str, ...]]] = {
+    "plain": (),
+    "scratch": (),
+    "clean": (),
+    "auth": ("--auth-key", _AUTH_KEY),
+    "partial": ("--containers", "2", "--own", "0"),
+    "stacktraces": ("--stack-traces",),
+}
+"""Name in a recording → options of `segstore serve`. plain, scratch and clean differ only in being separate."""
+
+# The reference never answers a tail read by time; dialogues that wait are compared with a store that does not either.
+_ALWAYS: Final = (
+    *("--port", "0", "--admin-port", "0", "--controller-port", "0", "--announce", "json"),
+    *("--long-poll-s", "3600"),
+)
+
+_START_S: Final = 30.0
+_STOP_S: Final = 10.0
+_SHOWN_LOG: Final = 2000
+
+Address = tuple[str, int]
+
+
+class ServerFailed(Exception):
+    """The server did not start, or did not end as it should; the text says what it printed."""
+
+
+class Stores(msgspec.Struct, frozen=True):
+    """Where the ports of one segment store are."""
+
+    data: Address
+    admin: Address | None
+
+
+def split_address(text: str) -> Address:
+    """`host:port` in its parts. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not host:
+        raise ValueError(f"{text!r} is no HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+@asynccontextmanager
+async def fresh_server(setup: str) -> AsyncIterator[Stores]:
+    """A server in the set-up of that name, without its `-admin`. Raises ServerFailed."""
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "segstore", "serve", *_ALWAYS, *SETUPS[setup]),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
+        try:
+            yield await _announced(process, log)
+            if process.returncode is not None:
+                raise ServerFailed(f"the server ended with status {process.returncode} {_tail(log)}".rstrip())
+            process.terminate()
+            try:
+                status = await asyncio.wait_for(process.wait(), _STOP_S)
+            except TimeoutError as cause:
+                raise ServerFailed(f"the server did not end within {_STOP_S:.0f} s of SIGTERM {_tail(log)}") from cause
+            if status:
+                raise ServerFailed(f"the server ended with status {status} {_tail(log)}".rstrip())
+        finally:
+            if process.returncode is None:
+                process.kill()
+            # To the end of its output, so that the pipe is closed with the process.
+            await process.communicate()
+
+
+async def _announced(process: asyncio.subprocess.Process, log: IO[bytes]) -> Stores:
+    assert process.stdout is not None  # noqa: S101 — asked for above
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), _START_S)
+        where: dict[str, Any] = json.loads(line)
+        admin = where["admin"]
+        return Stores(split_address(where["segment_store"]), None if admin is None else split_address(admin))
+    except TimeoutError as cause:
+        raise ServerFailed(f"the server announced nothing within {_START_S:.0f} s {_tail(log)}".rstrip()) from cause
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise ServerFailed(f"the server announced {line!r} {_tail(log)}".rstrip()) from cause
+
+
+def _tail(log: IO[bytes]) -> str:
+    log.seek(0)
+    text = log.read().decode("utf-8", "replace").strip()
+    return f"and printed: {text[-_SHOWN_LOG:]}" if text else ""
