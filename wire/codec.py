@@ -94,13 +94,22 @@ VIEW_DECODERS: Final = {codec: Decoders(codec, view=True) for codec in _BOTH}
 DEFAULT_CODEC: Final[Codec] = _codec_of_process()
 
 
-def decode(frame: Buffer, *, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
+def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
     """Decodes one whole frame, header included.
 
     Payload attributes of the result are views of `frame`: they are valid as long as the caller leaves it unchanged.
     unknown: "keep" returns `Unknown` for a type code that no command has.
     Raises WireError; EVENT (0) and unknown codes are an UnknownCommand.
     """
+    if codec is None and type(frame) is not memoryview:
+        try:
+            return _FRAMES[frame[3]](frame)
+        except compiler.REFUSALS:
+            pass  # for the careful way, which says why or knows better
+    return _decode_carefully(frame, unknown, codec or DEFAULT_CODEC)
+
+
+def _decode_carefully(frame: Buffer, unknown: UnknownPolicy, codec: Codec) -> Command:
     view = memoryview(frame)
     if view.nbytes < HEADER_BYTES:
         raise Truncated("a header has 8 bytes", offset=0, limit=view.nbytes, actual=HEADER_BYTES)
@@ -112,7 +121,29 @@ def decode(frame: Buffer, *, unknown: UnknownPolicy = "refuse", codec: Codec | N
     if length != view.nbytes - HEADER_BYTES:
         raise _length_error(code, length, view.nbytes - HEADER_BYTES)
     table = VIEW_DECODERS if type(frame) is memoryview else DECODERS
-    return decode_body(table[codec or DEFAULT_CODEC], frame, view, code, HEADER_BYTES, view.nbytes, unknown)
+    return decode_body(table[codec], frame, view, code, HEADER_BYTES, view.nbytes, unknown)
+
+
+def _frame_decoder(code: int) -> Callable[[Any], Command]:
+    """What stands in `_FRAMES` until the first frame of its code comes: makes the decoder and takes its place."""
+
+    def decode_first(frame: Any) -> Command:
+        made: Callable[[Any], Command] = compiler.make_frame_decoder(COMMANDS[code])
+        _FRAMES[code & 0xFF] = made
+        return made(frame)
+
+    return decode_first
+
+
+def _no_decoder(_: Any) -> Command:
+    raise KeyError("no decoder for whole frames of this code")
+
+
+_FRAMES: Final[list[Callable[[Any], Command]]] = [_no_decoder] * 256
+"""Lowest byte of a type code → `decode(frame)`; a decoder refuses frames of another code than its own."""
+if DEFAULT_CODEC == "generated":
+    for _code in COMMANDS.keys() - {EVENT}:
+        _FRAMES[_code & 0xFF] = _frame_decoder(_code)
 
 
 def decode_body(
@@ -168,20 +199,32 @@ class _Encoders(dict[type[Command], Any]):
         return made
 
 
-def encode(command: Command, *, codec: Codec | None = None) -> bytes:
+def encode(command: Command, codec: Codec | None = None) -> bytes:
     """The frame of a command, header included, as the current wire version writes it.
 
     Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
     """
-    encoder = _ENCODERS[codec or DEFAULT_CODEC][type(command)]
+    if codec is None:
+        try:
+            return _FRAME_ENCODERS[type(command)](command)
+        except compiler.REFUSALS:
+            pass  # for the careful way
+    return _encode_carefully(command, codec or DEFAULT_CODEC)
+
+
+def _encode_carefully(command: Command, codec: Codec) -> bytes:
+    cls = type(command)
+    encoder: Callable[[Any], bytes] = _ENCODERS[codec][cls]
     try:
-        frame: bytes = encoder(command)
+        frame = encoder(command)
     except compiler.REFUSALS:
         return _build(command)
+    if codec == DEFAULT_CODEC:
+        _FRAME_ENCODERS[cls] = encoder
     return frame
 
 
-def encode_parts(command: Command, *, codec: Codec | None = None) -> list[Buffer]:
+def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     """The frame as buffers to be written one after another, for `writelines` or `sendmsg`.
 
     Payloads are the caller's own buffers, not copied: leave them unchanged until they are written. ("construct" builds
@@ -231,6 +274,8 @@ _ENCODERS: Final[dict[Codec, _Encoders]] = {
     "generated": _Encoders(compiler.make_encoder, _unknown_frame),
     "construct": _Encoders(lambda _: _build, _unknown_frame),
 }
+_FRAME_ENCODERS: Final[dict[type[Command], Callable[[Any], bytes]]] = {}
+"""Those of this process's codec that were used: a plain dict, for `encode` to look into."""
 _PARTS: Final[dict[Codec, _Encoders]] = {
     "generated": _Encoders(compiler.make_parts_encoder, _unknown_parts),
     "construct": _Encoders(lambda _: lambda command: [_build(command)], _unknown_parts),

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import struct
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire import lowering as low
+from segstore.wire.elements import EAGER_ELEMENTS, Elements
 from segstore.wire.types import MAX_FRAME_BYTES, decode_mutf8, encode_mutf8
 
 if TYPE_CHECKING:
@@ -25,24 +27,43 @@ if TYPE_CHECKING:
 
     from segstore.wire.schema import Command
 
-__all__ = ["REFUSALS", "decoder_source", "encoder_source", "make_decoder", "make_encoder", "make_parts_encoder"]
+__all__ = [
+    "REFUSALS",
+    "decoder_source",
+    "encoder_source",
+    "frame_decoder_source",
+    "make_decoder",
+    "make_encoder",
+    "make_frame_decoder",
+    "make_parts_encoder",
+]
 
 REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError, OverflowError, IndexError)
 """What generated code raises when it does not take its input; the schema then says why."""
 
 _MAX_BODY: Final = MAX_FRAME_BYTES - 8
-_MEMO_ENTRIES: Final = 1024
+_MEMO_ENTRIES: Final = 4096
 _MEMO_CHARACTERS: Final = 256
 
 
 # --- what generated code calls ----------------------------------------------------------------------------------
 
 
+# A UUID without what its constructor checks: 16 bytes are always one. Its slots refuse assignment, not descriptors.
+_Uuid: Final = uuid.UUID
+_new_uuid: Final = _Uuid.__new__
+_set_int: Final = _Uuid.__dict__["int"].__set__
+_set_safety: Final = _Uuid.__dict__["is_safe"].__set__
+_UNKNOWN_SAFETY: Final = uuid.SafeUUID.unknown
+
+
 class _Uuids(dict[bytes, uuid.UUID]):
     """16 bytes → UUID, remembering the writers seen last: making a UUID costs more than all else in a frame."""
 
     def __missing__(self, data: bytes) -> uuid.UUID:
-        made = uuid.UUID(bytes=data)
+        made = _new_uuid(_Uuid)
+        _set_int(made, int.from_bytes(data, "big"))
+        _set_safety(made, _UNKNOWN_SAFETY)
         if len(self) >= _MEMO_ENTRIES:
             self.clear()
         self[data] = made
@@ -53,7 +74,7 @@ class _Texts(dict[str, bytes]):
     """Text → modified UTF-8, remembering the names that were sent last."""
 
     def __missing__(self, text: str) -> bytes:
-        data = encode_mutf8(text)
+        data = text.encode() if text.isascii() and "\0" not in text else encode_mutf8(text)
         if len(text) <= _MEMO_CHARACTERS:
             if len(self) >= _MEMO_ENTRIES:
                 self.clear()
@@ -62,6 +83,8 @@ class _Texts(dict[str, bytes]):
 
 
 def _size(data: Any) -> int:
+    if type(data) is memoryview and data.c_contiguous:
+        return data.nbytes
     view = memoryview(data)
     if not view.c_contiguous:
         raise ValueError("not in one piece")
@@ -69,15 +92,12 @@ def _size(data: Any) -> int:
 
 
 def _check_list(value: Any) -> None:
-    if not isinstance(value, (tuple, list)):
+    if not isinstance(value, (tuple, list, Elements)):
         raise TypeError("not a tuple")
 
 
 class _Short(ValueError):
-    """The frame ended before its fields did."""
-
-
-_SHORT: Final = _Short()
+    """The frame ended before its fields did. Raised as a class: one instance would gather every traceback."""
 
 
 # --- writing source ---------------------------------------------------------------------------------------------
@@ -88,6 +108,7 @@ class _Source:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.functions: list[str] = []
         self.depth = 1
         self.constants: dict[str, Any] = {}
         self._names = 0
@@ -116,86 +137,114 @@ class _Source:
         return name, compiled.size
 
     def text(self, head: str) -> str:
-        return "\n".join([head, *self.lines, ""])
+        return "\n".join([*self.functions, head, *self.lines, ""])
 
 
 class _Reader:
-    """Emits the decoding of nodes. `b` is the buffer, `v` a view of it, `o` the position, `e` the end of the frame.
+    """Emits the decoding of nodes. `b` is the buffer, `v` a view of it, `e` the end of the frame.
 
-    Fixed fields wait in `run` until something of a variable size ends the run; `ahead` is how far the position is
-    behind what has been read.
+    The position is `base`, a variable ("" is the start of the buffer), and `ahead`, a number of bytes known here. Fixed
+    fields wait in `run` until something of a variable size ends the run.
     """
 
-    def __init__(self, source: _Source, slice_text: str) -> None:
+    def __init__(self, source: _Source, slice_text: str, base: str) -> None:
         self.source = source
         self.slice_text = slice_text
-        self.run: list[tuple[str, str]] = []
+        self.base = base
         self.ahead = 0
+        self.run: list[tuple[str, str]] = []
+        self.ended = False  # what was emitted has compared the position with the end
+        self.views = 0  # slices of `v`; many, where a loop takes them
 
     def fixed(self, code: str, stem: str = "x") -> str:
         name = self.source.fresh(stem)
         self.run.append((code, name))
         return name
 
+    def at(self, more: int = 0) -> str:
+        """The position, `more` bytes on, as an expression."""
+        ahead = self.ahead + more
+        if not self.base:
+            return str(ahead)
+        return f"{self.base} + {ahead}" if ahead else self.base
+
+    def move(self, base: str) -> None:
+        self.base, self.ahead = base, 0
+
     def flush(self) -> None:
-        if not self.run:
-            return
-        read, size = self.source.struct((code for code, _ in self.run), "read")
-        names = ", ".join(name for _, name in self.run) + ("," if len(self.run) == 1 else "")
-        at = f"o + {self.ahead}" if self.ahead else "o"
+        if self.run:
+            self.ahead += self._read(self.run, self.at())
+            self.run = []
+
+    def _read(self, run: list[tuple[str, str]], at: str) -> int:
+        read, size = self.source.struct((code for code, _ in run), "read")
+        names = ", ".join(name for _, name in run) + ("," if len(run) == 1 else "")
         self.source.line(f"{names} = {read}(b, {at})")
-        self.ahead += size
-        self.run.clear()
+        return size
 
     def settle(self) -> None:
         """After this, `o` is the position."""
         self.flush()
-        if self.ahead:
-            self.source.line(f"o += {self.ahead}")
-            self.ahead = 0
+        if self.at() != "o":
+            self.source.line(f"o = {self.at()}")
+        self.move("o")
 
     def refuse(self, condition: str) -> None:
-        self.source.line(f"if {condition}: raise {self.source.constant(_SHORT, 'SHORT')}")
+        self.source.line(f"if {condition}: raise {self.source.constant(_Short, 'SHORT')}")
 
-    def nodes(self, nodes: tuple[low.Node, ...]) -> dict[str, str]:
-        """Emits all nodes; returns attribute → expression."""
+    def end(self) -> None:
+        """Refuses what ran over the end, unless that is done."""
+        self.flush()
+        if not self.ended:
+            self.refuse(f"{self.at()} > e")
+
+    def nodes(self, nodes: tuple[low.Node, ...], *, body: bool = False) -> dict[str, str]:
+        """Emits all nodes; returns attribute → expression. body: nothing follows them."""
         values: dict[str, str] = {}
         at = 0
         while at < len(nodes):
             tails = _fixed_tails(nodes, at)
             if tails:
-                self._tails(tails, values)
                 at += len(tails)
+                self._tails(tails, values, last=body and at == len(nodes))
             else:
                 self.node(nodes[at], values)
                 at += 1
         return values
 
-    def _tails(self, tails: list[low.TailNode], values: dict[str, str]) -> None:
+    def _tails(self, tails: list[low.TailNode], values: dict[str, str], *, last: bool) -> None:
         """Fixed tails, read together with the run before them where the frame has them all, as today's peers send."""
+        line = self.source.line
         run = self.run
         self.run = []
-        self.settle()
         names = [self.source.fresh("x") for _ in tails]
         values.update(zip((tail.name for tail in tails), names, strict=True))
-        self.run = [*run, *((_format(tail.inner), name) for tail, name in zip(tails, names, strict=True))]
-        _, size = self.source.struct((code for code, _ in self.run), "read")
-        self.source.line(f"if e - o >= {size}:")
+        whole = [*run, *((_format(tail.inner), name) for tail, name in zip(tails, names, strict=True))]
+        _, size = self.source.struct((code for code, _ in whole), "read")
+        start = self.at()
+        line(f"if e - {start} >= {size}:" if self.base else f"if e >= {self.ahead + size}:")
         self.source.depth += 1
-        self.settle()
+        self._read(whole, start)
+        if not last:
+            line(f"o = {self.at(size)}")
         self.source.depth -= 1
-        if not run and len(tails) == 1:
-            self.source.line(f"else: {names[0]} = {self.source.constant(tails[0].default, 'DEFAULT')}")
-            return
-        self.source.line("else:")
+        line("else:")
         self.source.depth += 1
         self.run = run
-        self.settle()
-        for tail, name in zip(tails, names, strict=True):
-            read, size = self.source.struct([_format(tail.inner)], "read")
-            self.source.line(f"if e - o >= {tail.needs}: {name}, = {read}(b, o); o += {size}")
-            self.source.line(f"else: {name} = {self.source.constant(tail.default, 'DEFAULT')}")
+        if last:
+            self.end()
+            self.ended = True
+        if last and len(tails) == 1:
+            line(f"{names[0]} = {self.source.constant(tails[0].default, 'DEFAULT')}")
+        else:
+            self.settle()
+            for tail, name in zip(tails, names, strict=True):
+                read, size = self.source.struct([_format(tail.inner)], "read")
+                line(f"if e - o >= {tail.needs}: {name}, = {read}(b, o); o += {size}")
+                line(f"else: {name} = {self.source.constant(tail.default, 'DEFAULT')}")
         self.source.depth -= 1
+        self.run = []
+        self.move("o")
 
     def node(self, node: low.Node, values: dict[str, str]) -> None:
         line = self.source.line
@@ -217,15 +266,17 @@ class _Reader:
             case low.Data(name=name):
                 values[name] = self._data(node)
             case low.Remainder(name=name):
-                self.settle()
-                self.refuse("o > e")
+                self.end()
                 values[name] = target = self.source.fresh("d")
-                line(f"{target} = v[o:e]; o = e")
+                line(f"{target} = {self._view(self.at(), 'e')}")
+                self.move("e")
+                self.ended = True
             case low.ZeroRun(name=name):
-                self.settle()
-                self.refuse("o > e")
+                self.end()
                 values[name] = target = self.source.fresh("n")
-                line(f"{target} = e - o; o = e")
+                line(f"{target} = e - {self.at()}" if self.base else f"{target} = e - ({self.at()})")
+                self.move("e")
+                self.ended = True
             case low.Sized():
                 self._sized(node, values)
             case low.TailNode(name=name):
@@ -241,18 +292,29 @@ class _Reader:
                 raise TypeError(f"no decoder for {type(node).__name__}")
 
     def _make(self, record: Any, values: dict[str, str]) -> str:
+        if not record.__struct_fields__:
+            return self.source.constant(record(), "ONLY")  # immutable and all alike
         cls = self.source.constant(record, record.__name__)
         return f"{cls}({', '.join(values[name] for name in record.__struct_fields__)})"
 
+    def _view(self, start: str, stop: str) -> str:
+        self.views += 1
+        return f"v[{start}:{stop}]"
+
     def _text(self) -> str:
-        size = self.fixed("H", "n")
-        self.settle()
-        target = self.source.fresh("s")
         line = self.source.line
-        line(f"p = o + {size}")
-        line(f'try: {target} = {self.slice_text}.decode("ascii")')
-        line(f"except UnicodeDecodeError: {target} = {self.source.constant(decode_mutf8, 'MUTF8')}(bytes(b[o:p]))")
-        line("o = p")
+        size = self.fixed("H", "n")
+        self.flush()
+        start, stop, target = self.at(), self.source.fresh("p"), self.source.fresh("s")
+        line(f"if {size}:")
+        self.source.depth += 1
+        line(f"{stop} = {start} + {size}")
+        line(f'try: {target} = {self.slice_text.format(start, stop)}.decode("ascii")')
+        mutf8 = self.source.constant(decode_mutf8, "MUTF8")
+        line(f"except UnicodeDecodeError: {target} = {mutf8}(bytes(b[{start}:{stop}]))")
+        self.source.depth -= 1
+        line(f'else: {target} = ""; {stop} = {start}')
+        self.move(stop)
         return target
 
     def _data(self, node: low.Data) -> str:
@@ -263,39 +325,42 @@ class _Reader:
             line("if e - o >= 4:")
             self.source.depth += 1
         size = self.fixed("i", "n")
-        self.settle()
-        if node.negative_is_empty:
-            line(f"if {size} < 0: {size} = 0")
-        else:
-            self.refuse(f"{size} < 0")
-        line(f"p = o + {size}; {target} = v[o:p]; o = p")
+        self.flush()
+        start, stop = self.at(), self.source.fresh("p")
+        line(f"if {size} > 0: {stop} = {start} + {size}; {target} = {self._view(start, stop)}")
+        if not node.negative_is_empty:
+            line(f"elif {size}: raise {self.source.constant(_Short, 'SHORT')}")
+        line(f"else: {stop} = {start}; {target} = b''")
+        self.move(stop)
         if node.optional:
+            self.settle()
             self.source.depth -= 1
             line(f"else: {target} = b''")
         return target
 
     def _sized(self, node: low.Sized, values: dict[str, str]) -> None:
         line = self.source.line
-        self.settle()
         total, size = self.fixed("i", "t"), self.fixed("i", "n")
         self.flush()
+        start, behind = self.at(-8), self.at()
         data = values[node.name] = self.source.fresh("d")
+        stop = self.source.fresh("p")
         line(f"if {size}:")
         self.source.depth += 1
-        self.refuse(f"{size} < 0 or {total} > e - o")
-        line(f"p = o + 8 + {size}; {data} = v[o + 8:p]; o = p")
-        self.ahead = 0
+        self.refuse(f"{size} < 0 or {total} > e - ({start})")
+        line(f"{stop} = {behind} + {size}; {data} = {self._view(behind, stop)}")
         if node.trailer_format:
             read, width = self.source.struct([node.trailer_format], "read")
             trailer = values[node.trailer_name] = self.source.fresh("x")
-            line(f"{trailer}, = {read}(b, o); o += {width}")
+            line(f"{trailer}, = {read}(b, {stop}); {stop} += {width}")
         self.source.depth -= 1
         line("else:")
         self.source.depth += 1
-        line(f"{data} = b''; o += 8")
+        line(f"{data} = b''; {stop} = {behind}")
         if node.trailer_format:
             line(f"{trailer} = {self.source.constant(node.missing, 'DEFAULT')}")
         self.source.depth -= 1
+        self.move(stop)
 
     def _tail(self, node: low.TailNode, values: dict[str, str]) -> None:
         self.settle()
@@ -323,31 +388,72 @@ class _Reader:
     def _many(self, node: low.Many) -> str:
         count = self._count(node.smallest, node.negative_is_empty)
         target = self.source.fresh("l")
+        self._unless_long(count, (node.element,), [target])
         if isinstance(node.element, low.Fixed) and node.element.format in "bhiq":
             unpack = self.source.constant(struct.unpack_from, "UNPACK")
             self.source.line(f'{target} = {unpack}(f">{{{count}}}{node.element.format}", b, o)')
             self.source.line(f"o += {count} * {node.smallest}")
-            return target
-        self.source.line(f"{target} = []")
-        self._loop(count, [(node.element, target)])
-        return f"tuple({target})"
+        else:
+            self._loop(count, (node.element,), [target])
+        self.source.depth -= 1
+        return target
 
     def _table(self, node: low.Table, values: dict[str, str]) -> None:
         count = self._count(node.smallest, negative_is_empty=False)
-        columns = [(column, self.source.fresh("l")) for column in node.columns]
-        for column, target in columns:
-            self.source.line(f"{target} = []")
-            values[column.name] = f"tuple({target})"
-        self._loop(count, columns)
-
-    def _loop(self, count: str, elements: list[tuple[low.Node, str]]) -> None:
-        self.source.line(f"for _ in range({count}):")
-        self.source.depth += 1
-        values = self.nodes(tuple(element for element, _ in elements))
-        self.settle()
-        for element, target in elements:
-            self.source.line(f"{target}.append({values[element.name]})")
+        targets = [self.source.fresh("l") for _ in node.columns]
+        values.update(zip((column.name for column in node.columns), targets, strict=True))
+        self._unless_long(count, node.columns, targets)
+        self._loop(count, node.columns, targets)
         self.source.depth -= 1
+
+    def _unless_long(self, count: str, elements: tuple[low.Node, ...], targets: list[str]) -> None:
+        """A long list becomes `Elements`; after this, source is written for a short one."""
+        source = self.source
+        lazily = source.constant(Elements, "ELEMENTS")
+        walk = self._walker(elements)
+        rows = source.fresh("l")
+        source.line(f"if {count} > {EAGER_ELEMENTS}:")
+        source.depth += 1
+        bound = f"{source.constant(partial, 'PARTIAL')}({walk}, b, v, o, e, {count})"
+        source.line(f"{rows} = {lazily}.checked({bound}, {count}, o)")
+        source.line(f"o = {rows}.end")
+        for index, target in enumerate(targets):
+            source.line(f"{target} = {rows}" if len(targets) == 1 else f"{target} = {rows}.column({index})")
+        source.depth -= 1
+        source.line("else:")
+        source.depth += 1
+
+    def _walker(self, elements: tuple[low.Node, ...]) -> str:
+        """The name of a generator function that yields each element, or row, with the position behind it."""
+        outer, self.source = self.source, _Source()
+        self.source.constants = outer.constants
+        self.source.line("for _ in range(n):")
+        self.source.depth += 1
+        before = self.views
+        values = self.nodes(elements)
+        self.settle()
+        made = ", ".join(values[element.name] for element in elements)
+        self.source.line(f"yield {made if len(elements) == 1 else f'({made})'}, o")
+        inner, self.source, self.views = self.source, outer, before
+        name = outer.fresh("walk")
+        outer.functions.append(inner.text(f"def {name}(b, v, o, e, n):"))
+        return name
+
+    def _loop(self, count: str, elements: tuple[low.Node, ...], targets: list[str]) -> None:
+        line = self.source.line
+        for target in targets:
+            line(f"{target} = []")
+        line(f"for _ in range({count}):")
+        self.source.depth += 1
+        before = self.views
+        values = self.nodes(elements)
+        self.views += self.views - before
+        self.settle()
+        for element, target in zip(elements, targets, strict=True):
+            line(f"{target}.append({values[element.name]})")
+        self.source.depth -= 1
+        for target in targets:
+            line(f"{target} = tuple({target})")
 
 
 class _Writer:
@@ -359,6 +465,7 @@ class _Writer:
     def __init__(self, source: _Source) -> None:
         self.source = source
         self.run: list[tuple[str, str]] = []
+        self.condition = ""  # under which the first of the run is written
         self.pieces: list[tuple[str, str]] = []
         self.constant_size = 0
         self.sizes: list[str] = []
@@ -368,11 +475,28 @@ class _Writer:
         self.run.append((code, expression))
         self.constant_size += struct.calcsize(">" + code)
 
+    def fixed_if(self, condition: str, code: str, expression: str) -> None:
+        """A field that is written only under a condition; it begins a run."""
+        self.flush()
+        self.condition = condition
+        self.run.append((code, expression))
+        self.sizes.append(f"({struct.calcsize('>' + code)} if {condition} else 0)")
+
     def flush(self) -> None:
-        if self.run:
-            pack, _ = self.source.struct((code for code, _ in self.run), "pack")
-            self.pieces.append((f"{pack}({', '.join(each for _, each in self.run)})", "bytes"))
-            self.run = []
+        if not self.run:
+            return
+        piece = self._pack(self.run)
+        if self.condition:
+            piece = f"({piece} if {self.condition} else {self._pack(self.run[1:])})"
+        self.pieces.append((piece, "bytes"))
+        self.run = []
+        self.condition = ""
+
+    def _pack(self, run: list[tuple[str, str]]) -> str:
+        if not run:
+            return 'b""'
+        pack, _ = self.source.struct((code for code, _ in run), "pack")
+        return f"{pack}({', '.join(each for _, each in run)})"
 
     def variable(self, expression: str, size: str, kind: str) -> None:
         self.flush()
@@ -451,15 +575,13 @@ class _Writer:
         self.fixed("i", size)
         self.variable(data, size, "payload")
         if width:
-            pack, _ = self.source.struct([node.trailer_format], "pack")
-            trailer = self.source.fresh("t")
-            self.source.line(f'{trailer} = {pack}({owner}.{node.trailer_name}) if {size} else b""')
-            self.variable(trailer, f"len({trailer})", "bytes")
+            self.fixed_if(size, node.trailer_format, f"{owner}.{node.trailer_name}")
 
     def _many(self, node: low.Many, value: str) -> None:
         source = self.source
         items, count = source.fresh("l"), source.fresh("n")
-        source.line(f"{items} = {value}; {source.constant(_check_list, 'CHECK')}({items}); {count} = len({items})")
+        source.line(f"{items} = {value}; {count} = len({items})")
+        self._check_list(items)
         self.fixed("i", count)
         if isinstance(node.element, low.Fixed) and node.element.format in "bhiq":
             packed = source.fresh("t")
@@ -473,12 +595,16 @@ class _Writer:
     def _table(self, columns: tuple[low.Node, ...], owner: str) -> None:
         source = self.source
         names, items = [source.fresh("l") for _ in columns], [source.fresh("i") for _ in columns]
-        check = source.constant(_check_list, "CHECK")
         for name, column in zip(names, columns, strict=True):
-            source.line(f"{name} = {owner}.{column.name}; {check}({name})")
+            source.line(f"{name} = {owner}.{column.name}")
+            self._check_list(name)
         self.fixed("i", f"len({names[0]})")
         head = f"for {', '.join(items)} in zip({', '.join(names)}, strict=True):"
         self._loop(head, tuple((column, item, item) for column, item in zip(columns, items, strict=True)))
+
+    def _check_list(self, items: str) -> None:
+        check = self.source.constant(_check_list, "CHECK")
+        self.source.line(f"if type({items}) is not tuple: {check}({items})")
 
     def _loop(self, head: str, elements: tuple[tuple[low.Node, str, str], ...]) -> None:
         source = self.source
@@ -490,11 +616,18 @@ class _Writer:
         for element, value, owner in elements:
             inner.node(element, value, owner)
         inner.flush()
-        for piece, kind in inner.pieces:
-            source.line(f"{out} += {piece}" if kind == "list" else f"{out}.append({piece})")
+        if len(inner.pieces) == 1 and inner.pieces[0][1] != "list":
+            source.line(f"{out}.append({inner.pieces[0][0]})")
+        else:
+            source.line(f"{out} += {_display(inner.pieces)}")
         source.line(f"{size} += {inner.total()}")
         source.depth -= 1
         self.variable(out, size, "list")
+
+
+def _display(pieces: list[tuple[str, str]]) -> str:
+    """The pieces as a tuple display."""
+    return f"({', '.join(f'*{piece}' if kind == 'list' else piece for piece, kind in pieces)},)"
 
 
 def _format(node: low.Node) -> str:
@@ -529,12 +662,31 @@ _TEXTS: Final = _Texts()
 def decoder_source(cls: type[Command], *, view: bool = False) -> tuple[str, dict[str, Any]]:
     """Source and constants of `decode(b, v, o, e) -> cls`; with `view`, for a `b` that is a memoryview."""
     source = _Source()
-    reader = _Reader(source, "bytes(b[o:p])" if view else "b[o:p]")
-    values = reader.nodes(low.lower(cls.parts))
-    reader.flush()
-    reader.refuse(f"o + {reader.ahead} > e" if reader.ahead else "o > e")
+    reader = _Reader(source, "bytes(b[{}:{}])" if view else "b[{}:{}]", "o")
+    values = reader.nodes(low.lower(cls.parts), body=True)
+    reader.end()
     source.line(f"return {reader._make(cls, values)}")
     return source.text("def decode(b, v, o, e):"), source.constants
+
+
+def frame_decoder_source(cls: type[Command]) -> tuple[str, dict[str, Any]]:
+    """Source and constants of `decode(b) -> cls`, for one whole frame in bytes or a bytearray.
+
+    The header is read together with the first fields, and compared when all is read.
+    """
+    source = _Source()
+    reader = _Reader(source, "b[{}:{}]", "")
+    reader.run = [("i", "code"), ("i", "length")]
+    values = reader.nodes(low.lower(cls.parts), body=True)
+    reader.end()
+    reader.refuse(f"length != e - 8 or code != {cls.code}")
+    source.line(f"return {reader._make(cls, values)}")
+    head = ["    e = len(b)"]
+    if reader.views == 1:
+        source.lines = [line.replace("v[", "memoryview(b)[") for line in source.lines]
+    elif reader.views:
+        head.append("    v = memoryview(b)")
+    return source.text("\n".join(["def decode(b):", *head])), source.constants
 
 
 def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dict[str, Any]]:
@@ -543,23 +695,23 @@ def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dic
     body = _Writer(source)
     body.run = [("i", str(cls.code)), ("i", "size")]
     body.nodes(low.lower(cls.parts), "c")
+    if not body.sizes:
+        body.run[1] = ("i", str(body.constant_size))  # every frame of this command has the same size
     body.flush()
-    source.line(f"size = {body.total()}")
+    if body.sizes:
+        source.line(f"size = {body.total()}")
     if not body.bounded:
         source.line(f"if size > {_MAX_BODY}: raise ValueError")
-    exprs = [piece for piece, _ in body.pieces]
     kinds = {kind for _, kind in body.pieces}
-    if parts:
+    if not cls.__struct_fields__:
+        frame = source.constant(struct.pack(">ii", cls.code, 0), "FRAME")
+        source.line(f"return [{frame}]" if parts else f"return {frame}")
+    elif parts:
         source.line(f"return {_as_parts(body.pieces)}")
-    elif "list" in kinds:
-        spread = ", ".join(f"*{piece}" if kind == "list" else piece for piece, kind in body.pieces)
-        source.line(f'return b"".join(({spread}))')
-    elif len(exprs) == 1:
-        source.line(f"return {exprs[0]}")
-    elif "payload" in kinds or len(exprs) > 3:
-        source.line(f'return b"".join(({", ".join(exprs)}))')
+    elif len(body.pieces) > 2 or "list" in kinds:
+        source.line(f'return b"".join({_display(body.pieces)})')
     else:
-        source.line(f"return {' + '.join(exprs)}")
+        source.line(f"return {' + '.join(piece for piece, _ in body.pieces)}")
     return source.text("def encode(c):"), source.constants
 
 
@@ -590,6 +742,11 @@ def _compiled(cls: type[Command], name: str, source: tuple[str, dict[str, Any]])
 def make_decoder(cls: type[Command], *, view: bool = False) -> Callable[..., Any]:
     """`decode(buffer, view, start, end) -> cls` for a body between start and end."""
     return _compiled(cls, "decode", decoder_source(cls, view=view))
+
+
+def make_frame_decoder(cls: type[Command]) -> Callable[[Any], Any]:
+    """`decode(frame) -> cls` for a whole frame, header included, in bytes or a bytearray."""
+    return _compiled(cls, "decode", frame_decoder_source(cls))
 
 
 def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:

@@ -19,6 +19,7 @@ import msgspec
 
 from segstore.wire import lowering as low
 from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.elements import Elements
 from segstore.wire.errors import WireError
 from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.types import decode_mutf8
@@ -217,7 +218,7 @@ class _Walk:
 def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
-    return list(value) if isinstance(value, tuple) else value
+    return list(value) if isinstance(value, (tuple, Elements)) else value
 
 
 def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description:

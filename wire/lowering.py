@@ -8,7 +8,7 @@ know, so a new one cannot be left out by accident.
 
 from __future__ import annotations
 
-import enum  # noqa: TC003 — msgspec resolves annotations
+import enum
 from typing import Any
 
 import msgspec

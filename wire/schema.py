@@ -25,11 +25,12 @@ import construct
 import msgspec
 
 from segstore.wire import types
+from segstore.wire.elements import Elements
 from segstore.wire.errors import BadField, WireError
-from segstore.wire.types import BodyStream
+from segstore.wire.types import BodyStream, Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Self
 
 __all__ = [
@@ -56,7 +57,6 @@ __all__ = [
     "record",
 ]
 
-Buffer = bytes | bytearray | memoryview
 
 COMMANDS: dict[int, type[Command]] = {}
 """Type code → class, for every command; EVENT (0) is in it, though it is only ever nested."""
@@ -163,6 +163,7 @@ class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stu
         self.record = record
         self.parts = record.parts if parts is None else parts
         self.struct = _struct(self.parts)
+        self.wires = tuple(part.wire for part in self.parts)
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Record:
         return _value(self.record, self.parts, self.struct._parse(stream, context, path))
@@ -183,15 +184,18 @@ class Rows(construct.Construct):  # type: ignore[misc]
         self.smallest = sum(column.smallest for column in columns)
         named = (construct.Renamed(column.element, newname=f"#{index}") for index, column in enumerate(columns))
         row = construct.Sequence(*named)
+        row.wires = tuple(column.element for column in columns)
         self.counted = types.Counted(row, smallest=self.smallest)
 
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[tuple[Any, ...], ...]:
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Sequence[Any], ...]:
         rows = self.counted._parse(stream, context, path)
+        if isinstance(rows, Elements):
+            return tuple(rows.column(index) for index in range(len(self.columns)))
         return tuple(zip(*rows, strict=True)) if rows else tuple(() for _ in self.columns)
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         for index, column in enumerate(obj):
-            if not isinstance(column, (tuple, list)):
+            if not isinstance(column, (tuple, list, Elements)):
                 field = types.dotted(f"{path} -> #{index}")
                 raise BadField(f"a tuple is needed, not {type(column).__name__}", field=field, actual=column)
         if len({len(column) for column in obj}) != 1:
@@ -297,7 +301,7 @@ def _fields(obj: Record, parts: tuple[Part, ...]) -> dict[str, Any]:
 
 def parse(cls: type[C], body: Buffer) -> C:
     """Reads a body through the construct tree. Raises WireError with offsets counted from the frame's header."""
-    stream = BodyStream(bytes(body))
+    stream = BodyStream(body)
     try:
         return _value(cls, cls.parts, cls.schema.parse_stream(stream))
     except construct.StreamError as cause:
@@ -342,7 +346,7 @@ def _at(value: Any, path: str) -> Any:
     for name in path.split("."):
         name, _, index = name.partition("[")
         value = getattr(value, name, None)
-        if index and isinstance(value, (tuple, list)):
+        if index and isinstance(value, (tuple, list, Elements)):
             value = value[int(index.rstrip("]"))]
     return value
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import enum
 import io
+import struct
 import uuid
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import construct
 from construct import Int8sb, Int16ub, Int32sb, Int64sb
 
+from segstore.wire.elements import EAGER_ELEMENTS, Elements
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "Column",
     "Counted",
     "EnumCode",
+    "Extent",
     "Int8",
     "Int16u",
     "Int32",
@@ -48,12 +52,16 @@ __all__ = [
     "decode_mutf8",
     "dotted",
     "encode_mutf8",
+    "extent_of",
     "truncated",
 ]
 
 MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 """The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
+Buffer = bytes | bytearray | memoryview
+
 MAX_STRING_BYTES: Final = 0xFFFF
+_two_int32: Final = struct.Struct(">ii").unpack_from
 MAX_UUID: Final = (1 << 128) - 1
 
 Int8: Final = Int8sb
@@ -126,23 +134,44 @@ def encode_mutf8(text: str) -> bytes:
 # --- parsing with facts -----------------------------------------------------------------------------------------
 
 
-class BodyStream(io.BytesIO):
-    """The body of one frame; remembers where the last read began and how much it wanted."""
+class BodyStream:
+    """The body of one frame, as a stream for construct that copies no payload.
 
-    def __init__(self, body: bytes = b"") -> None:
-        super().__init__(body)
-        self.size = len(body)
+    Remembers where the last read began and how much it wanted, for the error if it was too much.
+    """
+
+    __slots__ = ("_at", "last_start", "last_wanted", "size", "view")
+
+    def __init__(self, body: Buffer) -> None:
+        self.view = memoryview(body).toreadonly()
+        self.size = self.view.nbytes
         self.last_start = 0
         self.last_wanted = 0
+        self._at = 0
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        self.last_start = self.tell()
-        self.last_wanted = -1 if size is None else size
-        return super().read(size)
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_SET:
+            raise ValueError("a body is only ever sought from its start")
+        self._at = offset
+        return offset
+
+    def read(self, size: int = -1) -> bytes:
+        """A copy of the next bytes, fewer at the end."""
+        return bytes(self.take(size))
+
+    def take(self, size: int = -1) -> memoryview:
+        """A view of the next bytes, fewer at the end; all that are left for -1."""
+        self.last_start, self.last_wanted = self._at, size
+        data = self.view[self._at :] if size < 0 else self.view[self._at : self._at + size]
+        self._at += data.nbytes
+        return data
 
     @property
     def left(self) -> int:
-        return self.size - self.tell()
+        return self.size - self._at
 
 
 def dotted(path: str) -> str:
@@ -164,7 +193,7 @@ def _first_of_joined(name: str) -> str:
     return joined.partition("+")[0] + bracket + index
 
 
-def _take(stream: BodyStream, wanted: int, path: str, offset: int | None = None) -> bytes:
+def _take(stream: BodyStream, wanted: int, path: str, offset: int | None = None) -> memoryview:
     if wanted > stream.left:
         raise Truncated(
             f"{wanted} bytes are announced but {stream.left} are left",
@@ -173,7 +202,7 @@ def _take(stream: BodyStream, wanted: int, path: str, offset: int | None = None)
             limit=stream.left,
             actual=wanted,
         )
-    return stream.read(wanted)
+    return stream.take(wanted)
 
 
 def _length(stream: BodyStream, context: Any, path: str) -> int:
@@ -209,7 +238,7 @@ class _JavaUTF(construct.Construct):  # type: ignore[misc]  # construct has no s
     def _parse(self, stream: BodyStream, context: Any, path: str) -> str:
         length = Int16u._parse(stream, context, path)
         start = stream.tell()
-        data = _take(stream, length, path, start - 2)
+        data = bytes(_take(stream, length, path, start - 2))
         try:
             return decode_mutf8(data)
         except ValueError as cause:
@@ -236,7 +265,7 @@ class _Uuid(construct.Construct):  # type: ignore[misc]
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> uuid.UUID:
         # Two reads, as the reference does: what is missing is said of the half that lacks it.
-        return uuid.UUID(bytes=_take(stream, 8, path) + _take(stream, 8, path))
+        return uuid.UUID(bytes=bytes(_take(stream, 8, path)) + bytes(_take(stream, 8, path)))
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, uuid.UUID):
@@ -249,7 +278,7 @@ class _Bool(construct.Construct):  # type: ignore[misc]
     """One byte; any non-zero one is true, true is written as 1."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> bool:
-        return _take(stream, 1, path) != b"\0"
+        return bytes(_take(stream, 1, path)) != b"\0"
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         stream.write(b"\1" if obj else b"\0")
@@ -278,7 +307,7 @@ class Blob(construct.Construct):  # type: ignore[misc]
         self.optional = optional
         self.written = written
 
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> bytes:
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
         if self.optional and stream.left < 4:
             return b""
         length = _length(stream, context, path)
@@ -297,8 +326,8 @@ class Blob(construct.Construct):  # type: ignore[misc]
 class Rest(construct.Construct):  # type: ignore[misc]
     """All that is left of the body. Value: a buffer."""
 
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> bytes:
-        return stream.read()
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
+        return stream.take()
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         stream.write(check_buffer(obj, path))
@@ -309,7 +338,7 @@ class Zeros(construct.Construct):  # type: ignore[misc]
     """As many zero bytes as its value says; read, the number of bytes left, whatever they hold."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> int:
-        return len(stream.read())
+        return stream.take().nbytes
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, int) or obj < 0:
@@ -412,10 +441,50 @@ class SizedData(construct.Construct):  # type: ignore[misc]
         return obj
 
 
+Extent = Callable[[memoryview, int], int]
+"""Where the field that starts at a position ends. Raises ValueError or IndexError for what `_parse` may refuse."""
+
+
+def extent_of(wire: Any) -> Extent:
+    """A quick way past a field, for long lists of which only the first bad element is to be explained."""
+    if wire in FIXED_FORMATS:
+        size = struct.calcsize(">" + FIXED_FORMATS[wire])
+        return lambda body, at: at + size
+    if wire is JavaUTF:
+        return _text_extent
+    if isinstance(wire, SizedData):
+        trailer = 0 if wire.trailer is None else wire.trailer.sizeof()
+        return lambda body, at: _sized_extent(body, at, trailer)
+    inner = [extent_of(each) for each in wire.wires]
+
+    def all_of_them(body: memoryview, at: int) -> int:
+        for extent in inner:
+            at = extent(body, at)
+        return at
+
+    return all_of_them
+
+
+def _text_extent(body: memoryview, at: int) -> int:
+    end = at + 2 + (body[at] << 8 | body[at + 1])
+    decode_mutf8(bytes(body[at + 2 : end]))
+    return end
+
+
+def _sized_extent(body: memoryview, at: int, trailer: int) -> int:
+    total, length = _two_int32(body, at)
+    if not length:
+        return at + 8
+    if length < 0 or total > len(body) - at:
+        raise ValueError
+    return at + 8 + int(length) + trailer
+
+
 class Counted(construct.Construct):  # type: ignore[misc]
-    """int32 count, then as many elements. Value: a tuple.
+    """int32 count, then as many elements. Value: a tuple, or `Elements` for a long list.
 
     A count is refused before anything is allocated when not even the smallest elements would fit what is left.
+    element: has `wires`, or is a fixed field or a text.
     negative_is_empty: a negative count is read as none (table entries, attribute updates), else refused.
     """
 
@@ -425,7 +494,7 @@ class Counted(construct.Construct):  # type: ignore[misc]
         self.smallest = smallest
         self.negative_is_empty = negative_is_empty
 
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Any, ...]:
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Sequence[Any]:
         count = _length(stream, context, path)
         if count < 0 and self.negative_is_empty:
             return ()
@@ -438,10 +507,39 @@ class Counted(construct.Construct):  # type: ignore[misc]
                 limit=stream.left // self.smallest,
                 actual=count,
             )
+        if count > EAGER_ELEMENTS:
+            return self._long(stream, context, path, count)
         return tuple(self.element._parse(stream, context, f"{path}[{index}]") for index in range(count))
 
+    def _long(self, stream: BodyStream, context: Any, path: str, count: int) -> Elements[Any]:
+        body, start = stream.view, stream.tell()
+        self._pass_over(body, stream, context, path, count)
+
+        def walk() -> Iterator[tuple[Any, int]]:
+            again = BodyStream(body)
+            again.seek(start)
+            for index in range(count):
+                yield self.element._parse(again, context, f"{path}[{index}]"), again.tell()
+
+        return Elements(walk, count, stream.tell())
+
+    def _pass_over(self, body: memoryview, stream: BodyStream, context: Any, path: str, count: int) -> None:
+        """Moves the stream behind the list; what the quick way does not take is parsed, to raise what is wrong."""
+        extent, at = extent_of(self.element), stream.tell()
+        for index in range(count):
+            try:
+                end = extent(body, at)
+                if end > len(body):
+                    raise ValueError
+            except (ValueError, IndexError, struct.error):
+                stream.seek(at)
+                self.element._parse(stream, context, f"{path}[{index}]")
+                end = stream.tell()
+            at = end
+        stream.seek(at)
+
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        if not isinstance(obj, (tuple, list)):
+        if not isinstance(obj, (tuple, list, Elements)):
             raise BadField(f"a tuple is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
         stream.write(len(obj).to_bytes(4, "big"))
         for index, element in enumerate(obj):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from segstore.wire import types
@@ -43,4 +44,4 @@ class ChunkInfo(Record, frozen=True, gc=False):
 @command(-6, "STORAGE_CHUNKS_LISTED", reply=True)
 class StorageChunksListed(Command, frozen=True, gc=False):
     request_id: Int64
-    chunks: Annotated[tuple[ChunkInfo, ...], types.Counted(Nested(ChunkInfo), smallest=27)]
+    chunks: Annotated[Sequence[ChunkInfo], types.Counted(Nested(ChunkInfo), smallest=27)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from segstore.wire import types
@@ -211,7 +212,7 @@ class ConditionalAttributeUpdate(Record, frozen=True, gc=False):
 
 
 AttributeUpdates = Annotated[
-    tuple[ConditionalAttributeUpdate, ...],
+    Sequence[ConditionalAttributeUpdate],
     types.Tail(
         types.Counted(Nested(ConditionalAttributeUpdate), smallest=33, negative_is_empty=True), (), partial="refused"
     ),
@@ -241,7 +242,7 @@ class SegmentsMerged(Command, frozen=True, gc=False):
 class MergeSegmentsBatch(Command, frozen=True, gc=False):
     request_id: Int64
     target_segment_id: Text
-    source_segment_ids: Annotated[tuple[str, ...], types.Counted(types.JavaUTF, smallest=2)]
+    source_segment_ids: Annotated[Sequence[str], types.Counted(types.JavaUTF, smallest=2)]
     delegation_token: Token
 
 
@@ -251,5 +252,5 @@ class SegmentsBatchMerged(Command, frozen=True, gc=False):
 
     request_id: Int64
     target: Text
-    sources: Annotated[tuple[str, ...], types.Column(types.JavaUTF, smallest=2)]
-    new_target_write_offset: Annotated[tuple[int, ...], types.Column(types.Int64, smallest=8)]
+    sources: Annotated[Sequence[str], types.Column(types.JavaUTF, smallest=2)]
+    new_target_write_offset: Annotated[Sequence[int], types.Column(types.Int64, smallest=8)]

@@ -5,6 +5,7 @@ Versions: NO_VERSION is unconditional, NOT_EXISTS asks that the key is not there
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from segstore.wire import types
@@ -79,12 +80,12 @@ class TableEntry(Record, frozen=True, gc=False):
 @record
 class TableEntries(Record, frozen=True, gc=False):
     entries: Annotated[
-        tuple[TableEntry, ...], types.Counted(Nested(TableEntry), smallest=16, negative_is_empty=True)
+        Sequence[TableEntry], types.Counted(Nested(TableEntry), smallest=16, negative_is_empty=True)
     ]
 
 
 Entries = Annotated[TableEntries, Nested(TableEntries)]
-Keys = Annotated[tuple[TableKey, ...], types.Counted(Nested(TableKey), smallest=8)]
+Keys = Annotated[Sequence[TableKey], types.Counted(Nested(TableKey), smallest=8)]
 OptionalData = Annotated[Buffer, types.Blob(optional=True)]
 
 
@@ -185,7 +186,7 @@ class UpdateTableEntries(Command, frozen=True, gc=False):
 @command(75, "TABLE_ENTRIES_UPDATED", reply=True)
 class TableEntriesUpdated(Command, frozen=True, gc=False):
     request_id: Int64
-    updated_versions: Annotated[tuple[int, ...], types.Counted(types.Int64, smallest=8)]
+    updated_versions: Annotated[Sequence[int], types.Counted(types.Int64, smallest=8)]
 
 
 @command(76, "REMOVE_TABLE_KEYS", request=True)

@@ -1,0 +1,88 @@
+"""Long lists of a frame, read one element at a time.
+
+A frame may hold a million table keys of a few bytes each; as Python objects they would take many times the frame's own
+memory. Lists above `EAGER_ELEMENTS` are therefore checked to their end when the frame is decoded, and kept as bytes:
+`Elements` makes each element when it is asked for, and again when it is asked for again.
+
+Invariant: an `Elements` that exists has been read to its end once, so iterating over it raises nothing. Like payloads,
+it views the buffer that it was decoded from and lives as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar, overload
+
+__all__ = ["EAGER_ELEMENTS", "Elements"]
+
+EAGER_ELEMENTS = 4096
+"""Lists up to this length are decoded at once, into tuples."""
+
+T = TypeVar("T")
+
+
+class Elements(Sequence[T]):
+    """A read-only sequence that decodes as it is iterated over. Equal to any sequence of the same elements.
+
+    Access by index walks from the start.
+    """
+
+    __slots__ = ("_count", "_walk", "end")
+
+    def __init__(self, walk: Callable[[], Iterable[tuple[T, int]]], count: int, end: int) -> None:
+        """`walk()` yields each element with the position behind it; `end` is the position behind the last."""
+        self._walk = walk
+        self._count = count
+        self.end = end
+
+    @classmethod
+    def checked(cls, walk: Callable[[], Iterable[tuple[T, int]]], count: int, start: int) -> Elements[T]:
+        """Walks once to the end; raises what `walk` raises."""
+        end = start
+        for _, position in walk():
+            end = position
+        return cls(walk, count, end)
+
+    def column(self, index: int) -> Elements[Any]:
+        """Of elements that are rows: one value of each."""
+
+        def walk() -> Iterator[tuple[Any, int]]:
+            for row, end in self._walk():
+                yield row[index], end  # type: ignore[index]  # the caller says that they are rows
+
+        return Elements(walk, self._count, self.end)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        for element, _ in self._walk():
+            yield element
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._count)
+            if step < 0:
+                return tuple(self)[index]
+            return tuple(islice(self, start, max(start, stop), step))
+        if not -self._count <= index < self._count:
+            raise IndexError(f"element {index} of {self._count}")
+        return next(islice(self, index % self._count, None))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Elements, tuple, list)):
+            return NotImplemented
+        return self._count == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<{self._count} elements>"
