@@ -55,14 +55,16 @@ def markdown(report: Report) -> str:
         (f.name, f"{f.value:.2f}", f"{'≤' if f.at_most else '≥'} {f.goal:g}", "yes" if f.met else "**no**")
         for f in report.figures
     ]
-    tables = [(("figure", "ratio", "goal", "met"), figures)] if figures else []
-    for heading, rows in [*tables, *report.tables]:
-        lines.append("| " + " | ".join(heading) + " |")
+    tables: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = list(report.tables)
+    if figures:
+        tables.insert(0, (("figure", "ratio", "goal", "met"), figures))
+    for heading, rows in tables:
+        lines.append(f"| {' | '.join(heading)} |")
         lines.append("|---" + "|---:" * (len(heading) - 1) + "|")
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
         lines.append("")
     lines += [f"- {note}" for note in report.notes]
-    return "\n".join([*lines, ""] if report.notes else lines)
+    return "\n".join([*lines, ""]) if report.notes else "\n".join(lines)
 
 
 def _with_results(page: str, facts: dict[str, object], reports: Sequence[Report]) -> str:

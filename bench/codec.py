@@ -5,12 +5,12 @@ Commands of up to 1 KB, whole frames through the public functions. Every figure 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bench.baselines import handwritten
 from bench.baselines.msgpack import Msgpack
-from bench.harness import Effort, Figure, Report, Times, geometric_mean, measure
+from bench.harness import Effort, Figure, Report, Table, Times, geometric_mean, measure
 from bench.samples import COLD, WARM, samples
 from segstore.wire import codec as wire
 
@@ -77,11 +77,11 @@ def _per_item(times: Times, items: int) -> Times:
     return Times({name: [each / items for each in seconds] for name, seconds in times.seconds.items()})
 
 
-def _table(decode: dict[str, Times], encode: dict[str, Times]) -> tuple[list[str], list[list[str]]]:
+def _table(decode: dict[str, Times], encode: dict[str, Times]) -> Table:
     heading = ["command"]
     for verb in ("decode", "encode"):
         heading += [f"{verb} ns", "of by hand", "construct", "msgpack"]
-    rows = []
+    rows: list[Sequence[str]] = []
     for name in decode:
         row = [name]
         for times in (decode[name], encode[name]):

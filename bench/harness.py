@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["FULL", "QUICK", "Effort", "Figure", "Report", "Times", "geometric_mean", "machine", "measure"]
+__all__ = ["FULL", "QUICK", "Effort", "Figure", "Report", "Table", "Times", "geometric_mean", "machine", "measure"]
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,17 @@ class Figure:
         return self.value <= self.goal if self.at_most else self.value >= self.goal
 
 
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Heading and rows."""
+
+
 @dataclass
 class Report:
-    """What one benchmark found: its figures, and tables of (heading, rows) for people."""
+    """What one benchmark found: its figures, and tables for people."""
 
     title: str
     figures: list[Figure] = field(default_factory=list)
-    tables: list[tuple[Sequence[str], list[Sequence[str]]]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ __all__ = ["COLD", "WARM", "Samples", "samples"]
 
 WARM: Final = (64, 16)
 """(frames of each command, different names)"""
-COLD: Final = (4096, 4096)
+COLD: Final = (6000, 6000)
 
 Samples = dict[str, list[Command]]
 

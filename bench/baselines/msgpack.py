@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -46,12 +46,15 @@ class Msgpack:
         return self._twins[cls]
 
     def _type(self, hint: Any) -> Any:
+        if get_origin(hint) is Annotated:
+            hint = get_args(hint)[0]
         if hint == Buffer:
             return bytes
         if isinstance(hint, type) and issubclass(hint, Record):
             return self._twin(hint)
-        if get_origin(hint) is tuple:
-            return tuple[self._type(get_args(hint)[0]), ...]
+        if get_origin(hint) in (tuple, Sequence):
+            element = self._type(get_args(hint)[0])
+            return tuple[element, ...]
         if get_origin(hint) is Union:
             raise TypeError(f"{hint} has no twin")
         return hint
