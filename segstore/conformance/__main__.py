@@ -50,11 +50,11 @@ def run(folder: Path, choice: Choice) -> bool:
 def _run_file(path: Path, report: Report, choice: Choice) -> None:
     dialogues: list[Line] = []
     for line in read_lines(path):
-        if line.kind is Kind.CONVERSATION:
+        if line.kind is Kind.CONVERSATION and not choice.only_vectors:
             dialogues.append(line)
         elif not choice.only_conversations:
             report.add(vectors.check(line))
-    if dialogues and not choice.only_vectors:
+    if dialogues:
         asyncio.run(run_conversations(path, dialogues, report, choice))
 
 
@@ -63,7 +63,7 @@ def _run_file(path: Path, report: Report, choice: Choice) -> None:
 @click.option("--only", metavar="REGEX", default="", help="Dialogues whose name it is found in.")
 @click.option("--families", metavar="A,B,…", default="", help="Dialogues whose name begins with one of these words.")
 @click.option("--racy", is_flag=True, help="Also dialogues that vary in the reference itself.")
-@click.option("--only-vectors", is_flag=True, help="No conversations, so no server.")
+@click.option("--only-vectors", is_flag=True, help="The codec alone: no server is started.")
 @click.option("--only-conversations", is_flag=True, help="No vectors.")
 @click.option("--at", "data", metavar="HOST:PORT", help="A server that runs already, instead of fresh ones.")
 @click.option("--admin-at", "admin", metavar="HOST:PORT", help="Its admin port.")

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from segstore.conformance import vectors
 from segstore.conformance.dialogues import Dialogue, hold
 from segstore.conformance.recorded import Line, Unreadable
 from segstore.conformance.report import Report, Verdict
@@ -57,8 +58,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_conversations(path: Path, records: Sequence[Line], report: Report, choice: Choice) -> None:
-    """Holds the dialogues of one file and adds their verdicts to the report. Raises Unreadable."""
-    by_setup: dict[str, list[Dialogue]] = {}
+    """Holds the dialogues of one file and adds their verdicts to the report. Raises Unreadable.
+
+    The fields that a recording gives beside its bytes are held against the codec too.
+    """
+    by_setup: dict[str, list[tuple[Dialogue, Line]]] = {}
     for record in records:
         try:
             dialogue = Dialogue.from_record(record.what)
@@ -72,20 +76,19 @@ async def run_conversations(path: Path, records: Sequence[Line], report: Report,
         if dialogue.racy and not choice.racy:
             report.left_out += 1
             continue
-        by_setup.setdefault(dialogue.setup, []).append(dialogue)
-    verdicts: dict[str, Verdict] = {}
-    for setup, dialogues in by_setup.items():
+        by_setup.setdefault(dialogue.setup, []).append((dialogue, record))
+    for setup, chosen in by_setup.items():
+        dialogues = [dialogue for dialogue, _ in chosen]
+        verdicts = [Verdict(dialogue.name, ("not held: the server failed",)) for dialogue in dialogues]
         try:
             async with _server(setup, choice) as stores:
-                for verdict in await _hold_all(dialogues, stores, 1 if setup in IN_ORDER else AT_ONCE):
-                    verdicts[verdict.case] = verdict
+                verdicts = await _hold_all(dialogues, stores, 1 if setup in IN_ORDER else AT_ONCE)
         except ServerFailed as error:
             # Whatever its dialogues gave, a server that fails is a disagreement.
             report.failure = f"server {setup}: {error}"
-            for dialogue in dialogues:
-                verdicts.setdefault(dialogue.name, Verdict(dialogue.name, ("not held: the server failed",)))
-    for verdict in verdicts.values():
-        report.add(verdict)
+        for verdict, (_, record) in zip(verdicts, chosen, strict=True):
+            codec = vectors.check(record)
+            report.add(msgspec.structs.replace(verdict, differences=verdict.differences + codec.differences))
 
 
 @asynccontextmanager

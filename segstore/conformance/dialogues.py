@@ -23,7 +23,7 @@ from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
 from segstore.conformance.report import Verdict, field_differences
 from segstore.conformance.servers import ADMIN, Address
 from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.describe import describe, lines
+from segstore.wire.describe import describe, lines, summary
 from segstore.wire.errors import WireError
 from segstore.wire.reading import pieces
 
@@ -148,15 +148,16 @@ class _Peer(asyncio.Protocol):
         self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 — what create_connection makes
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        for piece in pieces(self.buffer):
+        buffer, self.buffer = self.buffer + data, b""
+        for piece in pieces(buffer):
             if piece.whole:
                 self.inbox.frames.append(Reply(self.name, piece.data))
-        self.buffer = _unfinished(self.buffer)
+            else:
+                self.buffer = piece.data
         self.inbox.changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -170,19 +171,14 @@ class _Peer(asyncio.Protocol):
         if self.open and self.transport is not None:
             self.transport.write(data)
 
-    async def close(self) -> None:
+    async def close(self, *, at_once: bool = False) -> None:
         self.open = False
         if self.transport is not None:
-            self.transport.abort() if self.transport.is_closing() else self.transport.close()
+            if at_once:
+                self.transport.abort()
+            else:
+                self.transport.close()
         await asyncio.wait_for(self.lost.wait(), REPLY_TIMEOUT_S)
-
-
-def _unfinished(buffer: bytes) -> bytes:
-    """What is behind the last whole frame."""
-    last = None
-    for last in pieces(buffer):
-        pass
-    return b"" if last is None or last.whole else last.data
 
 
 async def hold(dialogue: Dialogue, address: Address) -> Verdict:
@@ -225,7 +221,10 @@ async def hold(dialogue: Dialogue, address: Address) -> Verdict:
                 else:
                     differences.append("\n".join([step.said, *(_indented(each) for each in found)]))
     finally:
-        await asyncio.gather(*(peer.close() for peer in every), return_exceptions=True)
+        await asyncio.gather(*(peer.close(at_once=True) for peer in every))
+    differences += [
+        f"{peer.name}: at the end {peer.buffer[:32].hex()}… makes no frame" for peer in every if peer.buffer
+    ]
     return Verdict(dialogue.name, tuple(differences), tuple(deviations))
 
 
@@ -255,16 +254,10 @@ def _compare(expected: list[Reply], found: list[Reply]) -> Iterator[str]:
 
 
 def _said(frame: bytes) -> str:
-    return next(iter(_summaries(frame)))
-
-
-def _summaries(frame: bytes) -> Iterator[str]:
-    from segstore.wire.describe import summary
-
     try:
-        yield summary(decode(frame, unknown="keep"))
+        return summary(decode(frame, unknown="keep"))
     except WireError as error:
-        yield f"{frame[:64].hex()} ({error})"
+        return f"{frame[:64].hex()} ({error})"
 
 
 def _frame_difference(expected: bytes, found: bytes) -> str:

@@ -35,32 +35,38 @@ _TRANSIENT: Final = b"#transient."
 
 
 def _with(**fields: Any) -> Callable[[Any], Command]:
-    return lambda command: msgspec.structs.replace(command, **fields)
+    def change(command: Any) -> Command:
+        changed: Command = msgspec.structs.replace(command, **fields)
+        return changed
+
+    return change
+
+
+def _unchanged(command: Command) -> Command:
+    return command
 
 
 def _attribute(command: Any) -> Command:
-    return _with(value=0)(command) if command.value in _CLOCK_MS else command  # type: ignore[no-any-return]
+    return (_with(value=0) if command.value in _CLOCK_MS else _unchanged)(command)
 
 
 def _index_read(command: Any) -> Command:
-    if not command.segment.endswith("#index"):
-        return command  # type: ignore[no-any-return]
     data = bytearray(command.data)
     for entry in range(0, len(data) - _INDEX_ENTRY_BYTES + 1, _INDEX_ENTRY_BYTES):
         data[entry + 16 : entry + 24] = bytes(8)
-    return _with(data=bytes(data))(command)
+    return (_with(data=bytes(data)) if command.segment.endswith("#index") else _unchanged)(command)
 
 
 def _delta(command: Any) -> Command:
-    entries = sorted(
-        command.entries.entries,
-        key=lambda entry: (bytes(entry.key.data), entry.key.key_version, bytes(entry.value.data)),
-    )
-    return _with(entries=msgspec.structs.replace(command.entries, entries=tuple(entries)))(command)
+    def content(entry: Any) -> tuple[bytes, int, bytes]:
+        return bytes(entry.key.data), entry.key.key_version, bytes(entry.value.data)
+
+    entries = tuple(sorted(command.entries.entries, key=content))
+    return _with(entries=msgspec.structs.replace(command.entries, entries=entries))(command)
 
 
 def _trace(command: Any) -> Command:
-    return _with(server_stack_trace=_TRACE)(command) if command.server_stack_trace else command  # type: ignore[no-any-return]
+    return (_with(server_stack_trace=_TRACE) if command.server_stack_trace else _unchanged)(command)
 
 
 _MASKS: Final[dict[int, Callable[[Any], Command]]] = {

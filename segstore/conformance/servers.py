@@ -93,7 +93,7 @@ async def fresh_server(setup: str) -> AsyncIterator[Stores]:
 
 
 async def _announced(process: asyncio.subprocess.Process, log: IO[bytes]) -> Stores:
-    assert process.stdout is not None  # noqa: S101 — asked for above
+    assert process.stdout is not None
     try:
         line = await asyncio.wait_for(process.stdout.readline(), _START_S)
         where: dict[str, Any] = json.loads(line)

@@ -362,6 +362,35 @@ def _container(what: dict[str, Any]) -> Found:
             yield f"of {count} containers: expected {expected}, found {found}"
 
 
+def _conversation(what: dict[str, Any]) -> Found:
+    """The commands that a recording names beside the bytes of its frames, where it names them whole."""
+    for number, step in enumerate(what["steps"]):
+        for reply in (each for each in step.get("replies", ()) if "fields" in each):
+            frame = bytes.fromhex(reply["hex"])
+            for codec in CODECS:
+                found = decode(frame, codec=codec)
+                expected = {"type": reply["type"], "fields": snake(reply["fields"])}
+                differences = field_differences(expected, {"type": found.type_name, "fields": found.to_dict()})
+                yield from (f"step {number}, decode ({codec}): {each}" for each in differences)
+        named = step.get("sends") or [step.get("send", {})]
+        if step["op"] == "send" and all("raw" in each or _is_whole(each.get("fields")) for each in named):
+            sent = bytes.fromhex(step["send_hex"])
+            for codec in CODECS:
+                written = b"".join(_sent(each, codec) for each in named)
+                if written != sent:
+                    yield f"step {number}, encode ({codec}): {byte_difference(sent, written)}"
+
+
+def _is_whole(fields: Any) -> bool:
+    return isinstance(fields, dict) and not any(key.endswith(("_len", "_sha256")) for key in fields)
+
+
+def _sent(what: dict[str, Any], codec: Codec) -> bytes:
+    if "raw" in what:
+        return bytes.fromhex(what["raw"])
+    return encode(command_named(what["type"]).from_dict(snake(what["fields"])), codec=codec)
+
+
 _CHECKS: Final[dict[Kind, Callable[[dict[str, Any]], Found]]] = {
     Kind.COMMAND: _command,
     Kind.FRAME: _frame,
@@ -372,4 +401,5 @@ _CHECKS: Final[dict[Kind, Callable[[dict[str, Any]], Found]]] = {
     Kind.APPEND_STREAM: blocks.stream,
     Kind.APPEND_DECODE: blocks.decoding,
     Kind.CONTAINER: _container,
+    Kind.CONVERSATION: _conversation,
 }
