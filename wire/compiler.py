@@ -43,7 +43,7 @@ REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError
 
 _MAX_BODY: Final = MAX_FRAME_BYTES - 8
 _MEMO_ENTRIES: Final = 4096
-_MEMO_CHARACTERS: Final = 256
+_MEMO_CHARACTERS: Final = 512
 
 
 # --- what generated code calls ----------------------------------------------------------------------------------
@@ -71,10 +71,11 @@ class _Uuids(dict[bytes, uuid.UUID]):
 
 
 class _Texts(dict[str, bytes]):
-    """Text → modified UTF-8, remembering the names that were sent last."""
+    """Text → its length and its modified UTF-8, remembering the names that were sent last."""
 
     def __missing__(self, text: str) -> bytes:
         data = text.encode() if text.isascii() and "\0" not in text else encode_mutf8(text)
+        data = len(data).to_bytes(2, "big") + data
         if len(text) <= _MEMO_CHARACTERS:
             if len(self) >= _MEMO_ENTRIES:
                 self.clear()
@@ -525,10 +526,9 @@ class _Writer:
             case low.Constant(value=number):
                 self.fixed("i", str(number))
             case low.Text():
-                text, size = source.fresh("s"), source.fresh("n")
-                source.line(f"{text} = {source.constant(_TEXTS, 'TEXTS')}[{value}]; {size} = len({text})")
-                self.fixed("H", size)
-                self.variable(text, size, "bytes")
+                text = source.fresh("s")
+                source.line(f"{text} = {source.constant(_TEXTS, 'TEXTS')}[{value}]")
+                self.variable(text, f"len({text})", "bytes")
             case low.Data(written=False):
                 self.fixed("i", "0")
             case low.Data():
