@@ -82,9 +82,9 @@ def _table(decode: dict[str, Times], encode: dict[str, Times]) -> Table:
     for verb in ("decode", "encode"):
         heading += [f"{verb} ns", "of by hand", "construct", "msgpack"]
     rows: list[Sequence[str]] = []
-    for name in decode:
+    for name, both in zip(decode, zip(decode.values(), encode.values(), strict=True), strict=True):
         row = [name]
-        for times in (decode[name], encode[name]):
+        for times in both:
             row.append(f"{times.median(CODEC) * 1e9:.0f}")
             row += [f"{times.ratio(each, HAND):.2f}" for each in (CODEC, CONSTRUCT, MSGPACK)]
         rows.append(row)

@@ -24,12 +24,15 @@ __all__ = ["FULL", "QUICK", "Effort", "Figure", "Report", "Table", "Times", "geo
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure. rounds: measurements of each contender; slice_s: the time that one of them takes at least."""
+    """How long to measure.
+
+    rounds: measurements of each contender. slice_s: the time that one of them takes. scale: the share of their work
+    that benchmarks do which move a fixed amount of data.
+    """
 
     rounds: int
     slice_s: float
     scale: float
-    """Share of the work of benchmarks that move a fixed amount of data."""
 
 
 FULL: Final = Effort(rounds=11, slice_s=0.02, scale=1.0)
@@ -85,7 +88,7 @@ class Report:
                 {"name": f.name, "value": f.value, "goal": f.goal, "at_most": f.at_most, "unit": f.unit, "met": f.met}
                 for f in self.figures
             ],
-            "tables": [{"heading": list(heading), "rows": [list(row) for row in rows]} for heading, rows in self.tables],
+            "tables": [{"heading": list(heading), "rows": list(map(list, rows))} for heading, rows in self.tables],
             "notes": self.notes,
         }
 
@@ -100,7 +103,7 @@ def measure(
     *,
     clock: Callable[[], float] = time.process_time,
 ) -> Times:
-    """Times the contenders in turns. Each is called as often as fills `effort.slice_s`, after one such slice unmeasured."""
+    """Times the contenders in turns, each called as often as fills a slice; a slice before that is not measured."""
     calls = {name: _calibrate(run, effort.slice_s, clock) for name, run in contenders.items()}
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
+from types import GenericAlias
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -53,8 +54,7 @@ class Msgpack:
         if isinstance(hint, type) and issubclass(hint, Record):
             return self._twin(hint)
         if get_origin(hint) in (tuple, Sequence):
-            element = self._type(get_args(hint)[0])
-            return tuple[element, ...]
+            return GenericAlias(tuple, (self._type(get_args(hint)[0]), ...))
         if get_origin(hint) is Union:
             raise TypeError(f"{hint} has no twin")
         return hint
