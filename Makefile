@@ -47,7 +47,7 @@ bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
 	$(PY) -m bench $(ARGS)
 
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
-	$(PY) -m segstore.conformance $(VECTORS)
+	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)
 
 fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz $(ARGS)

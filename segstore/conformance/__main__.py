@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import time
@@ -21,10 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def default_folders() -> list[Path]:
-    """fixtures/ of the checkout and, where present, the recordings beside it."""
+    """fixtures/ of the checkout and, where present, the recordings beside it; as seen from the working directory."""
     beside = ROOT.parent / "shared"
     folders = [ROOT / "fixtures", beside / "vectors", beside / "conversations"]
-    return [folder for folder in folders if folder.is_dir()]
+    return [Path(os.path.relpath(folder)) for folder in folders if folder.is_dir()]
 
 
 def run(folder: Path, choice: Choice) -> bool:
@@ -35,8 +36,7 @@ def run(folder: Path, choice: Choice) -> bool:
         return False
     ok = True
     for path in files:
-        name = str(path.relative_to(folder)) if path != folder else path.name
-        report = Report(name if len(name) > len(path.name) else f"{folder.name}/{name}")
+        report = Report(str(path))
         try:
             _run_file(path, report, choice)
         except Unreadable as error:
