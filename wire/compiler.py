@@ -32,9 +32,11 @@ __all__ = [
     "decoder_source",
     "encoder_source",
     "frame_decoder_source",
+    "frames_source",
     "make_decoder",
     "make_encoder",
     "make_frame_decoder",
+    "make_frames",
     "make_parts_encoder",
 ]
 
@@ -154,6 +156,7 @@ class _Reader:
         self.base = base
         self.ahead = 0
         self.run: list[tuple[str, str]] = []
+        self.after_flush: list[str] = []  # lines that follow the first read
         self.ended = False  # what was emitted has compared the position with the end
         self.views = 0  # slices of `v`; many, where a loop takes them
 
@@ -176,6 +179,9 @@ class _Reader:
         if self.run:
             self.ahead += self._read(self.run, self.at())
             self.run = []
+            for text in self.after_flush:
+                self.source.line(text)
+            self.after_flush = []
 
     def _read(self, run: list[tuple[str, str]], at: str) -> int:
         read, size = self.source.struct((code for code, _ in run), "read")
@@ -689,6 +695,58 @@ def frame_decoder_source(cls: type[Command]) -> tuple[str, dict[str, Any]]:
     return source.text("\n".join(["def decode(b):", *head])), source.constants
 
 
+def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tuple[str, dict[str, Any]]:
+    """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out) -> position`: frames one after another.
+
+    It appends to `out` the command of every whole frame between `f` and `end` and returns where it stopped: at a frame
+    that is not all there, or whose body is longer than `limit` or negative. The commands that come often are decoded in
+    place, header and first fields in one read, as long as they are as today's peers send them; all others through
+    `decoders`. What these refuse goes to `slow(b, v, code, start, end)`, which knows why.
+    """
+    source = _Source()
+    line = source.line
+    refusals = source.constant(REFUSALS, "REFUSALS")
+    short = source.constant(_Short, "SHORT")
+    header, _ = source.struct("ii", "read")
+    line("while end - f >= 8:")
+    source.depth += 1
+    if often:
+        line("low = b[f + 3]")
+        line("try:")
+        source.depth += 1
+    for cls in often:
+        nodes = tuple(_present(node) for node in low.lower(cls.parts))
+        reader = _Reader(source, "bytes(b[{}:{}])" if view else "b[{}:{}]", "f")
+        reader.run = [("i", "code"), ("i", "length")]
+        known = f"e > end or length > limit or code != {cls.code}"
+        reader.after_flush = ["e = f + 8 + length", f"if {known}: raise {short}"]
+        line(f"if low == {cls.code & 0xFF}:")
+        source.depth += 1
+        values = reader.nodes(nodes, body=True)
+        reader.end()
+        line(f"out.append({reader._make(cls, values)})")
+        line("f = e")
+        line("continue")
+        source.depth -= 1
+    if often:
+        source.depth -= 1
+        line(f"except {refusals}: pass")
+    line(f"code, length = {header}(b, f)")
+    line("e = f + 8 + length")
+    line("if e > end or length > limit or length < 0: break")
+    line("try: out.append(decoders[code](b, v, f + 8, e))")
+    line(f"except {refusals}: out.append(slow(b, v, code, f + 8, e))")
+    line("f = e")
+    source.depth -= 1
+    line("return f")
+    return source.text("def frames(b, v, f, end, limit, decoders, slow, out):"), source.constants
+
+
+def _present(node: low.Node) -> low.Node:
+    """The node of a tail that is there."""
+    return node.inner if isinstance(node, low.TailNode) and isinstance(node.inner, low.Fixed) else node
+
+
 def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dict[str, Any]]:
     """Source and constants of `encode(c) -> bytes`, or with `parts` `-> list[Buffer]`."""
     source = _Source()
@@ -731,29 +789,34 @@ def _as_parts(pieces: list[tuple[str, str]]) -> str:
     return f"[{', '.join(groups)}]"
 
 
-def _compiled(cls: type[Command], name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:
+def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:
     text, constants = source
     namespace = dict(constants)
-    exec(compile(text, f"<{name} {cls.type_name}>", "exec"), namespace)
+    exec(compile(text, f"<{name} {what}>", "exec"), namespace)
     made: Callable[..., Any] = namespace[name]
     return made
 
 
 def make_decoder(cls: type[Command], *, view: bool = False) -> Callable[..., Any]:
     """`decode(buffer, view, start, end) -> cls` for a body between start and end."""
-    return _compiled(cls, "decode", decoder_source(cls, view=view))
+    return _compiled(cls.type_name, "decode", decoder_source(cls, view=view))
 
 
 def make_frame_decoder(cls: type[Command]) -> Callable[[Any], Any]:
     """`decode(frame) -> cls` for a whole frame, header included, in bytes or a bytearray."""
-    return _compiled(cls, "decode", frame_decoder_source(cls))
+    return _compiled(cls.type_name, "decode", frame_decoder_source(cls))
+
+
+def make_frames(often: tuple[type[Command], ...], *, view: bool = False) -> Callable[..., int]:
+    """`frames(buffer, view, start, end, limit, decoders, slow, out) -> position`, as `frames_source` says."""
+    return _compiled("of a buffer", "frames", frames_source(often, view=view))
 
 
 def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:
     """`encode(command) -> frame`."""
-    return _compiled(cls, "encode", encoder_source(cls))
+    return _compiled(cls.type_name, "encode", encoder_source(cls))
 
 
 def make_parts_encoder(cls: type[Command]) -> Callable[[Any], list[Any]]:
     """`encode(command) -> buffers of the frame`, payloads as the caller's own buffers."""
-    return _compiled(cls, "encode", encoder_source(cls, parts=True))
+    return _compiled(cls.type_name, "encode", encoder_source(cls, parts=True))

@@ -12,20 +12,34 @@ from __future__ import annotations
 
 import struct
 from copy import copy
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from segstore.wire import compiler
 from segstore.wire.codec import DECODERS, DEFAULT_CODEC, HEADER_BYTES, MAX_FRAME_BYTES, VIEW_DECODERS, decode_body
+from segstore.wire.commands.append import AppendBlock, AppendBlockEnd, DataAppended
+from segstore.wire.commands.segment import ReadSegment, SegmentRead
 from segstore.wire.errors import FrameTooLarge, WireError
 from segstore.wire.schema import COMMANDS
 
 if TYPE_CHECKING:
-    from segstore.wire.codec import Codec, Decoders, UnknownPolicy
+    from collections.abc import Callable
+
+    from segstore.wire.codec import Codec, UnknownPolicy
     from segstore.wire.schema import Buffer, Command
 
 __all__ = ["FrameDecoder"]
 
 _read_header = struct.Struct(">ii").unpack_from
+
+
+OFTEN: Final[tuple[type[Command], ...]] = (AppendBlock, AppendBlockEnd, DataAppended, SegmentRead, ReadSegment)
+"""The commands that make up the traffic of a store: decoded in the loop that finds the frames."""
+
+
+@cache
+def _loop(codec: Codec, *, view: bool) -> Callable[..., int]:
+    return compiler.make_frames(OFTEN if codec == "generated" else (), view=view)
 
 
 class FrameDecoder:
@@ -88,32 +102,19 @@ class FrameDecoder:
         while self._pending and start < end:
             start = self._complete(view, start, end, out)
         if start < end:
-            stop = self._frames(table[self._codec], data, view, start, end, out)
+            frames = _loop(self._codec, view=table is VIEW_DECODERS)
+            stop = frames(data, view, start, end, self._max_body, table[self._codec], self._decode, out)
             if stop < end:
-                self._pending += view[stop:end]
                 if end - stop >= HEADER_BYTES:
-                    self._need = HEADER_BYTES + _read_header(self._pending)[1]
+                    code, length = _read_header(data, stop)
+                    if not 0 <= length <= self._max_body:
+                        raise self._too_large(code, length)
+                    self._need = HEADER_BYTES + length
+                self._pending += view[stop:end]
 
-    def _frames(
-        self, decoders: Decoders, buffer: Buffer, view: memoryview, start: int, end: int, out: list[Command]
-    ) -> int:
-        """Decodes the whole frames between start and end; returns where the first incomplete one starts."""
-        limit = self._max_body
-        append = out.append
-        while end - start >= 8:
-            code, length = _read_header(buffer, start)
-            if not 0 <= length <= limit:
-                raise self._too_large(code, length)
-            body = start + 8
-            stop = body + length
-            if stop > end:
-                break
-            try:
-                append(decoders[code](buffer, view, body, stop))
-            except compiler.REFUSALS:
-                append(decode_body(decoders, buffer, view, code, body, stop, self._unknown))
-            start = stop
-        return start
+    def _decode(self, buffer: Buffer, view: memoryview, code: int, start: int, end: int) -> Command:
+        table = VIEW_DECODERS if type(buffer) is memoryview else DECODERS
+        return decode_body(table[self._codec], buffer, view, code, start, end, self._unknown)
 
     def _complete(self, view: memoryview, start: int, end: int, out: list[Command]) -> int:
         """Moves bytes to the incomplete frame and decodes it when it is whole; returns where its bytes end."""
@@ -128,8 +129,7 @@ class FrameDecoder:
             if len(pending) == self._need:
                 self._pending = bytearray()  # what is decoded now may view the old one
                 self._need = HEADER_BYTES
-                decoders, whole = DECODERS[self._codec], memoryview(pending)
-                out.append(decode_body(decoders, pending, whole, code, HEADER_BYTES, len(pending), self._unknown))
+                out.append(self._decode(pending, memoryview(pending), code, HEADER_BYTES, len(pending)))
         return stop
 
     def _too_large(self, code: int, length: int) -> FrameTooLarge:
