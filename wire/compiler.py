@@ -421,6 +421,7 @@ class _Reader:
         rows = source.fresh("l")
         source.line(f"if {count} > {EAGER_ELEMENTS}:")
         source.depth += 1
+        self.views += 2  # the walk takes `v` itself
         bound = f"{source.constant(partial, 'PARTIAL')}({walk}, b, v, o, e, {count})"
         source.line(f"{rows} = {lazily}.checked({bound}, {count}, o)")
         source.line(f"o = {rows}.end")
