@@ -6,21 +6,27 @@ Used by the property tests and by the fuzzers. Every check raises AssertionError
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from segstore.wire import COMMANDS, WireError, decode, encode, encode_parts, schema
 from segstore.wire.codec import DECODERS, HEADER_BYTES, VIEW_DECODERS
-from segstore.wire.compiler import REFUSALS
+from segstore.wire.compiler import REFUSALS, make_frame_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from segstore.wire import Buffer, Command
+    from segstore.wire.codec import Codec
 
-__all__ = ["check_body", "check_encode", "check_frame", "outcome"]
+__all__ = ["CODECS", "check_body", "check_encode", "check_frame", "outcome", "refusal"]
+
+CODECS: tuple[Codec | None, ...] = (None, "generated", "construct")
+"""None is the quickest way of the codec that the process uses."""
 
 _GENERATED = DECODERS["generated"]
 _GENERATED_FOR_VIEWS = VIEW_DECODERS["generated"]
+_WHOLE_FRAMES = {code: make_frame_decoder(cls) for code, cls in COMMANDS.items()}
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
@@ -29,6 +35,15 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
         return ("is", call())
     except WireError as error:
         return ("raises", type(error), str(error), error.facts())
+
+
+def refusal(call: Callable[[], Any]) -> WireError | None:
+    """The WireError that a call raises, None if it returns."""
+    try:
+        call()
+    except WireError as error:
+        return error
+    return None
 
 
 def check_body(code: int, body: bytes, before: bytes = b"", after: bytes = b"") -> Command | None:
@@ -40,10 +55,13 @@ def check_body(code: int, body: bytes, before: bytes = b"", after: bytes = b"") 
     cls = COMMANDS[code]
     expected = outcome(lambda: schema.parse(cls, body))
     frame = struct.pack(">ii", code, len(body)) + body
-    for codec in ("generated", "construct"):
+    for codec in CODECS:
         for whole in (frame, bytearray(frame), memoryview(frame), memoryview(bytearray(frame))):
             found = outcome(lambda whole=whole, codec=codec: decode(whole, codec=codec))
             assert found == expected, f"{codec}, {type(whole).__name__}, {frame.hex()}: {found} is not {expected}"
+    _refuses_or_agrees(expected, lambda: _WHOLE_FRAMES[code](frame), frame.hex())
+    for wrong in (frame + b"\0", frame[:-1], frame[:3] + bytes([frame[3] ^ 1]) + frame[4:]):
+        _refuses_or_agrees(("raises",), lambda wrong=wrong: _WHOLE_FRAMES[code](wrong), wrong.hex())
     start, end = len(before), len(before) + len(body)
     around = before + body + after
     for table, buffer in (
@@ -51,19 +69,24 @@ def check_body(code: int, body: bytes, before: bytes = b"", after: bytes = b"") 
         (_GENERATED, bytearray(around)),
         (_GENERATED_FOR_VIEWS, memoryview(around)),
     ):
-        try:
-            value = table[code](buffer, memoryview(buffer), start, end)
-        except REFUSALS:
-            continue
-        assert ("is", value) == expected, f"{around.hex()}[{start}:{end}] of {code}: {value!r} is not {expected}"
+        read = partial(table[code], buffer, memoryview(buffer), start, end)
+        _refuses_or_agrees(expected, read, f"{around.hex()}[{start}:{end}] of {code}")
     return expected[1] if expected[0] == "is" else None
+
+
+def _refuses_or_agrees(expected: tuple[Any, ...], read: Callable[[], Any], what: str) -> None:
+    try:
+        value = read()
+    except REFUSALS:
+        return
+    assert ("is", value) == expected, f"{what}: {value!r} is not {expected}"
 
 
 def check_encode(value: Command) -> bytes | None:
     """Writes a value with both codecs and in parts. Returns the frame, None where it is refused."""
     expected = outcome(lambda: encode(value, codec="construct"))
-    for write in (encode, lambda value: b"".join(encode_parts(value))):
-        found = outcome(lambda write=write: write(value))
+    for write in (encode, partial(encode, codec="generated"), lambda value: b"".join(encode_parts(value))):
+        found = outcome(partial(write, value))
         assert found == expected, f"{value!r}: {found} is not {expected}"
     return expected[1] if expected[0] == "is" else None
 
@@ -71,8 +94,8 @@ def check_encode(value: Command) -> bytes | None:
 def check_frame(frame: Buffer, before: bytes = b"", after: bytes = b"") -> Command | None:
     """All of the above for arbitrary bytes: as they are, with the header made to fit the body, and written back."""
     frame = bytes(frame)
-    found = {codec: outcome(lambda codec=codec: decode(frame, codec=codec)) for codec in ("generated", "construct")}
-    assert found["generated"] == found["construct"], f"{frame.hex()}: {found}"
+    found = {codec: outcome(lambda codec=codec: decode(frame, codec=codec)) for codec in CODECS}
+    assert found[None] == found["generated"] == found["construct"], f"{frame.hex()}: {found}"
     code = int.from_bytes(frame[:4], "big", signed=True)
     if len(frame) < HEADER_BYTES or code == 0 or code not in COMMANDS:
         assert found["generated"][0] == "raises", frame.hex()
