@@ -29,12 +29,12 @@ def default_folders() -> list[Path]:
 
 
 def run(folder: Path, choice: Choice) -> bool:
-    """Runs every recorded file of a folder and prints the reports; whether all agrees."""
+    """Runs every recorded file of a folder and prints the reports; whether all agrees, and there was anything."""
     files = recorded_files(folder)
     if not files:
         click.echo(f"{folder}: no recorded file in it: none whose name ends in .jsonl or .json")
         return False
-    ok = True
+    ok, cases = True, 0
     for path in files:
         report = Report(str(path))
         try:
@@ -44,7 +44,10 @@ def run(folder: Path, choice: Choice) -> bool:
         for line in report.lines():
             click.echo(line)
         ok = ok and report.ok
-    return ok
+        cases += report.cases
+    if ok and not cases:
+        click.echo(f"{folder}: nothing in it was chosen")
+    return ok and cases > 0
 
 
 def _run_file(path: Path, report: Report, choice: Choice) -> None:

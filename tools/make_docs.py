@@ -1,0 +1,205 @@
+"""Writes the pages of docs/ that are generated: docs/protocol.md, the reference of every command, from the schema.
+
+    python tools/make_docs.py [--check]
+
+With `--check` nothing is written: the exit status is 1 when a page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
+from segstore.wire import lowering as low
+from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
+
+FAMILIES: tuple[ModuleType, ...] = (session, append, segment, attribute, table, errors, admin)
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+INTEGERS = {"b": "int8", "i": "int32", "q": "int64"}
+
+Row = tuple[str, str, str]
+
+
+def fixed(code: str) -> str:
+    return {"?": "bool", "16s": "UUID"}.get(code) or INTEGERS[code]
+
+
+def rows(nodes: tuple[low.Node, ...], prefix: str = "") -> Iterator[Row]:
+    """Field, type and remark of each node, in wire order; what is inside another has a path."""
+    for node in nodes:
+        yield from row(node, prefix + node.name)
+
+
+def row(node: low.Node, field: str) -> Iterator[Row]:
+    match node:
+        case low.Fixed(format=code):
+            yield field, fixed(code), ""
+        case low.Number(members=members, unknown=unknown):
+            known = ", ".join(f"{int(member)} {member.name}" for member in members)
+            yield field, "int32", f"{known}; another number is {unknown.name}"
+        case low.Constant(value=value):
+            yield field, "int32", f"always {value}; no attribute"
+        case low.Text():
+            yield field, "text", ""
+        case low.Data():
+            yield field, "data", "; ".join(data_remarks(node))
+        case low.Remainder():
+            yield field, "rest", "all bytes left"
+        case low.ZeroRun():
+            yield field, "rest", "as many zero bytes as the number says; read, their content does not matter"
+        case low.Sized():
+            yield from sized(node, field)
+        case low.TailNode():
+            for name, kind, remark in row(node.inner, field):
+                few = "ignored" if node.needs > 1 else "refused"
+                tail = f"may be missing: {default(node.default)}; a part of it is {few}"
+                yield name, kind, f"{remark}; {tail}" if remark else tail
+        case low.Structure():
+            yield from rows(node.nodes, field + ".")
+        case low.Many():
+            negative = "; a negative one is none" if node.negative_is_empty else ""
+            yield f"{field}.count", "int32", f"number of elements, of {node.smallest} bytes or more{negative}"
+            yield from row(node.element, field + "[]")
+        case low.Table():
+            names = " and ".join(f"`{column.name}`" for column in node.columns)
+            yield f"{field}.count", "int32", f"number of rows; each is one element of {names}"
+            prefix = field[: len(field) - len(node.name)]
+            for column in node.columns:
+                yield from row(column, f"{prefix}{column.name}[]")
+        case _:
+            raise TypeError(f"{field}: no text for {type(node).__name__}")
+
+
+def data_remarks(node: low.Data) -> Iterator[str]:
+    if node.negative_is_empty:
+        yield "a negative length is no data"
+    if node.optional:
+        yield "may be missing: no data"
+    if not node.written:
+        yield "read, but always written with length 0"
+
+
+def sized(node: low.Sized, field: str) -> Iterator[Row]:
+    yield f"{field}.total", "int32", "bytes of all that follows it; written in full also where no data follows"
+    yield field, "data", ""
+    if node.trailer_format:
+        name = field[: len(field) - len(node.name)] + node.trailer_name
+        yield name, fixed(node.trailer_format), f"left out after no data, and then {default(node.missing)}"
+
+
+def default(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if value == -(1 << 63):
+        return "-2^63"
+    return '""' if value == "" else str(value)
+
+
+def direction(cls: type[Command]) -> str:
+    words = [word for word, holds in (("request", cls.is_request), ("reply", cls.is_reply)) if holds]
+    words += ["failure"] if cls.is_failure else []
+    return ", ".join(words) or "part of an append"
+
+
+def layout(cls: type[Command]) -> Iterator[str]:
+    """The table of a body. Offsets are given as long as they are the same in every frame."""
+    nodes = low.lower(cls.parts)
+    if not nodes:
+        yield "The body is empty."
+        return
+    yield "| Byte | Field | Type | |"
+    yield "|---|---|---|---|"
+    at: int | None = 8
+    for field, kind, remark in rows(nodes):
+        yield f"| {'' if at is None else at} | `{field}` | {kind} | {remark} |"
+        width = WIDTHS.get(kind)
+        at = None if at is None or width is None or "missing" in remark else at + width
+    order = [name for part in cls.parts for name in part.names]
+    if order != list(cls.__struct_fields__):
+        yield ""
+        yield f"The attributes of the class are in another order: {', '.join(f'`{n}`' for n in cls.__struct_fields__)}."
+
+
+WIDTHS = {name: struct.calcsize(">" + code) for code, name in INTEGERS.items()} | {"bool": 1, "UUID": 16}
+
+
+def commands_of(family: ModuleType) -> list[type[Command]]:
+    return [cls for cls in COMMANDS.values() if cls.__module__ == family.__name__]
+
+
+def first_sentence(text: str | None) -> str:
+    return (inspect.cleandoc(text or "").split("\n\n")[0]).replace("\n", " ")
+
+
+def protocol() -> str:
+    """docs/protocol.md."""
+    lines = [
+        "# The commands of the wire",
+        "",
+        "Generated from the schema by `make docs`; the schema is `segstore/wire/commands`.",
+        "",
+        f"Wire version {WIRE_VERSION}, oldest compatible {OLDEST_COMPATIBLE_VERSION}. A frame is a header and a body:",
+        "int32 type code, int32 length of the body, the body. All numbers are big-endian and signed, but for the",
+        f"length of a text. A frame has at most {MAX_FRAME_BYTES:,} bytes, header included. Bytes behind the last",
+        "field are ignored.",
+        "",
+        "| Type | On the wire |",
+        "|---|---|",
+        "| int8, int32, int64 | 1, 4, 8 bytes |",
+        "| bool | 1 byte; any that is not 0 is true, true is written as 1 |",
+        "| UUID | 16 bytes: two int64, the most significant first |",
+        "| text | uint16 length in bytes, then Java's modified UTF-8; a null is written as empty text |",
+        "| data | int32 length, then as many bytes; a negative length is refused |",
+        "| rest | all bytes up to the end of the frame |",
+        "",
+        "Bytes are counted from the start of the frame, where the offset is the same in every frame.",
+        "",
+        "| Code | Type | Class | Direction |",
+        "|---|---|---|---|",
+    ]
+    for code in sorted(COMMANDS):
+        cls = COMMANDS[code]
+        anchor = cls.type_name.lower()
+        lines.append(f"| {code} | [{cls.type_name}](#{anchor}) | `{cls.__name__}` | {direction(cls)} |")
+    for family in FAMILIES:
+        lines += ["", f"## {family.__name__.rpartition('.')[2].capitalize()}", "", first_sentence(family.__doc__)]
+        for cls in commands_of(family):
+            lines += ["", f"### {cls.type_name}", "", f"Code {cls.code}, `{cls.__name__}`, {direction(cls)}."]
+            lines += [inspect.cleandoc(cls.__doc__)] if cls.__doc__ else []
+            lines += ["", *layout(cls)]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"protocol.md": protocol}
+
+
+def main(arguments: list[str]) -> int:
+    check = arguments == ["--check"]
+    if arguments and not check:
+        print(f"make_docs: there is no option {' '.join(arguments)!r}, only --check", file=sys.stderr)
+        return 2
+    stale = 0
+    for name, make in PAGES.items():
+        path, text = DOCS / name, make()
+        if path.exists() and path.read_text("utf-8") == text:
+            continue
+        stale += 1
+        if check:
+            print(f"{path}: not what the schema says; run `make docs`", file=sys.stderr)
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+            print(f"wrote {path}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
