@@ -38,7 +38,7 @@ OFTEN: Final[tuple[type[Command], ...]] = (AppendBlock, AppendBlockEnd, DataAppe
 
 
 @cache
-def _loop(codec: Codec, *, view: bool) -> Callable[..., int]:
+def _loop(codec: Codec, view: bool = False) -> Callable[..., int]:
     return compiler.make_frames(OFTEN if codec == "generated" else (), view=view)
 
 
@@ -49,7 +49,17 @@ class FrameDecoder:
     unknown: "keep" yields `Unknown` for type codes that no command has, "refuse" raises UnknownCommand.
     """
 
-    __slots__ = ("_codec", "_failed", "_max_body", "_need", "_pending", "_unknown", "max_frame_bytes")
+    __slots__ = (
+        "_codec",
+        "_decoders",
+        "_failed",
+        "_frames",
+        "_max_body",
+        "_need",
+        "_pending",
+        "_unknown",
+        "max_frame_bytes",
+    )
 
     def __init__(
         self,
@@ -62,6 +72,8 @@ class FrameDecoder:
         self._max_body = max_frame_bytes - HEADER_BYTES
         self._unknown: UnknownPolicy = unknown
         self._codec: Codec = codec or DEFAULT_CODEC
+        self._frames = _loop(self._codec)
+        self._decoders = DECODERS[self._codec]
         self._pending = bytearray()
         self._need = HEADER_BYTES  # bytes that `pending` must reach before there is anything to do
         self._failed: WireError | None = None
@@ -81,8 +93,21 @@ class FrameDecoder:
         if self._failed is not None:
             raise copy(self._failed)
         out: list[Command] = []
+        frames, decoders = self._frames, self._decoders
+        view = memoryview(data)
+        if type(data) is memoryview:
+            if view.format != "B" or not view.c_contiguous or view.ndim != 1:
+                view = view.cast("B")
+            data = view
+            frames, decoders = _loop(self._codec, view=True), VIEW_DECODERS[self._codec]
+        start, end = 0, view.nbytes if size is None else size
         try:
-            self._feed(data, size, out)
+            while self._pending and start < end:
+                start = self._complete(view, start, end, out)
+            if start < end:
+                stop = frames(data, view, start, end, self._max_body, decoders, self._decode, out)
+                if stop < end:
+                    self._keep(view, stop, end)
         except WireError as error:
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
@@ -90,27 +115,14 @@ class FrameDecoder:
             raise
         return out
 
-    def _feed(self, data: Buffer, size: int | None, out: list[Command]) -> None:
-        view = memoryview(data)
-        table = DECODERS
-        if type(data) is memoryview:
-            table = VIEW_DECODERS
-            if view.format != "B" or not view.c_contiguous or view.ndim != 1:
-                view = view.cast("B")
-            data = view
-        start, end = 0, view.nbytes if size is None else size
-        while self._pending and start < end:
-            start = self._complete(view, start, end, out)
-        if start < end:
-            frames = _loop(self._codec, view=table is VIEW_DECODERS)
-            stop = frames(data, view, start, end, self._max_body, table[self._codec], self._decode, out)
-            if stop < end:
-                if end - stop >= HEADER_BYTES:
-                    code, length = _read_header(data, stop)
-                    if not 0 <= length <= self._max_body:
-                        raise self._too_large(code, length)
-                    self._need = HEADER_BYTES + length
-                self._pending += view[stop:end]
+    def _keep(self, view: memoryview, start: int, end: int) -> None:
+        """Keeps the beginning of a frame, or refuses its length."""
+        if end - start >= HEADER_BYTES:
+            code, length = _read_header(view, start)
+            if not 0 <= length <= self._max_body:
+                raise self._too_large(code, length)
+            self._need = HEADER_BYTES + length
+        self._pending += view[start:end]
 
     def _decode(self, buffer: Buffer, view: memoryview, code: int, start: int, end: int) -> Command:
         table = VIEW_DECODERS if type(buffer) is memoryview else DECODERS
