@@ -25,7 +25,7 @@ from segstore.wire.schema import COMMANDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.wire.codec import Codec, UnknownPolicy
+    from segstore.wire.codec import Codec, Decoders, UnknownPolicy
     from segstore.wire.schema import Buffer, Command
 
 __all__ = ["FrameDecoder"]
@@ -39,7 +39,28 @@ OFTEN: Final[tuple[type[Command], ...]] = (AppendBlock, AppendBlockEnd, DataAppe
 
 @cache
 def _loop(codec: Codec, view: bool = False) -> Callable[..., int]:
-    return compiler.make_frames(OFTEN if codec == "generated" else (), view=view)
+    return compiler.make_frames(OFTEN, view=view) if codec == "generated" else _frames
+
+
+def _frames(
+    buffer: Buffer,
+    view: memoryview,
+    start: int,
+    end: int,
+    limit: int,
+    _decoders: Decoders,
+    slow: Callable[..., Command],
+    out: list[Command],
+) -> int:
+    """What the generated loop does, for the codec that generates nothing."""
+    while end - start >= HEADER_BYTES:
+        code, length = _read_header(buffer, start)
+        stop = start + HEADER_BYTES + length
+        if not 0 <= length <= limit or stop > end:
+            break
+        out.append(slow(buffer, view, code, start + HEADER_BYTES, stop))
+        start = stop
+    return start
 
 
 class FrameDecoder:
