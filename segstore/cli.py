@@ -68,13 +68,18 @@ def main() -> None:
 _source = click.argument("source", metavar="FILE|-", default="-", type=click.File("rb"))
 
 
+def _name(source: Any) -> str:
+    name = getattr(source, "name", "-")
+    return name if isinstance(name, str) else "-"
+
+
 def _pieces(source: Any) -> Iterable[Piece]:
     from segstore.wire.reading import Unreadable, pieces, recognise
 
     try:
         _, data = recognise(source.read())
     except Unreadable as error:
-        raise click.ClickException(f"{source.name}: {error}") from error
+        raise click.ClickException(f"{_name(source)}: {error}") from error
     return pieces(data)
 
 
@@ -141,13 +146,13 @@ def encode(source: Any, form: Form) -> int:
                 try:
                     frame = encode_command(from_line(line))
                 except WireError as error:
-                    raise click.ClickException(f"{source.name}: line {number}: {error}") from error
+                    raise click.ClickException(f"{_name(source)}: line {number}: {error}") from error
                 click.echo(to_text(frame, form), nl=False)
                 written += 1
     except UnicodeDecodeError as error:
-        raise click.ClickException(f"{source.name}: not UTF-8 at byte {error.start}") from error
+        raise click.ClickException(f"{_name(source)}: not UTF-8 at byte {error.start}") from error
     if not written:
-        raise click.ClickException(f"{source.name}: there is no input")
+        raise click.ClickException(f"{_name(source)}: there is no input")
     return 0
 
 

@@ -28,12 +28,12 @@ def default_folders() -> list[Path]:
     return [Path(os.path.relpath(folder)) for folder in folders if folder.is_dir()]
 
 
-def run(folder: Path, choice: Choice) -> bool:
-    """Runs every recorded file of a folder and prints the reports; whether all agrees, and there was anything."""
+def run(folder: Path, choice: Choice) -> tuple[bool, int]:
+    """Runs every recorded file of a folder and prints reports: whether all agrees, and how many cases it had."""
     files = recorded_files(folder)
     if not files:
         click.echo(f"{folder}: no recorded file in it: none whose name ends in .jsonl or .json")
-        return False
+        return False, 0
     ok, cases = True, 0
     for path in files:
         report = Report(str(path))
@@ -45,9 +45,7 @@ def run(folder: Path, choice: Choice) -> bool:
             click.echo(line)
         ok = ok and report.ok
         cases += report.cases
-    if ok and not cases:
-        click.echo(f"{folder}: nothing in it was chosen")
-    return ok and cases > 0
+    return ok, cases
 
 
 def _run_file(path: Path, report: Report, choice: Choice) -> None:
@@ -97,9 +95,13 @@ def main(
         raise click.UsageError(str(error)) from error
     started = time.monotonic()
     results = [run(folder, choice) for folder in folders or default_folders()]
+    ok = all(agree for agree, _ in results)
     if not results:
         click.echo(f"{ROOT}: there are no fixtures/; name a folder")
-    ok = bool(results) and all(results)
+    elif ok and not any(cases for _, cases in results):
+        click.echo("no case was chosen")
+        ok = False
+    ok = ok and bool(results)
     click.echo(f"{'all agree' if ok else 'NOT all agree'}, in {time.monotonic() - started:.1f} s")
     sys.exit(0 if ok else 1)
 

@@ -1,0 +1,220 @@
+"""The command line, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from segstore import __version__, serving
+from segstore.cli import main
+from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
+from segstore.wire.jsonl import to_line
+
+HELLO = encode(Hello(17, 5))
+CREATED = encode(SegmentCreated(9, "a/b/0"))
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+
+def run(*arguments: str, given: bytes | str = b"") -> Result:
+    result = CliRunner().invoke(main, list(arguments), input=given)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def run_process(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """As a process of its own: options are checked on this way."""
+    command = [sys.executable, "-m", "segstore", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("form", ["raw", "hex", "base64"])
+def test_encode_is_the_inverse_of_decode_in_every_form(form: str) -> None:
+    lines = to_line(Hello(17, 5)) + "\n\n" + to_line(SegmentCreated(9, "a/b/0")) + "\n" + to_line(KeepAlive()) + "\n"
+    encoded = run("encode", "--format", form, "-", given=lines)
+    assert encoded.exit_code == 0
+    decoded = run("decode", "--json", "-", given=encoded.stdout_bytes)
+    assert (decoded.exit_code, decoded.stdout) == (0, lines.replace("\n\n", "\n"))
+
+
+def test_every_recorded_command_passes_through_decode_and_encode() -> None:
+    recorded = [
+        json.loads(line) for line in (FIXTURES / "vectors/commands.jsonl").read_text("utf-8").split("\n") if line
+    ]
+    frames = [what["hex"] for what in recorded if what.get("reencodes")]
+    assert len(frames) > 300
+    decoded = run("decode", "--json", "-", given="\n".join(frames))
+    assert (decoded.exit_code, decoded.stderr) == (0, "")
+    assert run("encode", "-", given=decoded.stdout).stdout.split() == frames
+
+
+def test_decode_prints_a_line_a_frame_and_no_token() -> None:
+    frame = encode(ReadSegment("a/b/0", 0, 100, "a.b.c", 7))
+    result = run("decode", "-", given=HELLO + frame)
+    assert result.stdout.splitlines() == [
+        "HELLO high_version=17 low_version=5",
+        'READ_SEGMENT segment="a/b/0" offset=0 suggested_length=100 delegation_token=<5 characters> request_id=7',
+    ]
+    assert "a.b.c" in run("decode", "--json", "-", given=frame).stdout
+
+
+def test_decode_reads_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "frames.bin"
+    path.write_bytes(HELLO)
+    assert run("decode", str(path)).stdout == "HELLO high_version=17 low_version=5\n"
+
+
+def test_a_bad_frame_is_named_with_offset_and_field_and_the_others_are_printed() -> None:
+    bad = bytearray(CREATED)
+    bad[17] = 99
+    result = run("decode", "-", given=HELLO + bytes(bad) + HELLO + HELLO[:9])
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == ["HELLO high_version=17 low_version=5"] * 2
+    first, second = result.stderr.splitlines()
+    assert first.startswith("frame 2 at byte 16: SEGMENT_CREATED.segment at byte 16: 99 bytes are announced")
+    assert second.startswith("frame 4 at byte 55: HELLO.length at byte 4: the header announces 8 bytes but 1 follow")
+
+
+def test_an_unknown_type_is_an_error_unless_it_is_to_be_kept() -> None:
+    frame = "0000000600000001ff"
+    assert run("decode", "-", given=frame).exit_code == 1
+    kept = run("decode", "--keep-unknown", "--json", "-", given=frame)
+    assert kept.exit_code == 0
+    assert run("encode", "-", given=kept.stdout).stdout == frame + "\n"
+
+
+@pytest.mark.parametrize("command", ["decode", "explain"])
+@pytest.mark.parametrize(("given", "says"), [(b"", "there is no input"), (b"what?", "neither hex nor base64")])
+def test_input_in_no_known_form_is_refused(command: str, given: bytes, says: str) -> None:
+    result = run(command, "-", given=given)
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+def test_explain_shows_each_byte_and_the_error_of_a_malformed_frame() -> None:
+    result = run("explain", "-", given=CREATED + HELLO[:12])
+    assert result.exit_code == 1
+    text = result.stdout
+    assert "frame 1 at byte 0: SEGMENT_CREATED, 23 bytes" in text
+    assert '000012  61 2f 62 2f 30                                   segment         "a/b/0"' in text
+    assert "frame 2 at byte 23: malformed, 12 bytes" in text
+    assert "high_version  17" in text
+    assert "error at 0x0004: HELLO.length at byte 4" in text
+
+
+def test_explain_shows_tokens_only_on_request() -> None:
+    frame = encode(ReadSegment("a/b/0", 0, 100, "a.b.c", 7))
+    assert "a.b.c" not in run("explain", "-", given=frame).stdout
+    assert "a.b.c" in run("explain", "--show-tokens", "-", given=frame).stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("", "there is no input"),
+        (to_line(KeepAlive()) + '\n{"type": "HELLO", "fields": {"high_version": 1}}', "line 2: HELLO.low_version"),
+        ("nonsense", "line 1: not JSON"),
+        (b"\xff", "not UTF-8 at byte 0"),
+    ],
+    ids=["empty", "field", "json", "bytes"],
+)
+def test_encode_names_the_line_and_the_field_that_do_not_fit(given: str | bytes, says: str) -> None:
+    result = run("encode", "-", given=given)
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["decode", "--no-such"], "no such option"),
+        (["decode", "/no/such/file"], "no such file"),
+        (["encode", "--format", "morse"], "'morse' is not one of"),
+        (["fly"], "no such command 'fly'"),
+        (["serve", "--port", "70000"], "70000 is not in the range"),
+        (["serve", "--own", "a"], "'a' is no list of containers"),
+        (["serve", "--own", "7", "--containers", "4"], "own names container 7, but there are 4"),
+        (["serve", "--long-poll-s", "0"], "--long-poll-s: input should be greater than 0"),
+        (["serve", "--tls-cert", "/no/such/file"], "'/no/such/file' does not exist"),
+        (["serve", "--tls-cert", __file__], "tls_cert and tls_key go together"),
+    ],
+)
+def test_wrong_options_end_with_status_2_and_one_sentence(arguments: list[str], says: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert says in result.stderr.lower()
+    assert result.stderr.count("\n") == 1
+
+
+def test_serve_takes_every_option_from_the_first_version_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    served: list[serving.ServeOptions] = []
+    monkeypatch.setattr(serving, "serve", served.append)
+    given = (
+        "--port 0 --controller-port 0 --admin-port 0 --http-port 0 --stack-traces --strict-auth --reuse-names "
+        "--announce json --host 127.0.0.2 --containers 4 --own 0,2 --auth-key k --long-poll-s 1.5 --wire-version 12 "
+        "--transient-idle-s 9 --max-connections 7"
+    )
+    paths = ["--data", str(tmp_path), "--tls-cert", __file__, "--tls-key", __file__]
+    result = run("serve", *given.split(), *paths)
+    assert result.exit_code == 0, result.stderr
+    (options,) = served
+    assert options.own == frozenset({0, 2})
+    assert (options.port, options.controller_port, options.admin_port, options.http_port) == (0, 0, 0, 0)
+    assert (options.stack_traces, options.strict_auth, options.reuse_names, options.announce) == (
+        True,
+        True,
+        True,
+        "json",
+    )
+    assert (options.long_poll_s, options.wire_version, options.transient_idle_s) == (1.5, 12, 9.0)
+    assert (options.data, options.limits.max_connections) == (tmp_path, 7)
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(options: serving.ServeOptions) -> None:
+        raise OSError(98, f"port {options.port} is taken")
+
+    monkeypatch.setattr(serving, "serve", taken)
+    result = run("serve", "--port", "7")
+    assert (result.exit_code, result.stderr) == (1, "segstore: [Errno 98] port 7 is taken\n")
+
+
+def test_without_a_command_the_commands_are_listed() -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert {"decode", "encode", "explain", "serve"} <= set(result.output.split())
+
+
+def test_it_runs_as_a_module_and_says_its_version() -> None:
+    done = run_process("--version")
+    assert (done.returncode, done.stdout.decode()) == (0, f"segstore, version {__version__}\n")
+
+
+def test_looking_at_a_frame_loads_no_server() -> None:
+    program = (
+        "import sys; from segstore.cli import main; main(['decode', '-'], standalone_mode=False); "
+        "print(sorted({'pydantic', 'uvloop', 'asyncio', 'segstore.server'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=HELLO, capture_output=True, timeout=30, check=False)
+    assert done.stdout.decode().splitlines() == ["HELLO high_version=17 low_version=5", "[]"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    frames = HELLO * 20_000
+    command = [sys.executable, "-m", "segstore", "decode", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(frames)
+        process.stdin.close()
+        assert process.stdout.readline() == b"HELLO high_version=17 low_version=5\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 1
