@@ -21,13 +21,21 @@ class LimitSettings(BaseModel):
 
     max_frame_bytes: longest frame taken, header included (`WireCommands.MAX_WIRECOMMAND_SIZE`).
     connection_outstanding_bytes: replies that may wait for one peer to read them; above it, the peer's requests are
-        not read. The reference bounds what one connection has in flight at 128 MiB.
-    total_outstanding_bytes: the same over all connections, together with frames that have come in part; above it,
-        connections that hold more than their share are not read.
-    first_frame_timeout_s: a peer that has sent no whole frame by then is closed.
-    frame_timeout_s: a frame whose bytes have not all come by then closes its connection.
-    stalled_peer_timeout_s: a peer that has read nothing of its waiting replies for so long is closed.
+        neither read nor carried out. One reply more than this can wait, and what one read brought is kept for later.
+        The reference bounds what one connection has in flight at 128 MiB.
+    total_outstanding_bytes: what is held for all peers together: replies that wait, frames and append blocks that
+        have come in part, requests kept for later, reads that wait at a tail. Above half of it, the replies that may
+        wait for one peer shrink to its share; above it, the peer that holds the most is closed. It is passed by no
+        more than what the replies to one read of one connection take (1 MiB and one reply).
+    connection_waiting_reads: reads at the tail of a segment that may wait for one peer; one more closes it.
+    connection_writer_bytes: memory that the names and numbers of one peer's writers may take; more closes it.
+    connection_transient_segments: transient segments of one peer that may exist at a time; one more closes it.
     max_connections: one more is closed at once; None for no bound.
+    first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
+    frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
+        Bytes that come meanwhile do not prolong it; time in which the store does not read the peer does not count.
+    stalled_peer_timeout_s: a peer that has read nothing of its waiting replies for so long is closed.
+    linger_s: a connection that was closed has so long to take the replies that were written before, then it is cut.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,10 +43,14 @@ class LimitSettings(BaseModel):
     max_frame_bytes: int = Field(default=MAX_FRAME_BYTES, ge=8, le=MAX_FRAME_BYTES)
     connection_outstanding_bytes: int = Field(default=8 * _MIB, gt=0)
     total_outstanding_bytes: int = Field(default=512 * _MIB, gt=0)
-    first_frame_timeout_s: float = Field(default=30.0, gt=0)
-    frame_timeout_s: float = Field(default=60.0, gt=0)
-    stalled_peer_timeout_s: float = Field(default=60.0, gt=0)
+    connection_waiting_reads: int = Field(default=10_000, gt=0)
+    connection_writer_bytes: int = Field(default=8 * _MIB, gt=0)
+    connection_transient_segments: int = Field(default=1000, gt=0)
     max_connections: int | None = Field(default=None, gt=0)
+    first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    stalled_peer_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    linger_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
 
 
 class StoreSettings(BaseModel):
@@ -50,6 +62,8 @@ class StoreSettings(BaseModel):
     own: those that this store owns; None for all.
     auth_key: key of the delegation tokens; None for no authentication.
     strict_auth: CreateTransientSegment needs a token too, which the reference does not ask.
+    strict_request_ids: the refusal of a ReadSegment's token carries the request id, where the reference puts the
+        read's offset (seed 36.30).
     stack_traces: failure replies of the data port carry them; those of the admin port always do, as in the reference.
     wire_version: the newest version that Hello announces.
     long_poll_s: a read at the tail is answered empty after this time. The reference waits for ever; the Rust client
@@ -68,11 +82,12 @@ class StoreSettings(BaseModel):
     own: frozenset[int] | None = None
     auth_key: str | None = Field(default=None, min_length=1)
     strict_auth: bool = False
+    strict_request_ids: bool = False
     stack_traces: bool = False
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
-    long_poll_s: float = Field(default=20.0, gt=0)
+    long_poll_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     reuse_names: bool = False
-    transient_idle_s: float = Field(default=600.0, gt=0)
+    transient_idle_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     tls_cert: Path | None = None
     tls_key: Path | None = None
     limits: LimitSettings = LimitSettings()

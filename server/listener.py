@@ -1,355 +1,412 @@
-"""The sockets of a segment store: bytes in, sessions run, bytes out.
+"""One connection of a segment store on its socket: bytes in, its session run, bytes out.
 
 All connections of a loop share one receive buffer; what a read brings is decoded and carried out before the next read
 begins, and its replies leave in one write. A connection whose peer does not read is not read from either, until the
-peer has caught up: at most one read's worth of requests is kept meanwhile.
+peer has caught up: at most one read's worth of requests is kept meanwhile, in order.
 
-Invariants: memory held for a peer is bounded by `LimitSettings`, whatever it sends or does not read; a peer's mistake
-ends its own connection only. Source: `PravegaConnectionListener`, `ConnectionTracker`.
+Invariants: memory held for a peer is bounded by `LimitSettings`, whatever it sends or does not read, and told to the
+hub; a peer's mistake ends its own connection only; a connection that was told to close is closed within `linger_s`.
+
+Source: `PravegaConnectionListener`, `ServerConnectionInboundHandler`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
+from segstore.server.deadlines import Missed, Waits
 from segstore.server.session import Ending, Session
-from segstore.wire import Command, FrameDecoder, WireError, decode, encode
+from segstore.wire import FrameDecoder, WireError
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from segstore.server.service import StoreService
+    from segstore.server.hub import ConnectionHub
+    from segstore.wire import Buffer, Command
 
-__all__ = ["Connection", "ConnectionHub"]
+__all__ = ["Connection"]
 
 log = logging.getLogger(__name__)
 
-_RECEIVE_BYTES = 256 * 1024
-_JOIN_BELOW_BYTES = 64 * 1024
-_FLUSH_ABOVE_BYTES = 1024 * 1024
-_SWEEP_S = 0.5
-
-
-class ConnectionHub:
-    """The connections of one listener or several, and what they share.
-
-    Attributes:
-        service: what carries out their requests.
-        connections: all that are open.
-        outstanding_bytes: replies that peers have not read yet and frames that have come in part.
-    """
-
-    def __init__(self, service: StoreService) -> None:
-        self.service = service
-        self.limits = service.settings.limits
-        self.connections: set[Connection] = set()
-        self.receive_buffer = bytearray(_RECEIVE_BYTES)
-        self.receive_view = memoryview(self.receive_buffer)
-        self.outstanding_bytes = 0
-        self._to_flush: dict[Connection, None] = {}
-        self._watched: dict[Connection, float] = {}
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._running: Connection | None = None
-        self._all_closed: asyncio.Future[None] | None = None
-
-    # --- flushing ---------------------------------------------------------------------------------------------------
-
-    def reply_queued(self, connection: Connection) -> None:
-        """A session has a reply. What is queued outside of a read leaves when the loop comes round."""
-        if connection is self._running:
-            return
-        if not self._to_flush and self._running is None:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self._to_flush[connection] = None
-
-    def enter(self, connection: Connection) -> None:
-        self._running = connection
-
-    def leave(self) -> None:
-        """A read has been carried out: answer those whom it woke, and write."""
-        self.service.answer_waiting()
-        self._running = None
-        self.flush()
-
-    def flush(self) -> None:
-        while self._to_flush:
-            connection, _ = self._to_flush.popitem()
-            connection.flush()
-
-    # --- deadlines --------------------------------------------------------------------------------------------------
-
-    def watch(self, connection: Connection, deadline_s: float) -> None:
-        """Has `connection.deadline_missed` called if it is still watched at `deadline_s` of the loop's time."""
-        self._watched[connection] = deadline_s
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
-
-    def unwatch(self, connection: Connection) -> None:
-        self._watched.pop(connection, None)
-
-    def _sweep(self) -> None:
-        self._sweeper = None
-        now = asyncio.get_running_loop().time()
-        for connection in [each for each, deadline in self._watched.items() if deadline <= now]:
-            del self._watched[connection]
-            connection.deadline_missed()
-        if self._watched:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
-
-    # --- ending -----------------------------------------------------------------------------------------------------
-
-    async def close(self, drain_s: float) -> None:
-        """Ends all connections: what is queued is written, and what is not read by the peer in time is dropped."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
-        if not self.connections:
-            return
-        self._all_closed = asyncio.get_running_loop().create_future()
-        for connection in tuple(self.connections):
-            connection.end("the store shuts down", Ending.FLUSHED)
-        await asyncio.wait([self._all_closed], timeout=drain_s)
-        for connection in tuple(self.connections):
-            connection.abort()
-        await self._all_closed
-
-    def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
-        self.connections.discard(connection)
-        if not self.connections and self._all_closed is not None and not self._all_closed.done():
-            self._all_closed.set_result(None)
+_SMALL_BYTES = 16 * 1024
+_KEPT_ITEM_BYTES = 256
+"""What a request that is kept for later takes beside its payload, roughly."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer: its transport, its decoders, its session."""
+    """One peer: its transport, its decoders, its session.
+
+    Attributes:
+        admin: whether it came in on the admin port.
+        session: the peer's state; None before the transport is there.
+        waits: since when it waits for what.
+        held_bytes: what the hub counts for it.
+    """
 
     __slots__ = (
-        "_accounted",
         "_backlog",
+        "_backlog_bytes",
         "_blocks",
+        "_catching_up",
         "_decoder",
-        "_first_frame",
         "_hub",
+        "_loop",
         "_paused",
+        "_progress_bytes",
+        "_shrunk",
         "_transport",
         "admin",
+        "held_bytes",
         "session",
+        "waits",
     )
 
     def __init__(self, hub: ConnectionHub, *, admin: bool = False) -> None:
+        limits = hub.limits
         self._hub = hub
+        self._loop = asyncio.get_running_loop()
         self.admin = admin
-        self._decoder = FrameDecoder(max_frame_bytes=hub.limits.max_frame_bytes)
-        self._blocks: AppendBlockDecoder | None = None if admin else AppendBlockDecoder()
-        self._backlog: deque[Command | Append] = deque()
+        self._decoder = FrameDecoder(max_frame_bytes=limits.max_frame_bytes)
+        self._blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
+        self._backlog: list[Command | Append] = []
+        self._backlog_bytes = 0
         self._paused = False
-        self._first_frame = True
-        self._accounted = 0
+        self._shrunk = False
+        self._catching_up = False
+        self._progress_bytes = 0
         self._transport: asyncio.Transport | None = None
+        self.held_bytes = 0
         self.session: Session | None = None
+        self.waits = Waits(self._loop.time())
 
     # --- transport --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        hub, limits = self._hub, self._hub.limits
+        hub = self._hub
+        limits, counters = hub.limits, hub.service.counters
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
         self.session = Session(hub.service, peer, admin=self.admin, on_reply=lambda: hub.reply_queued(self))
-        hub.service.counters.connections += 1
-        if limits.max_connections is not None and len(hub.connections) >= limits.max_connections:
-            hub.service.counters.connections_refused += 1
-            log.warning("connection from %s refused: %d are open", peer, limits.max_connections)
+        counters.connections += 1
+        full = limits.max_connections is not None and len(hub.connections) >= limits.max_connections
+        if full or hub.closing:
+            counters.connections_refused += 1
+            why = f"{limits.max_connections} are open" if full else "the store shuts down"
+            log.warning("connection from %s refused: %s", peer, why)
+            self.session.end(why)
             transport.abort()
             return
         hub.connections.add(self)
-        hub.service.counters.connections_open += 1
+        counters.connections_open += 1
         transport.set_write_buffer_limits(high=limits.connection_outstanding_bytes)
-        hub.watch(self, asyncio.get_running_loop().time() + limits.first_frame_timeout_s)
+        hub.watch(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        hub = self._hub
-        hub.unwatch(self)
-        self._account(0)
+        hub, session = self._hub, self.session
+        self._transport = None
         self._backlog.clear()
+        self._tell(0)
         if self in hub.connections:
             hub.service.counters.connections_open -= 1
-        if self.session is not None:
+        if session is not None:
             hub.enter(self)
-            self.session.close()
-            hub.leave()
-        self._transport = None
+            try:
+                session.close()
+            finally:
+                hub.leave()
         hub.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._hub.receive_view
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._hub.service.counters.bytes_in += nbytes
+        hub, decoder, blocks = self._hub, self._decoder, self._blocks
+        counters = hub.service.counters
+        counters.bytes_in += nbytes
+        if self.session is None or self.session.ended:
+            return
         problem: WireError | None = None
         commands: Sequence[Any]
         try:
-            commands = self._decoder.feed(self._hub.receive_buffer, nbytes)
+            commands = decoder.feed(hub.receive_buffer, nbytes)
         except WireError as error:
             commands, problem = error.decoded, error
-            self._hub.service.counters.malformed_frames += 1
-        if self._blocks is not None:
+            counters.malformed_frames += 1
+        items = commands
+        if blocks is not None:
             try:
-                commands = self._blocks.feed_all(commands)
+                items = blocks.feed_all(commands)
             except WireError as error:
-                commands, problem = error.decoded, error
-                self._hub.service.counters.protocol_violations += 1
-        self._run(commands)
+                items, problem = error.decoded, error
+                counters.protocol_violations += 1
+        if items:
+            self._run(items)
         if problem is not None:
-            self.end(f"it broke the protocol: {problem}")
-        elif self._decoder.buffered_bytes or self._first_frame or self._accounted:
-            self._watch_frame(bool(commands))
+            self._refuse(problem)
+            return
+        partial = decoder.buffered_bytes > 0
+        block_open = blocks is not None and blocks.block_open
+        waits = self.waits
+        if partial or block_open or waits.for_bytes:
+            appends = block_open and any(type(item) is Append for item in items)
+            now = self._loop.time()
+            waits.received(now, frames=bool(commands), partial=partial, block_open=block_open, appends=appends)
+            hub.watch(self)
+        self.look_up()
 
     def eof_received(self) -> bool:
+        """The peer sends no more: what it had sent is carried out by now, reads that wait are not answered."""
+        self.end("", Ending.FLUSHED)
         return False
 
     def pause_writing(self) -> None:
         self._paused = True
-        if self._transport is not None:
-            self._transport.pause_reading()
-        self._hub.watch(self, asyncio.get_running_loop().time() + self._hub.limits.stalled_peer_timeout_s)
+        transport, session = self._transport, self.session
+        if transport is None or session is None:
+            return
+        session.full = True
+        if not transport.is_closing():
+            transport.pause_reading()
+        self._progress_bytes = transport.get_write_buffer_size()
+        self.waits.paused(self._loop.time())
+        self._hub.watch(self)
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._hub.unwatch(self)
-        if self._backlog:
-            backlog, self._backlog = tuple(self._backlog), deque()
-            self._run(backlog)
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self.waits.resumed(self._loop.time())
+        if self._shrunk and self._transport is not None:
+            self._shrunk = False
+            self._transport.set_write_buffer_limits(high=self._hub.limits.connection_outstanding_bytes)
+        if self.session is not None:
+            self.session.full = False
+        self._catch_up_soon()
 
     # --- running ----------------------------------------------------------------------------------------------------
 
     def _run(self, items: Sequence[Command | Append]) -> None:
         """Carries out what a read brought. Once the peer has too much to read, keeps the others for later."""
         session, hub = self.session, self._hub
-        if session is None or session.ended:
-            return
-        if self._backlog:
+        assert session is not None
+        if self._is_paused() or self._backlog:
             self._keep(items)
             return
         hub.enter(self)
         try:
-            for index, item in enumerate(items):
-                session.receive(item)
-                if session.ended:
+            done = 0
+            while done < len(items):
+                done = session.receive_all(items, done)
+                if session.ended or done == len(items):
                     break
-                if session.out_bytes > _FLUSH_ABOVE_BYTES:
-                    self._write()
-                    if self._transport_is_full():
-                        self._keep(items[index + 1 :])
-                        break
-        except Exception:
-            hub.service.counters.internal_errors += 1
-            log.exception("connection from %s: a request failed in a way that nobody foresaw", session.peer)
-            session.end("a request failed in a way that nobody foresaw")
+                self._write()
+                if self._is_paused():
+                    self._keep(items[done:])
+                    break
+        except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
+            hub.service.failed(session, error)
         finally:
             hub.leave()
         self.flush()
 
-    def _transport_is_full(self) -> bool:
+    def _is_paused(self) -> bool:
         return self._paused
 
-    def _keep(self, items: Iterable[Command | Append]) -> None:
+    def _keep(self, items: Sequence[Command | Append]) -> None:
         """Keeps requests for later, with payloads of their own: the receive buffer belongs to the next read."""
-        self._backlog.extend(_own(item) for item in items)
+        for item in items:
+            kept, size = _own(item)
+            self._backlog.append(kept)
+            self._backlog_bytes += size + _KEPT_ITEM_BYTES
+
+    def _catch_up_soon(self) -> None:
+        if not self._catching_up:
+            self._catching_up = True
+            # Not now: a transport may say that it has room while it is being written to.
+            self._loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Answers woken reads and carries out what was kept, as far as the peer reads; then reads on."""
+        self._catching_up = False
+        session, transport, hub = self.session, self._transport, self._hub
+        if session is None or transport is None or transport.is_closing() or session.ended or self._is_paused():
+            return
+        if session.woken:
+            hub.enter(self)
+            try:
+                hub.service.answer_later(session)
+            except Exception as error:  # noqa: BLE001 — as in `_run`
+                hub.service.failed(session, error)
+            finally:
+                hub.leave()
+            self.flush()
+        if self._backlog and not self._is_paused() and not session.ended:
+            backlog, self._backlog, self._backlog_bytes = self._backlog, [], 0
+            self._run(backlog)
+        if not self._is_paused() and not transport.is_closing():
+            if session.woken:
+                self._catch_up_soon()
+            transport.resume_reading()
+        self.look_up()
+
+    # --- out --------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Writes what is queued and ends the connection if its session has ended."""
         session, transport = self.session, self._transport
-        if session is None or transport is None or transport.is_closing():
+        if session is None or transport is None:
+            return
+        if transport.is_closing():
+            session.take_out()
             return
         if session.ending is Ending.DROPPED:
             session.take_out()
-            self._log_end(session)
-            transport.close()
+            self._close(session, transport)
             return
         self._write()
-        if session.ending is Ending.FLUSHED:
-            self._log_end(session)
-            transport.close()
+        if session.ending is not Ending.NOT_YET:
+            self._close(session, transport)
+            return
+        if session.woken and not self._paused:
+            self._catch_up_soon()
+        if self.held_bytes or transport.get_write_buffer_size():
+            self.look_up()
 
     def _write(self) -> None:
         session, transport = self.session, self._transport
         if session is None or transport is None or not session.out:
             return
-        size = session.out_bytes
+        size, large = session.out_bytes, session.out_has_payload
         self._hub.service.counters.bytes_out += size
         out = session.take_out()
         if len(out) == 1:
             transport.write(out[0])
-        elif size <= _JOIN_BELOW_BYTES:
+        elif large:
+            transport.writelines(_gather(out))
+        else:
             transport.write(b"".join(out))
-        else:
-            transport.writelines(out)
 
-    def _log_end(self, session: Session) -> None:
-        log.warning("connection from %s closed: %s", session.peer, session.why)
+    def _close(self, session: Session, transport: asyncio.Transport) -> None:
+        """Closes: what was written before still goes out, if the peer takes it in time."""
+        if session.why:
+            log.warning("connection from %s closed: %s", session.peer, session.why, extra={"peer": session.peer})
+        session.stop_waiting()
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        transport.close()
+        self.waits.closing(self._loop.time())
+        self._hub.watch(self)
+        self.look_up()
 
-    # --- deadlines and shares ---------------------------------------------------------------------------------------
+    # --- what the hub asks ------------------------------------------------------------------------------------------
 
-    def _watch_frame(self, progress: bool) -> None:
-        """Times the frame that has come in part, and counts its bytes."""
-        hub, buffered = self._hub, self._decoder.buffered_bytes
-        if progress:
-            self._first_frame = False
-        if not buffered:
-            if progress and not self._paused:
-                hub.unwatch(self)
-        elif progress or not self._accounted:
-            hub.watch(self, asyncio.get_running_loop().time() + hub.limits.frame_timeout_s)
-        self._account(buffered)
-        limit = hub.limits.total_outstanding_bytes
-        if hub.outstanding_bytes > limit and buffered > limit // max(1, len(hub.connections)):
-            hub.service.counters.deadlines_missed += 1
-            self.end(f"{hub.outstanding_bytes} bytes are held for all peers, {buffered} of them for this one's frame")
+    def look_up(self) -> None:
+        """Tells the hub what is held for this peer now."""
+        transport, session, blocks = self._transport, self.session, self._blocks
+        if transport is None or session is None:
+            return
+        held = transport.get_write_buffer_size() + self._decoder.buffered_bytes + session.waiting_bytes
+        if blocks is not None and blocks.block_open:
+            held += blocks.block_bytes
+        held += session.out_bytes + self._backlog_bytes
+        if held != self.held_bytes:
+            self._tell(held)
 
-    def _account(self, nbytes: int) -> None:
-        self._hub.outstanding_bytes += nbytes - self._accounted
-        self._accounted = nbytes
+    def _tell(self, held: int) -> None:
+        difference, self.held_bytes = held - self.held_bytes, held
+        self._hub.account(difference)
 
-    def deadline_missed(self) -> None:
-        limits = self._hub.limits
+    def shrink(self, share: int) -> None:
+        """No more than `share` bytes of replies may wait for this peer, until it has read them."""
+        transport = self._transport
+        if transport is not None and not self._paused and transport.get_write_buffer_size() > share:
+            self._shrunk = True
+            transport.set_write_buffer_limits(high=share)
+
+    def missed(self, missed: Missed, now_s: float) -> None:
+        """A deadline has passed: the connection ends, unless the peer was only slow to read."""
+        transport, session = self._transport, self.session
+        if transport is None or session is None:
+            return
+        if missed is Missed.READING:
+            size = transport.get_write_buffer_size()
+            if size < self._progress_bytes:
+                self._progress_bytes = size
+                self.waits.progressed(now_s)
+                return
         self._hub.service.counters.deadlines_missed += 1
-        if self._paused:
-            self.end(f"it read nothing for {limits.stalled_peer_timeout_s:g} s")
-            self.abort()
-        elif self._decoder.buffered_bytes and not self._first_frame:
-            self.end(f"a frame was not complete after {limits.frame_timeout_s:g} s")
+        why = missed.sentence(self._hub.limits)
+        if missed is Missed.READING or missed is Missed.CLOSING:
+            self.cut(why)
         else:
-            self.end(f"no frame came in {limits.first_frame_timeout_s:g} s")
+            self.end(why)
 
     def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
+        """Ends the connection from outside."""
         if self.session is not None:
             self.session.end(why, ending)
         self.flush()
 
+    def cut(self, why: str) -> None:
+        """Ends the connection at once: what was written and not read is lost."""
+        if self.session is not None:
+            self.session.end(why)
+            log.warning("connection from %s cut: %s", self.session.peer, why, extra={"peer": self.session.peer})
+        self.abort()
+        self._tell(0)
+
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        """Cuts the connection without a word."""
+        if self.session is not None:
+            self.session.end("")
+            self.session.stop_waiting()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    def _refuse(self, problem: WireError) -> None:
+        """Ends the connection of a peer that broke the protocol."""
+        assert self.session is not None
+        if not self.session.ended:
+            peer, facts = self.session.peer, problem.facts()
+            self.session.end("")
+            log.warning(
+                "connection from %s closed: it broke the protocol: %s", peer, problem, extra={"peer": peer, **facts}
+            )
+        self.flush()
 
 
-def _own(item: Command | Append) -> Command | Append:
-    """The same command with buffers of its own."""
-    if isinstance(item, Append):
-        return Append(
-            item.segment,
-            item.writer_id,
-            item.event_number,
-            item.event_count,
-            bytes(item.data),
-            item.expected_offset,
-            item.request_id,
-        )
-    return decode(encode(item))
+def _gather(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes, small neighbours joined: the system takes a limited number of buffers at a time."""
+    out: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < _SMALL_BYTES:
+            small.append(part)
+            continue
+        if small:
+            out.append(b"".join(small))
+            small.clear()
+        out.append(part)
+    if small:
+        out.append(b"".join(small))
+    return out
+
+
+def _own(value: Any) -> tuple[Any, int]:
+    """The same value with buffers of its own, and how many bytes these have."""
+    if isinstance(value, memoryview):
+        return bytes(value), value.nbytes
+    if isinstance(value, tuple):
+        made = [_own(each) for each in value]
+        return tuple(each for each, _ in made), sum(size + 64 for _, size in made)
+    if isinstance(value, msgspec.Struct):
+        made = [_own(getattr(value, name)) for name in value.__struct_fields__]
+        return type(value)(*(each for each, _ in made)), sum(size for _, size in made)
+    return value, len(value) if isinstance(value, (str, bytes)) else 0
 
 
 def _address(name: Any) -> str:

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from segstore.server.config import StoreSettings
-from segstore.server.listener import Connection, ConnectionHub
+from segstore.server.hub import ConnectionHub
+from segstore.server.listener import Connection
 from segstore.server.service import StoreService, TimerHandle
 from segstore.server.store.segment import Segment
 from segstore.server.store.store import SegmentStore

@@ -23,7 +23,7 @@ from segstore.server.store.errors import NoSuchSegment, SegmentSealed, StoreErro
 from segstore.server.store.results import ReadResult, read_length
 from segstore.server.store.store import SegmentStore
 from segstore.server.store.waiting import WakeReason
-from segstore.wire import OLDEST_COMPATIBLE_VERSION, Command, Hello, ReadSegment, SegmentRead, WrongHost
+from segstore.wire import OLDEST_COMPATIBLE_VERSION, Command, Hello, ReadSegment, SegmentRead, WireError, WrongHost
 
 __all__ = ["Clock", "Counters", "StoreService", "TimerHandle", "WaitingRead"]
 
@@ -56,17 +56,21 @@ class Counters(msgspec.Struct):
     malformed_frames: int = 0
     protocol_violations: int = 0
     deadlines_missed: int = 0
+    evictions: int = 0
     internal_errors: int = 0
 
 
 class WaitingRead:
-    """A read that has reached the tail: its token in the store."""
+    """A read that has reached the tail: its token in the store. Of the command it keeps what the answer needs."""
 
-    __slots__ = ("command", "session", "timer")
+    __slots__ = ("length", "offset", "request_id", "segment", "session", "timer")
 
-    def __init__(self, session: Session, command: ReadSegment) -> None:
+    def __init__(self, session: Session, segment: str, offset: int, length: int, request_id: int) -> None:
         self.session = session
-        self.command = command
+        self.segment = segment
+        self.offset = offset
+        self.length = length
+        self.request_id = request_id
         self.timer: TimerHandle | None = None
 
 
@@ -117,6 +121,22 @@ class StoreService:
         except StoreError as error:
             log.warning("transient segment %s was not deleted with its connection: %s", name, error)
 
+    def has_segment(self, name: str) -> bool:
+        try:
+            self.store.segment(name)
+        except StoreError:
+            return False
+        return True
+
+    def failed(self, session: Session, error: Exception) -> None:
+        """A request failed in a way that has no reply: that connection ends, the others go on."""
+        if isinstance(error, WireError):
+            session.end(f"a reply cannot be written: {error}")
+            return
+        self.counters.internal_errors += 1
+        log.error("connection from %s: a request failed in a way that nobody foresaw", session.peer, exc_info=error)
+        session.end("a request failed in a way that nobody foresaw")
+
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def handle(self, session: Session, command: Command) -> None:
@@ -161,78 +181,95 @@ class StoreService:
     # --- reads ------------------------------------------------------------------------------------------------------
 
     def _read(self, session: Session, command: ReadSegment) -> None:
-        segment, offset = command.segment, command.offset
+        segment, offset, request_id = command.segment, command.offset, command.request_id
         try:
             self.authorize(segment, command.delegation_token, AccessLevel.READ)
         except TokenError as error:
             # The reference puts the offset where the request id belongs (seed 36.30).
-            self._refuse(session, error, offset, segment, "readSegment", -1)
+            refused_id = request_id if self.settings.strict_request_ids else offset
+            self._refuse(session, error, refused_id, segment, "readSegment", -1)
             return
+        length = read_length(command.suggested_length)
         try:
-            result = self.store.read(segment, offset, read_length(command.suggested_length))
+            result = self.store.read(segment, offset, length)
             if result is None:
-                self._wait(session, command)
+                # The store's own name of the segment: a peer's copy for each read would cost up to 64 KiB.
+                self._wait(WaitingRead(session, self.store.segment(segment).name, offset, length, request_id))
                 return
         except StoreError as error:
-            self._refuse(session, error, command.request_id, segment, "readSegment", offset)
+            self._refuse(session, error, request_id, segment, "readSegment", offset)
             return
-        self._answer(session, command, result)
+        self._answer(session, segment, request_id, result)
 
-    def _answer(self, session: Session, command: ReadSegment, result: ReadResult) -> None:
+    def _answer(self, session: Session, segment: str, request_id: int, result: ReadResult) -> None:
         data = result.data[0] if len(result.data) == 1 else b"".join(result.data)
-        session.reply(
-            SegmentRead(
-                command.segment, result.offset, result.at_tail, result.end_of_segment, data, command.request_id
-            )
+        session.reply_with_payload(
+            SegmentRead(segment, result.offset, result.at_tail, result.end_of_segment, data, request_id)
         )
 
-    def _wait(self, session: Session, command: ReadSegment) -> None:
-        read = WaitingRead(session, command)
-        self.store.wait(command.segment, command.offset, read)
+    def _wait(self, read: WaitingRead) -> None:
+        session, limit = read.session, self.settings.limits.connection_waiting_reads
+        if len(session.reads) >= limit:
+            session.end(f"it has {limit} reads waiting, as many as one connection may have")
+            return
+        self.store.wait(read.segment, read.offset, read)
         session.reads.add(read)
         read.timer = self._clock.call_later(self.settings.long_poll_s, lambda: self._answer_empty(read))
 
     def _answer_empty(self, read: WaitingRead) -> None:
         self.forget_read(read)
-        command = read.command
-        self._answer(read.session, command, ReadResult(command.offset, [], 0, True, False))
+        self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
 
     def forget_read(self, read: WaitingRead) -> None:
         """The read waits no longer and will not be answered from here."""
-        self.store.waiters.cancel(read)
-        self._settled(read)
+        self.store.cancel_wait(read)
+        self._settle(read)
 
     @staticmethod
-    def _settled(read: WaitingRead) -> None:
+    def _settle(read: WaitingRead) -> None:
         read.session.reads.discard(read)
         if read.timer is not None:
             read.timer.cancel()
 
     def answer_waiting(self) -> None:
-        """Answers the reads that changes of the store have woken."""
+        """Answers the reads that changes of the store have woken; those of a peer that has too much to read later."""
         waiters = self.store.waiters
         while waiters.woken:
             for read, reason in waiters.take_woken():
                 assert isinstance(read, WaitingRead)
-                self._settled(read)
-                self._answer_woken(read.session, read.command, reason)
+                session = read.session
+                if session.crowded:
+                    assert read.timer is not None
+                    read.timer.cancel()
+                    session.woken.append((read, reason))
+                    continue
+                try:
+                    self._answer_woken(read, reason)
+                except Exception as error:  # noqa: BLE001 — another connection made the change: it must not suffer
+                    self.failed(session, error)
 
-    def _answer_woken(self, session: Session, command: ReadSegment, reason: WakeReason) -> None:
-        segment, offset = command.segment, command.offset
+    def answer_later(self, session: Session) -> None:
+        """Answers the reads of a session that were woken while its peer had too much to read, as far as it goes."""
+        while session.woken and not session.crowded and not session.ended:
+            self._answer_woken(*session.woken.popleft())
+
+    def _answer_woken(self, read: WaitingRead, reason: WakeReason) -> None:
+        session, segment, offset, request_id = read.session, read.segment, read.offset, read.request_id
+        self._settle(read)
         if reason is WakeReason.DELETED:
-            self._answer(session, command, ReadResult(offset, [], 0, True, False))
+            self._answer(session, segment, request_id, ReadResult(offset, [], 0, True, False))
             return
         if reason is WakeReason.NOT_OWNED:
-            session.reply(WrongHost(command.request_id, segment, "", ""))
+            session.reply(WrongHost(request_id, segment, "", ""))
             return
         try:
             if reason is WakeReason.SEALED:
                 raise SegmentSealed(segment)
-            result = self.store.read(segment, offset, read_length(command.suggested_length), woken=True)
+            result = self.store.read(segment, offset, read.length, woken=True)
             if result is None:
-                self._wait(session, command)
+                self._wait(read)
                 return
         except StoreError as error:
-            self._refuse(session, error, command.request_id, segment, "readSegment", offset)
+            self._refuse(session, error, request_id, segment, "readSegment", offset)
             return
-        self._answer(session, command, result)
+        self._answer(session, segment, request_id, result)

@@ -4,7 +4,8 @@ Pure but for the store that it changes and the timers that it is given. Replies 
 writes them, and looks at `ending` to see whether and how the connection ends.
 
 Invariant: after `close` nothing in the store or in the service refers to the session, and its transient segments are
-gone, once. A reply is in `out` only after the store has taken what it acknowledges.
+gone, once. A reply is in `out` only after the store has taken what it acknowledges. What a peer may have waiting, set
+up or created is counted and bounded (`LimitSettings`).
 
 Source: `AppendProcessor`, `WriterState`, `ServerConnectionInboundHandler`. The store here answers at once, so an append
 is never overtaken by the next one: what the reference keeps for appends in flight (delayed errors) is not needed.
@@ -12,9 +13,10 @@ is never overtaken by the next one: what the reference keeps for appends in flig
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
@@ -31,15 +33,23 @@ from segstore.wire import (
     KeepAlive,
     SegmentCreated,
     SetupAppend,
+    encode,
     encode_parts,
 )
 from segstore.wire.block_decoder import Append
 from segstore.wire.names import transient_name
 
 if TYPE_CHECKING:
-    from segstore.server.service import StoreService, TimerHandle
+    from segstore.server.service import StoreService, TimerHandle, WaitingRead
+    from segstore.server.store.container import Container
+    from segstore.server.store.waiting import WakeReason
 
-__all__ = ["Ending", "Session"]
+__all__ = ["WRITE_ABOVE_BYTES", "Ending", "Session"]
+
+WRITE_ABOVE_BYTES: Final = 1024 * 1024
+"""When so much is in `out`, it is written before more is carried out."""
+
+_WAITING_READ_BYTES: Final = 1024
 
 
 class Ending(Enum):
@@ -53,13 +63,32 @@ class Ending(Enum):
 
 
 class _Writer:
-    """A writer that was set up: the number that it sent last and the one that was acknowledged last."""
+    """A writer that was set up.
 
-    __slots__ = ("last_acknowledged", "last_stored")
+    Attributes:
+        segment: the one that it was set up for last.
+        container: where that lies.
+        last_stored, last_acknowledged: the numbers of the events that it sent and that was acknowledged last.
+    """
 
-    def __init__(self, last_event_number: int) -> None:
+    __slots__ = ("container", "last_acknowledged", "last_stored", "segment")
+
+    def __init__(self, segment: str, container: Container, last_event_number: int) -> None:
+        self.segment = segment
+        self.container = container
         self.last_stored = last_event_number
         self.last_acknowledged = last_event_number
+
+
+class _Expiry:
+    """When a token ends with which a writer was set up for a segment, and the timer for it."""
+
+    __slots__ = ("at_s", "segment", "timer")
+
+    def __init__(self, segment: str, at_s: float, timer: TimerHandle) -> None:
+        self.segment = segment
+        self.at_s = at_s
+        self.timer = timer
 
 
 class Session:
@@ -69,89 +98,182 @@ class Session:
         peer: "host:port" of the other side, for logs.
         admin: whether it came in on the admin port.
         out, out_bytes: frames to write and their size; taken with `take_out`.
+        out_has_payload: whether there are payloads among them that were not copied.
+        reads: its reads that wait for an answer.
+        woken: those of them that could be answered, but the peer has too much to read already.
+        full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
-        why: one sentence on why it ends, None for a peer that went of its own accord.
+        why: one sentence on why it ends, "" for a peer that went of its own accord.
     """
 
     __slots__ = (
         "_expiries",
+        "_on_reply",
         "_service",
         "_transients",
         "_writers",
         "admin",
         "ending",
-        "on_reply",
+        "full",
         "out",
         "out_bytes",
+        "out_has_payload",
         "peer",
         "reads",
         "why",
+        "woken",
     )
 
     def __init__(self, service: StoreService, peer: str, *, admin: bool, on_reply: Callable[[], None]) -> None:
+        """`on_reply` is called when there is something to write where there was nothing, or an end."""
         self.peer = peer
         self.admin = admin
         self.out: list[Buffer] = []
         self.out_bytes = 0
+        self.out_has_payload = False
+        self.reads: set[WaitingRead] = set()
+        self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
+        self.full = False
         self.ending = Ending.NOT_YET
-        self.why: str | None = None
-        self.on_reply = on_reply
-        self.reads: set[Any] = set()
+        self.why = ""
+        self._on_reply = on_reply
         self._service = service
-        self._writers: dict[tuple[str, int], _Writer] = {}
-        self._transients: list[str] = []
-        self._expiries: list[TimerHandle] = []
+        self._writers: dict[int, _Writer] = {}
+        self._expiries: dict[int, _Expiry] = {}
+        self._transients: set[str] = set()
 
     @property
     def ended(self) -> bool:
         """Whether nothing more is to be carried out for this peer."""
         return self.ending is not Ending.NOT_YET
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the peer should read before more is prepared for it."""
+        return self.full or self.out_bytes > WRITE_ABOVE_BYTES
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory that its waiting reads take, roughly."""
+        return len(self.reads) * _WAITING_READ_BYTES
+
     # --- in -------------------------------------------------------------------------------------------------------
 
     def receive(self, item: Command | Append) -> None:
         """Carries out one command or append; its reply, if it has one now, is in `out`."""
-        kind = type(item)
-        if kind is Append:
-            self._append(item)  # type: ignore[arg-type]  # `kind` says so
-            return
-        special = _SPECIAL.get(kind)
+        self.receive_all((item,))
+
+    def receive_all(self, items: Sequence[Command | Append], start: int = 0) -> int:
+        """Carries out items in order, from `start`; returns how many of all are done.
+
+        It stops early when the session has ended, and when enough has gathered to be written.
+        """
+        service = self._service
+        now_ms = service.now_ms()
+        writers, containers = self._writers, service.store.containers
+        done, total, appended = start, len(items), 0
+        try:
+            while done < total:
+                item = items[done]
+                done += 1
+                if type(item) is not Append:
+                    self._command(item)  # type: ignore[arg-type]  # not an Append
+                else:
+                    segment, writer_id, number = item.segment, item.writer_id, item.event_number
+                    writer = writers.get(writer_id.int)
+                    if writer is None or writer.segment != segment or number < writer.last_stored:
+                        self._end_of_writer(item, writer)
+                        break
+                    container = writer.container
+                    if containers.get(container.container_id) is not container:
+                        # It has left the store since, and may have come back as another one.
+                        if not self._find_container(item, writer):
+                            continue
+                        container = writer.container
+                    expected = item.expected_offset
+                    try:
+                        length = container.append(
+                            segment,
+                            writer_id,
+                            number,
+                            item.event_count,
+                            item.data,
+                            last_event_number=writer.last_stored,
+                            now_ms=now_ms,
+                            expected_offset=-1 if expected is None else expected,
+                        )
+                    except StoreError as error:
+                        self._append_failed(item, error)
+                    else:
+                        appended += 1
+                        writer.last_stored = number
+                        previous = writer.last_acknowledged
+                        if previous < number:
+                            writer.last_acknowledged = number
+                            self.reply(DataAppended(item.request_id, writer_id, number, previous, length))
+                if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
+                    break
+        finally:
+            service.counters.appends += appended
+        return done
+
+    def _command(self, command: Command) -> None:
+        special = _SPECIAL.get(type(command))
         if special is None:
-            self._service.handle(self, item)  # type: ignore[arg-type]  # not an Append
+            self._service.handle(self, command)
         else:
-            special(self, item)
+            special(self, command)
 
     def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
         """Ends the connection; the first call counts."""
         if self.ending is Ending.NOT_YET:
             self.ending = ending
             self.why = why
+            self._on_reply()
+
+    def stop_waiting(self) -> None:
+        """Drops the reads that wait; they are not answered any more."""
+        for read in tuple(self.reads):
+            self._service.forget_read(read)
+        self.woken.clear()
 
     def close(self) -> None:
         """The connection is gone: drops what waits and deletes the transient segments that it created."""
-        self.end("the peer closed the connection")
-        for read in tuple(self.reads):
-            self._service.forget_read(read)
-        for expiry in self._expiries:
-            expiry.cancel()
+        self.end("")
+        self.stop_waiting()
+        for expiry in self._expiries.values():
+            expiry.timer.cancel()
         self._expiries.clear()
         self._writers.clear()
         for name in self._transients:
             self._service.drop_transient(name)
         self._transients.clear()
+        self.take_out()
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def reply(self, command: Command) -> None:
-        """Queues a reply. Its payload may view the store's chunks: those never change while somebody views them."""
+        """Queues a reply, all of it copied."""
+        frame = encode(command)
+        out = self.out
+        out.append(frame)
+        self.out_bytes += len(frame)
+        if len(out) == 1:
+            self._on_reply()
+
+    def reply_with_payload(self, command: Command) -> None:
+        """Queues a reply whose payload is not copied: the store's chunks never change while somebody views them."""
+        first = not self.out
         for part in encode_parts(command):
             self.out.append(part)
             self.out_bytes += len(part)
-        self.on_reply()
+        self.out_has_payload = True
+        if first:
+            self._on_reply()
 
     def take_out(self) -> list[Buffer]:
         """The queued frames, in order; the caller writes them."""
-        out, self.out, self.out_bytes = self.out, [], 0
+        out, self.out, self.out_bytes, self.out_has_payload = self.out, [], 0, False
         return out
 
     # --- commands of the connection ---------------------------------------------------------------------------------
@@ -176,58 +298,57 @@ class Session:
             self.end("SetupAppend is not served on the admin port")
             return
         service, segment, writer_id = self._service, command.segment, command.writer_id
-        key = (segment, writer_id.int)
+        # Until it has succeeded the writer's appends go nowhere: the decoder sends them to the new segment already.
+        self._writers.pop(writer_id.int, None)
         try:
             token = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
             last = service.store.setup_append(segment, writer_id, now_ms=service.now_ms())
+            container = service.store.container_for(segment)
         except (StoreError, TokenError) as error:
             self._refuse_writer(error, command.request_id, segment, writer_id, "setting up append", -1)
             return
-        self._writers[key] = _Writer(last)
+        self._writers[writer_id.int] = _Writer(segment, container, last)
         if token is not None and token.expires_s is not None:
-            self._expiries.append(service.at(token.expires_s, lambda: self._expire(key)))
+            self._expire_at(token.expires_s, segment, writer_id.int)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
 
-    def _expire(self, key: tuple[str, int]) -> None:
-        if key in self._writers:
-            self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
-            self.on_reply()
+    def _expire_at(self, at_s: float, segment: str, writer: int) -> None:
+        """Ends the connection then, if the writer is set up for the segment. A newer token does not prolong it."""
+        pending = self._expiries.get(writer)
+        if pending is not None:
+            if pending.segment == segment and pending.at_s <= at_s:
+                return
+            pending.timer.cancel()
+        self._expiries[writer] = _Expiry(segment, at_s, self._service.at(at_s, lambda: self._expire(writer)))
 
-    def _append(self, append: Append) -> None:
-        segment, writer_id, number = append.segment, append.writer_id, append.event_number
-        writer = self._writers.get((segment, writer_id.int))
-        if writer is None:
+    def _expire(self, writer: int) -> None:
+        segment = self._expiries.pop(writer).segment
+        set_up = self._writers.get(writer)
+        if set_up is not None and set_up.segment == segment:
+            self.end(f"the token of a writer of {segment!r} expired", Ending.FLUSHED)
+
+    def _end_of_writer(self, append: Append, writer: _Writer | None) -> None:
+        segment, writer_id = append.segment, append.writer_id
+        if writer is None or writer.segment != segment:
             self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
-            return
-        if number < writer.last_stored:
-            self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
-            return
-        expected = append.expected_offset
-        service = self._service
+        else:
+            self.end(f"writer {writer_id} of {segment!r} sends event {append.event_number} after {writer.last_stored}")
+
+    def _find_container(self, append: Append, writer: _Writer) -> bool:
         try:
-            length = service.store.append(
-                segment,
-                writer_id,
-                number,
-                append.event_count,
-                append.data,
-                last_event_number=writer.last_stored,
-                now_ms=service.now_ms(),
-                expected_offset=-1 if expected is None else expected,
-            )
-        except BadOffset:
+            writer.container = self._service.store.container_for(append.segment)
+        except StoreError as error:
+            self._append_failed(append, error)
+            return False
+        return True
+
+    def _append_failed(self, append: Append, error: StoreError) -> None:
+        writer_id, number = append.writer_id, append.event_number
+        if isinstance(error, BadOffset):
             self.reply(ConditionalCheckFailed(writer_id, number, append.request_id))
             return
-        except StoreError as error:
-            del self._writers[segment, writer_id.int]
-            self._refuse_writer(error, append.request_id, segment, writer_id, "appending data", number)
-            return
-        writer.last_stored = number
-        service.counters.appends += 1
-        previous = writer.last_acknowledged
-        if previous < number:
-            writer.last_acknowledged = number
-            self.reply(DataAppended(append.request_id, writer_id, number, previous, length))
+        self._writers.pop(writer_id.int, None)
+        self._refuse_writer(error, append.request_id, append.segment, writer_id, "appending data", number)
 
     def _refuse_writer(
         self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int
@@ -258,11 +379,17 @@ class Session:
         try:
             if service.settings.strict_auth:
                 service.authorize(parent, command.delegation_token, AccessLevel.READ_UPDATE)
+            limit = service.settings.limits.connection_transient_segments
+            if len(self._transients) >= limit:
+                self._transients = {each for each in self._transients if service.has_segment(each)}
+            if len(self._transients) >= limit:
+                self.end(f"it has {limit} transient segments, as many as one connection may have")
+                return
             service.store.create_transient_segment(parent, writer_id, random_part, now_ms=service.now_ms())
         except (StoreError, TokenError) as error:
             self._refuse_writer(error, command.request_id, name, writer_id, "createTransientSegment", -1)
             return
-        self._transients.append(name)
+        self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))
 
 

@@ -1,0 +1,182 @@
+"""What the connections of a segment store share: a receive buffer, an account of what peers hold, deadlines, the end.
+
+The account is kept in bytes. A connection tells the hub what it holds after each read and each write; what a peer has
+read since then is only looked up when the sum is above half of `total_outstanding_bytes`. Then the replies that may
+wait for one peer shrink to its share, and above the limit the connection that holds the most is closed, until the sum
+is within it again. So the account costs an addition on the way of an append, and one peer, or hundreds, cannot take
+what the others need.
+
+Invariants: `outstanding_bytes` is the sum of what the connections say they hold; at most one connection is being run;
+after `close` no connection and no timer is left. Source: `ConnectionTracker`, which bounds the same in the reference
+but pauses every connection when it is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from segstore.server.session import Ending
+
+if TYPE_CHECKING:
+    from segstore.server.listener import Connection
+    from segstore.server.service import StoreService
+
+__all__ = ["ConnectionHub"]
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 256 * 1024
+_SWEEP_S = 0.5
+_LOOK_AGAIN_S = 0.05
+
+
+class ConnectionHub:
+    """The connections of one listener or several, and what they share.
+
+    Attributes:
+        service: what carries out their requests.
+        connections: all that are open.
+        outstanding_bytes: what is held for all peers, as the connections said last.
+        receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
+    """
+
+    def __init__(self, service: StoreService) -> None:
+        self.service = service
+        self.limits = limits = service.settings.limits
+        self.connections: set[Connection] = set()
+        self.receive_buffer = bytearray(_RECEIVE_BYTES)
+        self.receive_view = memoryview(self.receive_buffer)
+        self.outstanding_bytes = 0
+        self.closing = False
+        self._crowded_bytes = limits.total_outstanding_bytes // 2
+        self._looked_at = float("-inf")
+        self._relieving = False
+        self._to_flush: dict[Connection, None] = {}
+        self._watched: set[Connection] = set()
+        shortest = min(
+            limits.first_frame_timeout_s, limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.linger_s
+        )
+        self._sweep_s = min(_SWEEP_S, shortest / 4)
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._running: Connection | None = None
+        self._all_closed: asyncio.Event | None = None
+
+    # --- running and flushing ---------------------------------------------------------------------------------------
+
+    def enter(self, connection: Connection) -> None:
+        """A connection's requests are being carried out; it writes its own replies."""
+        self._running = connection
+
+    def leave(self) -> None:
+        """They have been: answer those whom they woke, and write."""
+        try:
+            self.service.answer_waiting()
+        finally:
+            self._running = None
+            self.flush()
+
+    def reply_queued(self, connection: Connection) -> None:
+        """A session has a reply or has ended. What is queued outside of a run leaves when the loop comes round."""
+        if connection is self._running:
+            return
+        if not self._to_flush and self._running is None:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._to_flush[connection] = None
+
+    def flush(self) -> None:
+        """Writes the replies of the connections that were not run."""
+        while self._to_flush:
+            connection, _ = self._to_flush.popitem()
+            connection.flush()
+
+    # --- the account ------------------------------------------------------------------------------------------------
+
+    def account(self, difference: int) -> None:
+        """What one connection holds has changed by so many bytes."""
+        self.outstanding_bytes += difference
+        if difference > 0 and self.outstanding_bytes > self._crowded_bytes and not self._relieving:
+            self._relieving = True
+            try:
+                self._relieve()
+            finally:
+                self._relieving = False
+
+    def _relieve(self) -> None:
+        limits, now = self.limits, asyncio.get_running_loop().time()
+        over = self.outstanding_bytes > limits.total_outstanding_bytes
+        if not over and now < self._looked_at + _LOOK_AGAIN_S:
+            return
+        self._looked_at = now
+        for connection in self.connections:
+            connection.look_up()
+        if self.outstanding_bytes <= self._crowded_bytes:
+            return
+        share = max(1, self._crowded_bytes // len(self.connections))
+        for connection in tuple(self.connections):
+            connection.shrink(share)
+        while self.outstanding_bytes > limits.total_outstanding_bytes:
+            largest = max(self.connections, key=lambda each: each.held_bytes)
+            self.service.counters.evictions += 1
+            largest.cut(
+                f"{self.outstanding_bytes} bytes are held for all peers, {limits.total_outstanding_bytes} are allowed, "
+                f"and {largest.held_bytes} of them for this one, the most"
+            )
+
+    # --- deadlines --------------------------------------------------------------------------------------------------
+
+    def watch(self, connection: Connection) -> None:
+        """The connection waits for something; it is asked for its deadline until it says that it has none."""
+        self._watched.add(connection)
+        if self._sweeper is None and not self.closing:
+            self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+        now = loop.time()
+        for connection in tuple(self._watched):
+            deadline = connection.waits.next_deadline(self.limits)
+            if deadline is None:
+                self._watched.discard(connection)
+            elif deadline[0] <= now:
+                connection.missed(deadline[1], now)
+        if not self._watched:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    async def close(self, drain_s: float) -> None:
+        """Ends all connections: what is queued is written, and what is not read by the peer in time is dropped.
+
+        May be called again, also while it runs. Cancelled, it cuts all connections at once.
+        """
+        self.closing = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        self._all_closed = self._all_closed or asyncio.Event()
+        if not self.connections:
+            return
+        try:
+            for connection in tuple(self.connections):
+                connection.end("the store shuts down", Ending.FLUSHED)
+            async with asyncio.timeout(drain_s):
+                await self._all_closed.wait()
+        except TimeoutError:
+            log.warning("%d peers did not take their replies in %g s", len(self.connections), drain_s)
+        finally:
+            for connection in tuple(self.connections):
+                connection.abort()
+        if self.connections:
+            await self._all_closed.wait()
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        self._watched.discard(connection)
+        self._to_flush.pop(connection, None)
+        if not self.connections and self._all_closed is not None:
+            self._all_closed.set()
