@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from enum import IntFlag
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
@@ -30,6 +30,9 @@ from segstore.server.store.attributes import (
 )
 from segstore.server.store.chunks import ChunkPool, SegmentData
 from segstore.server.store.tables import TableSegment
+
+if TYPE_CHECKING:
+    from segstore.server.store.waiting import TailReaders
 
 __all__ = ["NEVER", "Gate", "Kind", "Segment", "SegmentInfo", "Token", "has_field"]
 
@@ -100,7 +103,7 @@ class Segment(SegmentData):
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
         index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
-        waiters: readers that wait for data, (offset, token) in order of arrival, or None.
+        waiters: readers that wait for data, or None where there are none.
         table: the table that lies in this segment, None where there is none; its log is this segment.
     """
 
@@ -141,7 +144,7 @@ class Segment(SegmentData):
         self.rollover_size: int | None = None
         self.index_entry_size: int | None = None
         self.index_due_ms = 0 if indexed else NEVER
-        self.waiters: list[tuple[int, Token]] | None = None
+        self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
 
     @property

@@ -12,11 +12,15 @@ Follows ``FutureReadResultEntryCollection`` and ``StreamSegmentReadIndex.trigger
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from segstore.server.store.segment import Gate, Segment, Token
 
-__all__ = ["Waiters", "WakeReason", "Woken"]
+__all__ = ["TailReaders", "Waiters", "WakeReason", "Woken"]
+
+_SPARE: Final = 16
 
 
 class WakeReason(Enum):
@@ -37,6 +41,48 @@ class WakeReason(Enum):
 class Woken(NamedTuple):
     token: Token
     reason: WakeReason
+
+
+class TailReaders:
+    """Those who wait at the tail of one segment: a heap by offset, so that an append looks only at those it wakes.
+
+    Invariant: ``offsets`` holds exactly those who wait, in order of arrival; the heap holds them all, and at most as
+    many again that wait no longer.
+    """
+
+    __slots__ = ("_arrivals", "_heap", "offsets")
+
+    def __init__(self) -> None:
+        self.offsets: dict[Token, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, Token]] = []
+        self._arrivals = 0
+
+    def add(self, offset: int, token: Token) -> None:
+        self._arrivals += 1
+        self.offsets[token] = (offset, self._arrivals)
+        heappush(self._heap, (offset, self._arrivals, token))
+
+    def discard(self, token: Token) -> None:
+        del self.offsets[token]
+        if len(self._heap) > 2 * len(self.offsets) + _SPARE:
+            self._heap = [(offset, arrival, each) for each, (offset, arrival) in self.offsets.items()]
+            heapify(self._heap)
+
+    def take(self, below: int | None) -> list[Token]:
+        """Those who wait for an offset below ``below``, or all, oldest first; they wait no longer."""
+        if below is None:
+            tokens = list(self.offsets)
+            self.offsets, self._heap = {}, []
+            return tokens
+        taken: list[tuple[int, Token]] = []
+        heap = self._heap
+        while heap and heap[0][0] < below:
+            offset, arrival, token = heappop(heap)
+            if self.offsets.get(token) == (offset, arrival):
+                del self.offsets[token]
+                taken.append((arrival, token))
+        taken.sort(key=itemgetter(0))
+        return [token for _, token in taken]
 
 
 class Waiters:
@@ -61,18 +107,20 @@ class Waiters:
             raise ValueError(f"{token!r} waits already")
         self._segments[token] = segment
         if segment.waiters is None:
-            segment.waiters = []
+            segment.waiters = TailReaders()
             segment.gate |= Gate.WAITERS.value
-        segment.waiters.append((offset, token))
+        segment.waiters.add(offset, token)
 
     def cancel(self, token: Token) -> bool:
         """Forget ``token``, whether it still waits or was woken and not answered yet; whether it still waited."""
         segment = self._segments.pop(token, None)
         if segment is None:
-            self.woken = [woken for woken in self.woken if woken.token != token]
+            if self.woken:
+                self.woken = [woken for woken in self.woken if woken.token != token]
             return False
         assert segment.waiters is not None
-        self._keep(segment, [waiter for waiter in segment.waiters if waiter[1] != token])
+        segment.waiters.discard(token)
+        self._keep(segment, segment.waiters)
         return True
 
     def take_woken(self) -> list[Woken]:
@@ -85,19 +133,13 @@ class Waiters:
         waiters = segment.waiters
         if waiters is None:
             return
-        stay: list[tuple[int, Token]] = []
-        for waiter in waiters:
-            if below is not None and waiter[0] >= below:
-                stay.append(waiter)
-            else:
-                del self._segments[waiter[1]]
-                self.woken.append(Woken(waiter[1], reason))
-        self._keep(segment, stay)
+        for token in waiters.take(below):
+            del self._segments[token]
+            self.woken.append(Woken(token, reason))
+        self._keep(segment, waiters)
 
     @staticmethod
-    def _keep(segment: Segment, waiters: list[tuple[int, Token]]) -> None:
-        if waiters:
-            segment.waiters = waiters
-        else:
+    def _keep(segment: Segment, waiters: TailReaders) -> None:
+        if not waiters.offsets:
             segment.waiters = None
             segment.gate &= ~Gate.WAITERS.value
