@@ -20,7 +20,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench conformance fuzz docs soak clean
+.PHONY: help setup serve test test-lowest lint bench conformance fuzz docs proto soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 
 docs: $(CORE) ## write the pages of docs/ that are generated
 	$(PY) tools/make_docs.py $(ARGS)
+
+proto: $(DEV) ## compile the controller's API after a change of controller.proto
+	$(PY) tools/make_proto.py
 
 clean: ## remove what builds, tests and tools leave; .venv stays
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache bench/results

@@ -1,0 +1,150 @@
+"""How an error of the controller is answered: the one table from errors to enum values and gRPC status codes.
+
+Where a method's answer has an enum for what went wrong, the enum says it and the call succeeds; else the call fails
+with a gRPC status. Both are what Pravega's controller gives (`ControllerService`, `StreamMetadataTasks`,
+`ControllerServiceImpl.getStatusFromException`), also where that is odd: an empty name is INTERNAL, a lease out of
+bounds is UNKNOWN, committing a transaction that never was is FAILURE.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from grpc import StatusCode
+
+from segstore.server.controller.errors import (
+    AlreadyExists,
+    ControllerError,
+    EmptyName,
+    ExecutionTimeExceeded,
+    GenerationMismatch,
+    IllegalState,
+    InvalidArgument,
+    InvalidName,
+    InvalidStreamCut,
+    LeaseTooLarge,
+    NotFound,
+    PermissionDenied,
+    ScaleRefused,
+    ScopeNotEmpty,
+    SegmentStoreFailed,
+    StreamNotSealed,
+    StreamSealed,
+    Unauthenticated,
+)
+
+__all__ = ["Answer", "answer"]
+
+
+class Answer(NamedTuple):
+    """A value of the method's enum, or a status code."""
+
+    value: str | None
+    code: StatusCode = StatusCode.OK
+
+
+class _Rule(NamedTuple):
+    error: type[ControllerError]
+    value: str
+    kind: str | None = None
+
+
+_FAILURE: Final = (_Rule(SegmentStoreFailed, "FAILURE"), _Rule(IllegalState, "FAILURE"))
+_NO_SCOPE: Final = (_Rule(NotFound, "SCOPE_NOT_FOUND", "scope"),)
+_NO_STREAM: Final = (_Rule(NotFound, "STREAM_NOT_FOUND", "stream"),)
+_CHANGE_OF_STREAM: Final = (
+    *_NO_STREAM,
+    _Rule(StreamSealed, "STREAM_SEALED"),
+    _Rule(InvalidStreamCut, "FAILURE"),
+    _Rule(InvalidArgument, "FAILURE"),
+    *_FAILURE,
+)
+_END_OF_TRANSACTION: Final = (_Rule(NotFound, "FAILURE"), *_FAILURE)
+
+_RULES: Final[dict[str, tuple[_Rule, ...]]] = {
+    "createScope": (_Rule(AlreadyExists, "SCOPE_EXISTS"), _Rule(InvalidName, "INVALID_SCOPE_NAME")),
+    "deleteScope": (*_NO_SCOPE, _Rule(ScopeNotEmpty, "SCOPE_NOT_EMPTY")),
+    "deleteScopeRecursive": (*_NO_SCOPE, *_FAILURE),
+    "createStream": (
+        _Rule(AlreadyExists, "STREAM_EXISTS"),
+        *_NO_SCOPE,
+        _Rule(InvalidName, "INVALID_STREAM_NAME"),
+        _Rule(InvalidArgument, "FAILURE"),
+        *_FAILURE,
+    ),
+    "updateStream": _CHANGE_OF_STREAM,
+    "truncateStream": _CHANGE_OF_STREAM,
+    "sealStream": (*_NO_STREAM, *_FAILURE),
+    "deleteStream": (*_NO_STREAM, _Rule(StreamNotSealed, "STREAM_NOT_SEALED"), *_FAILURE),
+    "listStreamsInScope": _NO_SCOPE,
+    "listStreamsInScopeForTag": _NO_SCOPE,
+    "scale": (
+        _Rule(ScaleRefused, "PRECONDITION_FAILED"),
+        _Rule(InvalidArgument, "FAILURE"),
+        _Rule(NotFound, "FAILURE"),
+        *_FAILURE,
+    ),
+    "checkScale": (_Rule(NotFound, "INVALID_INPUT"),),
+    "pingTransaction": (
+        _Rule(LeaseTooLarge, "LEASE_TOO_LARGE"),
+        _Rule(ExecutionTimeExceeded, "MAX_EXECUTION_TIME_EXCEEDED"),
+    ),
+    "commitTransaction": _END_OF_TRANSACTION,
+    "abortTransaction": _END_OF_TRANSACTION,
+    "removeWriter": (_Rule(NotFound, "UNKNOWN_WRITER"),),
+    "createReaderGroup": (
+        *_NO_SCOPE,
+        _Rule(InvalidName, "INVALID_RG_NAME"),
+        _Rule(NotFound, "FAILURE"),
+        *_FAILURE,
+    ),
+    "getReaderGroupConfig": (_Rule(NotFound, "RG_NOT_FOUND"),),
+    "updateReaderGroup": (_Rule(NotFound, "RG_NOT_FOUND"), _Rule(GenerationMismatch, "INVALID_CONFIG")),
+    "deleteReaderGroup": (_Rule(NotFound, "RG_NOT_FOUND"), *_FAILURE),
+    "listSubscribers": _NO_STREAM,
+    "updateSubscriberStreamCut": (
+        *_NO_STREAM,
+        _Rule(NotFound, "SUBSCRIBER_NOT_FOUND"),
+        _Rule(InvalidStreamCut, "STREAM_CUT_NOT_VALID"),
+        _Rule(GenerationMismatch, "GENERATION_MISMATCH"),
+    ),
+    "createKeyValueTable": (
+        _Rule(AlreadyExists, "TABLE_EXISTS"),
+        *_NO_SCOPE,
+        _Rule(InvalidName, "INVALID_TABLE_NAME"),
+        *_FAILURE,
+    ),
+    "getKeyValueTableConfiguration": (_Rule(NotFound, "TABLE_NOT_FOUND"),),
+    "listKeyValueTablesInScope": _NO_SCOPE,
+    "deleteKeyValueTable": (_Rule(NotFound, "TABLE_NOT_FOUND"), *_FAILURE),
+}
+"""By method, in order: the first rule that fits answers."""
+
+_CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
+    (NotFound, StatusCode.NOT_FOUND),
+    (AlreadyExists, StatusCode.ALREADY_EXISTS),
+    (ScopeNotEmpty, StatusCode.FAILED_PRECONDITION),
+    (Unauthenticated, StatusCode.UNAUTHENTICATED),
+    (PermissionDenied, StatusCode.PERMISSION_DENIED),
+    (IllegalState, StatusCode.INTERNAL),
+    (InvalidArgument, StatusCode.INTERNAL),
+    (SegmentStoreFailed, StatusCode.INTERNAL),
+)
+"""What fits no rule; what is not here either is UNKNOWN, as an exception is there that nobody expected."""
+
+_UNKNOWN_LEASE: Final = "createTransaction"
+
+
+def answer(method: str, error: ControllerError) -> Answer:
+    """How a method answers an error."""
+    if isinstance(error, EmptyName):
+        return Answer(None, StatusCode.INTERNAL)
+    for rule in _RULES.get(method, ()):
+        if isinstance(error, rule.error) and rule.kind in (None, getattr(error, "kind", None)):
+            return Answer(rule.value)
+    if method == _UNKNOWN_LEASE and isinstance(error, InvalidArgument):
+        return Answer(None, StatusCode.UNKNOWN)
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return Answer(None, code)
+    return Answer(None, StatusCode.UNKNOWN)

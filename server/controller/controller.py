@@ -1,0 +1,134 @@
+"""The controller: scopes, streams, transactions, reader groups, key-value tables over one state.
+
+It knows nothing of gRPC and nothing of sockets: it is called, it calls the segment store, and at times somebody has to
+call `run_due`. Time comes from a function, randomness from a `Random`, so a test drives it through years in no time.
+
+Invariant: the state is the sum of the operations given to `journal`. What was accepted and not finished, of a state
+that is handed in, goes on: its timers are set when the controller is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from random import Random, SystemRandom
+
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.core import Core, Due, Timer
+from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.operations import Operation
+from segstore.server.controller.policies import StreamConfig
+from segstore.server.controller.reader_groups import ReaderGroups
+from segstore.server.controller.scaling import Scaling
+from segstore.server.controller.scopes import Scopes
+from segstore.server.controller.segment_admin import SegmentAdmin
+from segstore.server.controller.state import State
+from segstore.server.controller.streams import Streams
+from segstore.server.controller.tables import Tables
+from segstore.server.controller.transactions import Transactions
+from segstore.server.controller.upkeep import Upkeep
+from segstore.server.controller.writers import Writers
+
+__all__ = ["Controller", "wall_clock_ms"]
+
+_log = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Controller:
+    """The parts, ready to be called."""
+
+    def __init__(
+        self,
+        segments: SegmentAdmin,
+        config: ControllerConfig | None = None,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        random: Random | None = None,
+        journal: Callable[[Operation], None] | None = None,
+        state: State | None = None,
+    ) -> None:
+        """Args:
+        segments: the segment store.
+        config: settings; all have defaults.
+        now_ms: the time, in milliseconds since 1970.
+        random: where ids come from.
+        journal: is told every operation, before it is applied.
+        state: where to start from; becomes the controller's own.
+        """
+        self._core = core = Core(
+            segments, config or ControllerConfig(), now_ms, random or SystemRandom(), journal, state or State()
+        )
+        self.scaling = Scaling(core)
+        self.transactions = Transactions(core)
+        self.streams = Streams(core, self.scaling, self.transactions)
+        self.tables = Tables(core)
+        self.reader_groups = ReaderGroups(core, self.streams)
+        self.scopes = Scopes(core, self.streams, self.reader_groups, self.tables)
+        self.writers = Writers(core)
+        self.upkeep = Upkeep(core, self.streams, self.scaling)
+        for stream in core.state.streams():
+            self._watch_all(stream.scope, stream.name)
+
+    @property
+    def state(self) -> State:
+        """All that is remembered; to be read and not changed."""
+        return self._core.state
+
+    def now_ms(self) -> int:
+        """The time by which all this goes."""
+        return self._core.now_ms()
+
+    @property
+    def config(self) -> ControllerConfig:
+        return self._core.config
+
+    async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Make a stream and begin to look after it."""
+        await self.streams.create(scope, stream, config)
+        self.upkeep.watch(scope, stream)
+
+    async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Configure a stream anew and look after it accordingly."""
+        await self.streams.update(scope, stream, config)
+        self.upkeep.watch(scope, stream)
+
+    def next_due_ms(self) -> int | None:
+        """When `run_due` has something to do next; None: not before something else happens."""
+        return self._core.next_due_ms()
+
+    async def wait_for_timer(self) -> None:
+        """Return when a timer was set that is due before all others."""
+        self._core.woken.clear()
+        await self._core.woken.wait()
+
+    async def run_due(self) -> None:
+        """Do what is due by now. What fails is logged and, where it must happen, tried again later."""
+        for timer in self._core.take_due(self._core.now_ms()):
+            try:
+                await self._run(timer)
+            except ControllerError:
+                _log.exception("%s of stream %s/%s failed", timer.kind.value, timer.scope, timer.stream)
+
+    async def _run(self, timer: Timer) -> None:
+        match timer.kind:
+            case Due.SCALE:
+                await self.scaling.run(timer.scope, timer.stream)
+            case Due.TRANSACTION:
+                await self.transactions.run(timer)
+            case Due.RETENTION:
+                await self.upkeep.run_retention(timer.scope, timer.stream)
+            case Due.LOAD:
+                await self.upkeep.run_load(timer.scope, timer.stream)
+
+    def _watch_all(self, scope: str, stream: str) -> None:
+        found = self.state.stream(scope, stream)
+        if found.scale is not None:
+            self._core.schedule(found.scale.due_ms, Due.SCALE, scope, stream)
+        self.transactions.watch_all(found)
+        self.upkeep.watch(scope, stream)

@@ -1,0 +1,111 @@
+"""What the parts of the controller share: the state and its journal, the segment store, time, locks and timers.
+
+Invariant: the state changes through `record` only, between two awaits, so whoever reads it without awaiting reads it
+whole. What takes several steps on one stream holds that stream's lock from its first look to its last record. Timers
+say only that something may be due; who handles one looks at the state again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from enum import Enum
+from random import Random
+from typing import NamedTuple
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.errors import EmptyName
+from segstore.server.controller.operations import Operation
+from segstore.server.controller.segment_admin import SegmentAdmin
+from segstore.server.controller.state import State
+
+__all__ = ["Core", "Due", "Timer", "require"]
+
+
+class Due(Enum):
+    """What a timer is for."""
+
+    SCALE = "scale"
+    TRANSACTION = "transaction"
+    RETENTION = "retention"
+    LOAD = "load"
+
+
+class Timer(NamedTuple):
+    """Something that may be due for a stream, or for one of its transactions, at a time."""
+
+    due_ms: int
+    order: int
+    kind: Due
+    scope: str
+    stream: str
+    transaction: UUID | None
+
+
+def require(**names: str) -> None:
+    """Refuse the first empty name with `EmptyName`."""
+    for kind, name in names.items():
+        if not name:
+            raise EmptyName(kind)
+
+
+class Core:
+    """The shared part. `journal` is told each operation before it is applied."""
+
+    def __init__(
+        self,
+        segments: SegmentAdmin,
+        config: ControllerConfig,
+        now_ms: Callable[[], int],
+        random: Random,
+        journal: Callable[[Operation], None] | None,
+        state: State,
+    ) -> None:
+        self.segments = segments
+        self.config = config
+        self.now_ms = now_ms
+        self.random = random
+        self.state = state
+        self.woken = asyncio.Event()
+        self._journal = journal
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._timers: list[Timer] = []
+        self._order = 0
+
+    def record(self, operation: Operation) -> None:
+        """Write an operation down and apply it."""
+        if self._journal is not None:
+            self._journal(operation)
+        operation.apply(self.state)
+
+    @asynccontextmanager
+    async def lock(self, *names: str) -> AsyncIterator[None]:
+        """Hold what is done to the thing of this name, such as a stream's scope and name; not reentrant."""
+        name = "/".join(names)
+        held = self._locks.get(name)
+        if held is None:
+            held = self._locks[name] = asyncio.Lock()
+        async with held:
+            yield
+
+    def schedule(self, due_ms: int, kind: Due, scope: str, stream: str, transaction: UUID | None = None) -> None:
+        """Look at something again at a time."""
+        self._order += 1
+        heapq.heappush(self._timers, Timer(due_ms, self._order, kind, scope, stream, transaction))
+        if self._timers[0].order == self._order:
+            self.woken.set()
+
+    def next_due_ms(self) -> int | None:
+        """When the next timer is due; None if there is none."""
+        return self._timers[0].due_ms if self._timers else None
+
+    def take_due(self, now_ms: int) -> list[Timer]:
+        """Take the timers that are due, earliest first."""
+        due = []
+        while self._timers and self._timers[0].due_ms <= now_ms:
+            due.append(heapq.heappop(self._timers))
+        return due

@@ -1,0 +1,191 @@
+"""The error tree of the controller: what it refuses, sorted by what the caller is told.
+
+    ControllerError
+    ├── NotFound               a scope, stream, epoch, transaction, reader group, … that is not there
+    ├── AlreadyExists          the name is taken
+    ├── InvalidName            the name breaks the naming rules
+    ├── ScopeNotEmpty          a scope that still holds something is not deleted
+    ├── StreamSealed           a sealed stream takes no more changes
+    ├── StreamNotSealed        only a sealed stream is deleted
+    ├── IllegalState           what was asked does not fit the state that the thing is in
+    ├── InvalidArgument        an argument makes no sense where it is given
+    │   └── EmptyName          a name that must be given is ""
+    ├── InvalidStreamCut       a stream cut that does not cut this stream, or cuts behind the last one
+    ├── ScaleRefused           the segments to seal are not the current ones, or too few would be left
+    ├── GenerationMismatch     the caller's generation of a reader group is not the current one
+    ├── ExecutionTimeExceeded  a lease would outlive the longest life of a transaction
+    ├── LeaseTooLarge          a lease above the maximum
+    ├── Unauthenticated        no valid credentials came with the call
+    ├── PermissionDenied       the caller may not do this
+    └── SegmentStoreFailed     the segment store did not do what it was told
+
+The facts are attributes. `service` holds the one table that turns these into enum values and gRPC status codes.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlreadyExists",
+    "ControllerError",
+    "EmptyName",
+    "ExecutionTimeExceeded",
+    "GenerationMismatch",
+    "IllegalState",
+    "InvalidArgument",
+    "InvalidName",
+    "InvalidStreamCut",
+    "LeaseTooLarge",
+    "NotFound",
+    "PermissionDenied",
+    "ScaleRefused",
+    "ScopeNotEmpty",
+    "SegmentStoreFailed",
+    "StreamNotSealed",
+    "StreamSealed",
+    "Unauthenticated",
+]
+
+
+class ControllerError(Exception):
+    """Root of all that the controller refuses; `message` is one sentence with the facts."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class NotFound(ControllerError):
+    """`kind` says what was looked for ("scope", "stream", …), `name` which one."""
+
+    def __init__(self, kind: str, name: object) -> None:
+        super().__init__(f"{kind} {name} does not exist")
+        self.kind = kind
+        self.name = str(name)
+
+
+class AlreadyExists(ControllerError):
+    """A thing of this kind has this name."""
+
+    def __init__(self, kind: str, name: object) -> None:
+        super().__init__(f"{kind} {name} exists already")
+        self.kind = kind
+        self.name = str(name)
+
+
+class InvalidName(ControllerError):
+    """A name that breaks the rules for its kind; the text shows no more than its start."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{name[:80]!r} ({len(name)} characters) cannot be the name of a {kind}")
+        self.kind = kind
+        self.name = name
+
+
+class ScopeNotEmpty(ControllerError):
+    """The scope still holds `held` streams, reader groups and key-value tables."""
+
+    def __init__(self, scope: str, held: int) -> None:
+        super().__init__(f"scope {scope} is not empty: it holds {held} of streams, reader groups and tables")
+        self.scope = scope
+        self.held = held
+
+
+class StreamSealed(ControllerError):
+    """The stream is sealed."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream {stream} is sealed")
+        self.stream = stream
+
+
+class StreamNotSealed(ControllerError):
+    """The stream must be sealed first."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream {stream} must be sealed before it is deleted")
+        self.stream = stream
+
+
+class IllegalState(ControllerError):
+    """The thing is in a state in which this cannot be done."""
+
+
+class InvalidArgument(ControllerError):
+    """An argument that makes no sense here."""
+
+
+class EmptyName(InvalidArgument):
+    """A name that must be given was empty."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"the name of the {kind} is empty")
+        self.kind = kind
+
+
+class InvalidStreamCut(ControllerError):
+    """The stream cut does not fit the stream."""
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(f"this is no stream cut of {stream} that can be used here: {why}")
+        self.stream = stream
+        self.why = why
+
+
+class ScaleRefused(ControllerError):
+    """A precondition of scaling does not hold; the caller's view of the stream may be old."""
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(f"stream {stream} cannot be scaled so: {why}")
+        self.stream = stream
+        self.why = why
+
+
+class GenerationMismatch(ControllerError):
+    """`given` is not `current`, the generation of the reader group's configuration."""
+
+    def __init__(self, reader_group: str, given: int, current: int) -> None:
+        super().__init__(f"the configuration of reader group {reader_group} is at generation {current}, not {given}")
+        self.reader_group = reader_group
+        self.given = given
+        self.current = current
+
+
+class LeaseTooLarge(ControllerError):
+    """The lease is above the maximum; both in milliseconds."""
+
+    def __init__(self, lease_ms: int, max_ms: int) -> None:
+        super().__init__(f"a lease of {lease_ms} ms is too large, the maximum is {max_ms} ms")
+        self.lease_ms = lease_ms
+        self.max_ms = max_ms
+
+
+class ExecutionTimeExceeded(ControllerError):
+    """The lease would end after the transaction must; both as milliseconds since 1970."""
+
+    def __init__(self, transaction: object, lease_until_ms: int, must_end_ms: int) -> None:
+        super().__init__(f"transaction {transaction} must end by {must_end_ms}, before a lease to {lease_until_ms}")
+        self.lease_until_ms = lease_until_ms
+        self.must_end_ms = must_end_ms
+
+
+class Unauthenticated(ControllerError):
+    """The call brought no credentials, or wrong ones."""
+
+
+class PermissionDenied(ControllerError):
+    """`principal` does not have `permission` for `resource`."""
+
+    def __init__(self, principal: str, permission: str, resource: str) -> None:
+        super().__init__(f"{principal} has no {permission} permission for {resource}")
+        self.principal = principal
+        self.permission = permission
+        self.resource = resource
+
+
+class SegmentStoreFailed(ControllerError):
+    """The segment store could not be reached, or refused; the cause is chained."""
+
+    def __init__(self, segment: str, did: str) -> None:
+        super().__init__(f"the segment store failed to {did} {segment}")
+        self.segment = segment
+        self.did = did

@@ -1,0 +1,104 @@
+"""What clients configure: scaling and retention of a stream, reader groups, key-value tables.
+
+Values are immutable and carry no behaviour beyond their own reading of themselves. Numbers of the enums are those on
+the wire. A retention maximum of 0 means none, as in Pravega's `RetentionPolicy`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "NO_ID",
+    "Cut",
+    "ReaderGroupConfig",
+    "RetentionPolicy",
+    "RetentionType",
+    "ScalingPolicy",
+    "ScalingType",
+    "StreamConfig",
+    "SubscriberRetention",
+    "TableConfig",
+]
+
+Cut = dict[int, int]
+"""A stream cut: segment id to offset."""
+
+NO_ID: Final = "00000000-0000-0000-0000-000000000000"
+"""The id that a client sends for a reader group that has none yet."""
+
+
+class ScalingType(IntEnum):
+    """What decides the number of segments."""
+
+    FIXED = 0
+    KBYTES_PER_S = 1
+    EVENTS_PER_S = 2
+
+
+class ScalingPolicy(msgspec.Struct, frozen=True):
+    """How many segments a stream has; `target_rate` per segment, in the type's unit; a split makes up to `factor`."""
+
+    kind: ScalingType = ScalingType.FIXED
+    target_rate: int = 0
+    factor: int = 0
+    min_segments: int = 1
+
+
+class RetentionType(IntEnum):
+    """What a retention limit counts."""
+
+    TIME = 1
+    SIZE = 2
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """Keep at least `limit` milliseconds or bytes; where subscribers lag, at most `maximum` (0: no maximum)."""
+
+    kind: RetentionType
+    limit: int
+    maximum: int = 0
+
+
+class StreamConfig(msgspec.Struct, frozen=True):
+    """Everything that a stream's creator says about it."""
+
+    scaling: ScalingPolicy = ScalingPolicy()
+    retention: RetentionPolicy | None = None
+    tags: tuple[str, ...] = ()
+    timestamp_aggregation_timeout_ms: int = 0
+    rollover_bytes: int = 0
+
+
+class SubscriberRetention(IntEnum):
+    """Whether a reader group's position holds back the retention of its streams."""
+
+    NONE = 0
+    MANUAL = 1
+    AUTOMATIC = 2
+
+
+class ReaderGroupConfig(msgspec.Struct, frozen=True):
+    """A reader group's configuration; cuts by "scope/stream", an empty cut means unbounded."""
+
+    group_id: str = NO_ID
+    generation: int = 0
+    refresh_ms: int = 0
+    checkpoint_interval_ms: int = 0
+    max_outstanding_checkpoints: int = 0
+    retention: SubscriberRetention = SubscriberRetention.NONE
+    starting_cuts: dict[str, Cut] = {}
+    ending_cuts: dict[str, Cut] = {}
+    rollover_bytes: int = 0
+
+
+class TableConfig(msgspec.Struct, frozen=True):
+    """A key-value table's configuration; key lengths in bytes."""
+
+    partitions: int
+    primary_key_bytes: int
+    secondary_key_bytes: int = 0
+    rollover_bytes: int = 0

@@ -1,0 +1,22 @@
+"""The messages of the controller's API, one class each, made from ``controller.binpb`` when this module is imported.
+
+Invariant: the classes live in a pool of their own, so that a program that also loads Pravega's own generated code, or
+another copy of this API, meets no conflict in protobuf's global pool. Follows ``controller.proto``; type checkers read
+``messages.pyi``, which is built with it.
+"""
+
+from importlib.resources import files
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+_POOL = DescriptorPool()
+for _file in FileDescriptorSet.FromString(files(__package__).joinpath("controller.binpb").read_bytes()).file:
+    _POOL.Add(_file)
+
+_DESCRIPTOR = _POOL.FindFileByName("controller.proto")
+
+globals().update({name: GetMessageClass(each) for name, each in _DESCRIPTOR.message_types_by_name.items()})
+
+__all__ = sorted(_DESCRIPTOR.message_types_by_name)  # noqa: PLE0605 (a list of what the descriptor declares)

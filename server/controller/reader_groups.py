@@ -1,0 +1,117 @@
+"""Reader groups and the subscribers that they are: configurations with an id and a generation.
+
+A reader group has a stream of its own, `_RG` and its name, through which its readers agree on who reads what. A group
+that asks for it subscribes to its streams; then how far it has come holds back their retention.
+
+Invariant: a configuration is replaced only by one who names the current generation and id, and each replacement adds
+one to the generation. Follows the reader-group part of `StreamMetadataTasks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from uuid import UUID
+
+import msgspec
+
+from segstore.server.controller.core import Core, require
+from segstore.server.controller.errors import AlreadyExists, GenerationMismatch, InvalidName, NotFound
+from segstore.server.controller.operations import ReaderGroupDeleted, ReaderGroupSet, SubscriberMoved
+from segstore.server.controller.policies import NO_ID, ReaderGroupConfig, StreamConfig, SubscriberRetention
+from segstore.server.controller.state import READER_GROUP_PREFIX
+from segstore.server.controller.streams import Streams
+from segstore.wire.names import is_user_stream_name
+
+__all__ = ["ReaderGroups"]
+
+_STREAM_CONFIG = StreamConfig(rollover_bytes=4 * 1024 * 1024)
+"""Of a group's own stream: one segment, as in `StreamMetadataTasks`."""
+
+
+class ReaderGroups:
+    """All that is done to reader groups and subscribers."""
+
+    def __init__(self, core: Core, streams: Streams) -> None:
+        self._core = core
+        self._streams = streams
+
+    async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
+        """Make a group with its stream; give its configuration, or that of the group that has the name already."""
+        require(scope=scope)
+        if not is_user_stream_name(name):
+            raise InvalidName("reader group", name)
+        core = self._core
+        async with core.lock("reader group", scope, name):
+            held = core.state.scope(scope).reader_groups.get(name)
+            if held is not None:
+                return held
+            if config.retention is not SubscriberRetention.NONE:
+                for full_name in config.starting_cuts:
+                    core.state.stream(*_split(full_name))
+            if config.group_id == NO_ID:
+                fresh = str(UUID(int=core.random.getrandbits(128), version=4))
+                config = msgspec.structs.replace(config, group_id=fresh, generation=0)
+            with suppress(AlreadyExists):  # a client of an older kind may have made the stream itself
+                await self._streams.create(scope, READER_GROUP_PREFIX + name, _STREAM_CONFIG)
+            core.state.scope(scope)  # it may have been deleted while the store worked
+            core.record(ReaderGroupSet(scope, name, config))
+        return config
+
+    def get(self, scope: str, name: str) -> ReaderGroupConfig:
+        require(scope=scope, reader_group=name)
+        return self._core.state.reader_group(scope, name)
+
+    def update(self, scope: str, name: str, config: ReaderGroupConfig) -> int:
+        """Replace a configuration; give its generation."""
+        require(scope=scope, reader_group=name)
+        held = self._core.state.reader_group(scope, name)
+        if held.generation != config.generation:
+            raise GenerationMismatch(f"{scope}/{name}", config.generation, held.generation)
+        self._check_id(scope, name, held, config.group_id)
+        updated = msgspec.structs.replace(config, generation=held.generation + 1)
+        self._core.record(ReaderGroupSet(scope, name, updated))
+        return updated.generation
+
+    async def delete(self, scope: str, name: str, group_id: str) -> None:
+        """Delete a group with its stream; the id must be the group's."""
+        require(scope=scope, reader_group=name)
+        core = self._core
+        async with core.lock("reader group", scope, name):
+            self._check_id(scope, name, core.state.reader_group(scope, name), group_id)
+            stream = READER_GROUP_PREFIX + name
+            if self._streams.exists(scope, stream):
+                await self._streams.seal(scope, stream)
+                await self._streams.delete(scope, stream)
+            core.record(ReaderGroupDeleted(scope, name))
+
+    # Subscribers -----------------------------------------------------------------------------------------------
+
+    def subscribers(self, scope: str, stream: str) -> list[str]:
+        """The groups, as "scope/name", that hold back a stream's retention."""
+        return sorted(self._streams.get(scope, stream).subscribers)
+
+    def move(
+        self, scope: str, stream: str, subscriber: str, group_id: str, generation: int, cut: Mapping[int, int]
+    ) -> None:
+        """Note how far a subscriber has come."""
+        found = self._streams.get(scope, stream)
+        held = found.subscribers.get(subscriber)
+        if held is None:
+            raise NotFound("subscriber", f"{subscriber} of stream {found.full_name}")
+        group_scope, group = _split(subscriber)
+        if self._core.state.reader_group(group_scope, group).group_id != group_id:
+            raise NotFound("subscriber", f"{subscriber} with id {group_id}")
+        if held.generation != generation:
+            raise GenerationMismatch(subscriber, generation, held.generation)
+        self._streams.check_progress(found, held.cut, cut)
+        self._core.record(SubscriberMoved(scope, stream, subscriber, dict(cut)))
+
+    def _check_id(self, scope: str, name: str, held: ReaderGroupConfig, group_id: str) -> None:
+        if held.group_id != group_id:
+            raise NotFound("reader group", f"{scope}/{name} with id {group_id}")
+
+
+def _split(full_name: str) -> tuple[str, str]:
+    scope, _, name = full_name.partition("/")
+    return scope, name

@@ -1,0 +1,51 @@
+"""What permissions are given for: the names of resources in access-control entries and in delegation tokens.
+
+A stream of a reader group counts as the reader group, one of watermarks as the stream that it is about. Empty names are
+refused with `EmptyName`, whether or not anybody is asked for permissions. Follows `AuthorizationResourceImpl` and
+`StreamAuthParams`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from segstore.server.controller.auth import Permission
+from segstore.server.controller.core import require
+from segstore.server.controller.state import MARK_PREFIX, READER_GROUP_PREFIX
+
+__all__ = ["SCOPES", "permission_to_write", "scope_resource", "stream_resource", "table_resource", "user_resource"]
+
+SCOPES: Final = "prn::/"
+"""All scopes."""
+
+
+def scope_resource(scope: str) -> str:
+    """A scope and what is in it."""
+    require(scope=scope)
+    return f"prn::/scope:{scope}"
+
+
+def stream_resource(scope: str, stream: str) -> str:
+    """A stream by its own name."""
+    require(scope=scope, stream=stream)
+    return f"prn::/scope:{scope}/stream:{stream}"
+
+
+def user_resource(scope: str, stream: str) -> str:
+    """What a user thinks of when a call names this stream: for an internal one, what it belongs to."""
+    require(scope=scope, stream=stream)
+    if stream.startswith(READER_GROUP_PREFIX):
+        return f"prn::/scope:{scope}/reader-group:{stream.removeprefix(READER_GROUP_PREFIX)}"
+    return stream_resource(scope, stream.removeprefix(MARK_PREFIX))
+
+
+def table_resource(scope: str, table: str) -> str:
+    """A key-value table."""
+    require(scope=scope, table=table)
+    return f"prn::/scope:{scope}/key-value-table:{table}"
+
+
+def permission_to_write(stream: str) -> Permission:
+    """What a caller needs to write to a stream: readers may write to their group's and to watermarks."""
+    internal = stream.startswith((READER_GROUP_PREFIX, MARK_PREFIX))
+    return Permission.READ if internal else Permission.READ_UPDATE

@@ -1,0 +1,138 @@
+"""Scaling a stream: some of its segments give way to others that cover the same keys.
+
+Invariant: a new epoch is recorded once its segments exist and those that gave way are sealed, so a reader that comes to
+the end of a segment finds what follows it. Until then the current epoch is the old one; with a delay configured that
+lasts, and `status` says so. Refused: segments that are not current, ranges that do not cover the same keys, fewer
+segments than the policy's minimum. Follows `PersistentStreamBase.submitScale`, `ScaleOperationTask` and
+`StreamMetadataTasks.checkScale`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from segstore.server.controller.core import Core, Due, require
+from segstore.server.controller.epochs import KeyRange, Segment, next_epoch, ranges_match
+from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
+from segstore.server.controller.operations import ScaleFinished, ScaleStarted
+from segstore.server.controller.state import Scale, Stream
+from segstore.wire.names import split_segment_id
+
+__all__ = ["ScaleStatus", "Scaling"]
+
+_log = logging.getLogger(__name__)
+
+ScaleStatus = Literal["IN_PROGRESS", "SUCCESS", "INVALID_INPUT"]
+
+
+class Scaling:
+    """Scales streams, by hand and for those who decide by load."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def start(
+        self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
+    ) -> tuple[list[Segment], int]:
+        """Accept a scale; give the segments to come and the epoch that is left. Asking again for the same is fine."""
+        require(scope=scope, stream=stream)
+        wanted = tuple(sorted(ranges))
+        async with self._core.lock(scope, stream):
+            found = self._core.state.stream(scope, stream)
+            if found.sealed:
+                raise IllegalState(f"stream {found.full_name} is sealed")
+            left = found.current
+            if found.scale is not None:
+                if set(found.scale.sealed) != set(sealed) or found.scale.ranges != wanted:
+                    raise IllegalState(f"stream {found.full_name} is being scaled otherwise")
+            else:
+                self._check(found, sealed, wanted)
+                self._begin(found, tuple(sealed), wanted)
+            coming = next_epoch(left, sealed, wanted, self._core.now_ms()).segments
+            await self._finish_or_retry(found)
+        return [segment for segment in coming if segment.epoch == left.number + 1], left.number
+
+    def status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
+        """How far the scale is that left `epoch`."""
+        require(scope=scope, stream=stream)
+        if epoch < 0:
+            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+        current = self._core.state.stream(scope, stream).current
+        if epoch > current.number:
+            return "INVALID_INPUT"
+        return "IN_PROGRESS" if epoch in (current.number, current.reference) else "SUCCESS"
+
+    async def run(self, scope: str, stream: str) -> None:
+        """Carry out what is due; a stream that is gone has nothing to carry out."""
+        async with self._core.lock(scope, stream):
+            holder = self._core.state.scopes.get(scope)
+            found = holder and holder.streams.get(stream)
+            if found:
+                await self._finish_or_retry(found)
+
+    async def replace(self, stream: Stream, ranges: Sequence[KeyRange]) -> None:
+        """Let all segments give way to new ones at once. The caller holds the stream's lock."""
+        self._begin(stream, tuple(segment.id for segment in stream.current.segments), tuple(ranges))
+        await self.finish(stream)
+
+    async def finish(self, stream: Stream) -> None:
+        """Carry out the scale that was accepted, if there is one. The caller holds the stream's lock."""
+        if stream.scale is None:
+            return
+        core = self._core
+        sealed = _as_current(stream, stream.scale)
+        now_ms = core.now_ms()
+        coming = next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
+        for segment in coming.segments:
+            if segment.epoch == coming.number:
+                name = stream.segment_name(segment)
+                await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
+        sizes = {}
+        for identifier in sealed:
+            sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
+        core.record(ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
+
+    def _check(self, stream: Stream, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> None:
+        current = stream.current
+        for identifier in sealed:
+            if current.find(identifier) is None:
+                raise ScaleRefused(stream.full_name, f"segment {identifier} is not a current one")
+        if not ranges_match(current, sealed, ranges):
+            raise InvalidArgument(f"the new key ranges do not cover the keys of segments {list(sealed)}")
+        count = len(current.segments) - len(sealed) + len(ranges)
+        if count < stream.config.scaling.min_segments:
+            raise ScaleRefused(stream.full_name, f"{count} segments are below {stream.config.scaling.min_segments}")
+
+    def _begin(self, stream: Stream, sealed: tuple[int, ...], ranges: tuple[KeyRange, ...]) -> None:
+        due_ms = self._core.now_ms() + self._core.config.scale_delay_ms
+        self._core.record(ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
+
+    async def _finish_or_retry(self, stream: Stream) -> None:
+        """Carry out the scale if it is due. A timer is set first: work that fails, or whose caller goes away, is done
+        at last.
+        """
+        core = self._core
+        if stream.scale is None:
+            return
+        due_ms, now_ms = stream.scale.due_ms, core.now_ms()
+        if due_ms > now_ms:
+            core.schedule(due_ms, Due.SCALE, stream.scope, stream.name)
+            return
+        core.schedule(now_ms + core.config.retry_ms, Due.SCALE, stream.scope, stream.name)
+        try:
+            await self.finish(stream)
+        except SegmentStoreFailed as error:
+            _log.warning("scaling stream %s is tried again: %s", stream.full_name, error)
+
+
+def _as_current(stream: Stream, scale: Scale) -> tuple[int, ...]:
+    """The segments to seal, as the current epoch names them.
+
+    Transactions rolled since the scale was accepted have given every segment a new epoch, and kept its number.
+    """
+    if scale.epoch == stream.current.number:
+        return scale.sealed
+    numbers = {split_segment_id(identifier)[1] for identifier in scale.sealed}
+    return tuple(segment.id for segment in stream.current.segments if segment.number in numbers)

@@ -1,0 +1,198 @@
+"""The controller on a socket: gRPC over asyncio, with TLS and basic authentication where configured.
+
+Invariant: while it is open, one task does what is due by time; after `aclose`, which can be called twice, no task and
+no socket is left. Port 0 takes a free port; a port that another server has is refused, not shared. Every method of the
+API is answered: one that is not built says so, UNIMPLEMENTED and a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import grpc
+from google.protobuf.message import Message
+
+from segstore.server.controller.answers import answer
+from segstore.server.controller.auth import Authority
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.proto import METHODS, SERVICE, Method
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.service import Caller, Served, serve
+
+__all__ = ["ControllerServer", "TlsFiles"]
+
+_log = logging.getLogger(__name__)
+
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # or two servers share a port unnoticed
+    # Clients keep their connections alive as often as they like, also between calls.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+_STATUS_FIELDS: Final = ("status", "result", "state")
+"""What a response's enum field is called."""
+
+
+class TlsFiles(NamedTuple):
+    """A certificate with its chain, and its key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+
+class ControllerServer:
+    """A controller that is served. Made by `start`."""
+
+    def __init__(self, controller: Controller, authority: Authority, server: grpc.aio.Server) -> None:
+        self._controller = controller
+        self._authority = authority
+        self._server = server
+        self._keeper: asyncio.Task[None] | None = None
+        self._endpoint = Endpoint("", 0)
+
+    @classmethod
+    async def start(
+        cls,
+        controller: Controller,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        authority: Authority | None = None,
+        tls: TlsFiles | None = None,
+        published_host: str | None = None,
+        servers: Callable[[], Sequence[Endpoint]] | None = None,
+    ) -> Self:
+        """Listen and serve.
+
+        Args:
+            controller: what is served; it is not closed with the server.
+            host, port: where to listen; port 0 takes a free one.
+            authority: who may do what; None: everybody everything, and no tokens.
+            tls: serve TLS with these.
+            published_host: the name under which clients are told to find this server; under TLS one that the
+                certificate carries. None: `host`.
+            servers: all controllers of the cluster, as clients are told; None: this one.
+
+        Raises `OSError` if it cannot listen there.
+        """
+        self = cls(
+            controller,
+            authority or Authority(now_s=lambda: controller.now_ms() / 1000),
+            grpc.aio.server(options=_OPTIONS),
+        )
+        served = serve(controller, servers or (lambda: (self._endpoint,)))
+        self._server.add_generic_rpc_handlers((self._handlers(served),))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if tls is None:
+                bound = self._server.add_insecure_port(address)
+            else:
+                pair = tls.key.read_bytes(), tls.certificate.read_bytes()
+                bound = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except RuntimeError as error:  # grpc's only word for every reason
+            await self._server.stop(None)
+            raise OSError(f"the controller cannot listen on {address}") from error
+        self._endpoint = Endpoint(published_host or host, bound)
+        await self._server.start()
+        self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
+        return self
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where clients find it."""
+        return self._endpoint
+
+    @property
+    def port(self) -> int:
+        return self._endpoint.port
+
+    async def aclose(self, grace_s: float = 1.0) -> None:
+        """Take no more calls, give those under way `grace_s` seconds, then end."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        await self._server.stop(grace_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _keep(self) -> None:
+        """Do what is due, when it is due."""
+        while True:
+            due_ms = self._controller.next_due_ms()
+            wait_s = None if due_ms is None else max(due_ms - self._controller.now_ms(), 0) / 1000
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._controller.wait_for_timer()
+            except TimeoutError:
+                await self._controller.run_due()
+
+    def _handlers(self, served: Mapping[str, Served]) -> grpc.GenericRpcHandler[Any, Any]:
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    self._handler(name, method, served.get(name)),
+                    request_deserializer=method.request.FromString,
+                    response_serializer=method.response.SerializeToString,
+                )
+                for name, method in METHODS.items()
+            },
+        )
+
+    def _handler(
+        self, name: str, method: Method, serve_one: Served | None
+    ) -> Callable[[Message, Any], Awaitable[Message]]:
+        async def unimplemented(request: Message, context: Any) -> Message:
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built here: no client that segstore is made for calls it"
+            )
+            raise AssertionError("abort raises")
+
+        if serve_one is None:
+            return unimplemented
+
+        async def handle(request: Message, context: Any) -> Message:
+            try:
+                caller = Caller(self._authority, self._authority.principal(_authorization(context)))
+                response: Message = await serve_one(request, caller)
+                return response
+            except ControllerError as error:
+                _log.debug("%s: %s", name, error)
+                value, code = answer(name, error)
+                if value is not None:
+                    return _with_status(method.response, value)
+                await context.abort(code, error.message)
+                raise AssertionError("abort raises") from error
+
+        return handle
+
+
+def _authorization(context: Any) -> str | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return str(value)
+    return None
+
+
+def _with_status(response: type[Message], value: str) -> Message:
+    """The response that says nothing but how the call went."""
+    for field in _STATUS_FIELDS:
+        described = response.DESCRIPTOR.fields_by_name.get(field)
+        if described is not None and described.enum_type is not None:
+            return response(**{field: described.enum_type.values_by_name[value].number})
+    raise AssertionError(f"{response.DESCRIPTOR.name} has no enum for {value}")

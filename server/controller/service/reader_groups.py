@@ -1,0 +1,79 @@
+"""Reader groups, and the subscribers that some of them are."""
+
+from __future__ import annotations
+
+from segstore.server.controller import convert
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import GenerationMismatch, NotFound
+from segstore.server.controller.proto import messages as m
+from segstore.server.controller.resources import scope_resource, stream_resource
+from segstore.server.controller.service.caller import READ, UPDATE, Caller
+
+__all__ = ["ReaderGroupService"]
+
+
+class ReaderGroupService:
+    """Methods about reader groups. Whoever may read in a scope may have reader groups there."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._groups = controller.reader_groups
+
+    async def create_reader_group(
+        self, request: m.ReaderGroupConfiguration, caller: Caller
+    ) -> m.CreateReaderGroupResponse:
+        scope, name = request.scope, request.readerGroupName
+        caller.needs(scope_resource(scope), READ)
+        config = await self._groups.create(scope, name, convert.to_reader_group(request))
+        return m.CreateReaderGroupResponse(
+            status=m.CreateReaderGroupResponse.SUCCESS, config=convert.from_reader_group(scope, name, config)
+        )
+
+    async def get_reader_group_config(self, request: m.ReaderGroupInfo, caller: Caller) -> m.ReaderGroupConfigResponse:
+        scope, name = request.scope, request.readerGroup
+        caller.needs(scope_resource(scope), READ)
+        config = self._groups.get(scope, name)
+        return m.ReaderGroupConfigResponse(
+            status=m.ReaderGroupConfigResponse.SUCCESS, config=convert.from_reader_group(scope, name, config)
+        )
+
+    async def update_reader_group(
+        self, request: m.ReaderGroupConfiguration, caller: Caller
+    ) -> m.UpdateReaderGroupResponse:
+        """A refusal tells the caller the generation that he sent."""
+        caller.needs(scope_resource(request.scope), READ)
+        config = convert.to_reader_group(request)
+        try:
+            generation = self._groups.update(request.scope, request.readerGroupName, config)
+        except NotFound:
+            status, generation = m.UpdateReaderGroupResponse.RG_NOT_FOUND, request.generation
+        except GenerationMismatch:
+            status, generation = m.UpdateReaderGroupResponse.INVALID_CONFIG, request.generation
+        else:
+            status = m.UpdateReaderGroupResponse.SUCCESS
+        return m.UpdateReaderGroupResponse(status=status, generation=generation)
+
+    async def delete_reader_group(self, request: m.ReaderGroupInfo, caller: Caller) -> m.DeleteReaderGroupStatus:
+        caller.needs(scope_resource(request.scope), READ)
+        await self._groups.delete(request.scope, request.readerGroup, convert.group_id(request.readerGroupId))
+        return m.DeleteReaderGroupStatus(status=m.DeleteReaderGroupStatus.SUCCESS)
+
+    async def list_subscribers(self, request: m.StreamInfo, caller: Caller) -> m.SubscribersResponse:
+        caller.needs(stream_resource(request.scope, request.stream), UPDATE)
+        return m.SubscribersResponse(
+            subscribers=self._groups.subscribers(request.scope, request.stream), status=m.SubscribersResponse.SUCCESS
+        )
+
+    async def update_subscriber_stream_cut(
+        self, request: m.SubscriberStreamCut, caller: Caller
+    ) -> m.UpdateSubscriberStatus:
+        scope, stream = request.streamCut.streamInfo.scope, request.streamCut.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), UPDATE)
+        self._groups.move(
+            scope,
+            stream,
+            request.subscriber,
+            convert.group_id(request.readerGroupId),
+            request.generation,
+            request.streamCut.cut,
+        )
+        return m.UpdateSubscriberStatus(status=m.UpdateSubscriberStatus.SUCCESS)

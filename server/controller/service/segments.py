@@ -1,0 +1,102 @@
+"""The segments of a stream: now, at an epoch, after one another, between stream cuts; and scaling."""
+
+from __future__ import annotations
+
+from segstore.server.controller import convert
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import InvalidArgument
+from segstore.server.controller.proto import messages as m
+from segstore.server.controller.resources import stream_resource, user_resource
+from segstore.server.controller.service.caller import READ, UPDATE, Caller
+
+__all__ = ["SegmentService"]
+
+
+class SegmentService:
+    """Methods about segments. A caller that asks for no access (`NONE`) needs only to read, and gets no token."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._streams = controller.streams
+        self._scaling = controller.scaling
+
+    async def get_current_segments(self, request: m.StreamInfo, caller: Caller) -> m.SegmentRanges:
+        scope, stream = request.scope, request.stream
+        token = self._token(request, user_resource(scope, stream), caller)
+        segments = await self._streams.current(scope, stream)
+        return m.SegmentRanges(segmentRanges=convert.segment_ranges(scope, stream, segments), delegationToken=token)
+
+    async def get_epoch_segments(self, request: m.GetEpochSegmentsRequest, caller: Caller) -> m.SegmentRanges:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        token = caller.token(stream_resource(scope, stream), UPDATE)
+        segments = self._streams.at_epoch(scope, stream, request.epoch)
+        return m.SegmentRanges(segmentRanges=convert.segment_ranges(scope, stream, segments), delegationToken=token)
+
+    async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
+        """The head of the stream, whatever time is asked for, as Pravega's controller answers since 0.9."""
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        token = self._token(request.streamInfo, stream_resource(scope, stream), caller)
+        head = await self._streams.head(scope, stream)
+        return m.SegmentsAtTime(
+            segments=[
+                m.SegmentsAtTime.SegmentLocation(segmentId=convert.segment_id(scope, stream, identifier), offset=offset)
+                for identifier, offset in head.items()
+            ],
+            delegationToken=token,
+        )
+
+    async def get_segments_immediately_following(self, request: m.SegmentId, caller: Caller) -> m.SuccessorResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        following = self._streams.following(scope, stream, request.segmentId)
+        return m.SuccessorResponse(
+            segments=[
+                m.SuccessorResponse.SegmentEntry(segment=convert.segment_range(scope, stream, each), value=before)
+                for each, before in following.items()
+            ]
+        )
+
+    get_segments_immediatly_following = get_segments_immediately_following
+
+    async def get_segments_between(self, request: m.StreamCutRange, caller: Caller) -> m.StreamCutRangeResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        token = caller.token(stream_resource(scope, stream), READ)
+        start = getattr(request, "from")  # a keyword of Python
+        segments = self._streams.between(scope, stream, start, request.to)
+        return m.StreamCutRangeResponse(
+            segments=[convert.segment_id(scope, stream, each.id) for each in segments], delegationToken=token
+        )
+
+    async def is_segment_valid(self, request: m.SegmentId, caller: Caller) -> m.SegmentValidityResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        return m.SegmentValidityResponse(response=self._streams.is_current(scope, stream, request.segmentId))
+
+    async def is_stream_cut_valid(self, request: m.StreamCut, caller: Caller) -> m.StreamCutValidityResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        return m.StreamCutValidityResponse(response=self._streams.is_cut_valid(scope, stream, request.cut))
+
+    async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), UPDATE)
+        ranges = [(each.start, each.end) for each in request.newKeyRanges]
+        coming, left = await self._scaling.start(scope, stream, request.sealedSegments, ranges)
+        return m.ScaleResponse(
+            status=m.ScaleResponse.STARTED,
+            segments=convert.segment_ranges(scope, stream, coming),
+            epoch=left,
+        )
+
+    async def check_scale(self, request: m.ScaleStatusRequest, caller: Caller) -> m.ScaleStatusResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        if request.epoch < 0:
+            raise InvalidArgument(f"an epoch is not negative: {request.epoch}")
+        status = self._scaling.status(scope, stream, request.epoch)
+        return m.ScaleStatusResponse(status=m.ScaleStatusResponse.ScaleStatus.Value(status))
+
+    def _token(self, request: m.StreamInfo, resource: str, caller: Caller) -> str:
+        if request.accessOperation == m.StreamInfo.NONE:
+            caller.needs(resource, READ)
+            return ""
+        return caller.token(resource, UPDATE)

@@ -1,0 +1,265 @@
+"""Streams: made, configured, truncated, sealed, deleted, listed; and the questions about their segments.
+
+Invariant: the segment store has what a stream's current epoch names before the state says so, and loses what was
+deleted before the state forgets it; a call that fails in between can be made again. A stream that is made again under
+an old name numbers its segments after the old ones, because their names are used up.
+
+Follows `StreamMetadataTasks`, `ControllerService`, `AbstractStreamMetadataStore`. Deliberate differences: the stream of
+watermarks (`_MARK…`) is made when a client first asks for its segments, and is not listed; a stream cannot be made with
+no segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from heapq import nsmallest
+
+from segstore.server.controller.core import Core, require
+from segstore.server.controller.epochs import (
+    Segment,
+    between,
+    cut_span,
+    equal_ranges,
+    first_epoch,
+    is_at_or_after,
+    successors,
+    why_invalid,
+)
+from segstore.server.controller.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    InvalidName,
+    InvalidStreamCut,
+    NotFound,
+    StreamNotSealed,
+    StreamSealed,
+)
+from segstore.server.controller.operations import (
+    StreamCreated,
+    StreamDeleted,
+    StreamTruncated,
+    StreamUpdated,
+)
+from segstore.server.controller.operations import (
+    StreamSealed as Sealed,
+)
+from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
+from segstore.server.controller.scaling import Scaling
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.state import MARK_PREFIX, Stream
+from segstore.server.controller.transactions import Transactions
+from segstore.wire.names import is_stream_name, segment_name, split_segment_id
+
+__all__ = ["Streams", "page"]
+
+
+def page(names: Iterable[str], token: str, size: int) -> tuple[list[str], str]:
+    """The names after `token`, in order, at most `size`; and the token for those after them.
+
+    A listing ends with an empty page. Names that come and go meanwhile are listed or not, others exactly once.
+    """
+    found = nsmallest(size, (name for name in names if name > token))
+    return found, found[-1] if found else token
+
+
+class Streams:
+    """All that is done to streams, but for their scaling and their transactions."""
+
+    def __init__(self, core: Core, scaling: Scaling, transactions: Transactions) -> None:
+        self._core = core
+        self._scaling = scaling
+        self._transactions = transactions
+
+    # Changes ---------------------------------------------------------------------------------------------------
+
+    async def create(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Make a stream with its first segments."""
+        require(scope=scope)
+        if not is_stream_name(stream):
+            raise InvalidName("stream", stream)
+        if config.scaling.min_segments < 1 or config.rollover_bytes < 0:
+            raise InvalidArgument(
+                f"{config.scaling.min_segments} segments that roll at {config.rollover_bytes} bytes make no stream"
+            )
+        core = self._core
+        async with core.lock(scope, stream):
+            if stream in core.state.scope(scope).streams:
+                raise AlreadyExists("stream", f"{scope}/{stream}")
+            number = core.state.numbers.get(f"{scope}/{stream}", 0)
+            now_ms = core.now_ms()
+            for segment in first_epoch(config.scaling.min_segments, number, now_ms).segments:
+                await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
+            core.state.scope(scope)  # it may have been deleted while the store worked
+            core.record(StreamCreated(scope, stream, config, number, now_ms))
+
+    async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Give a stream another configuration; its segments follow a fixed or a higher minimum number at once."""
+        require(scope=scope, stream=stream)
+        if config.scaling.min_segments < 1 or config.rollover_bytes < 0:
+            raise InvalidArgument(
+                f"{config.scaling.min_segments} segments that roll at {config.rollover_bytes} bytes make no stream"
+            )
+        async with self._core.lock(scope, stream):
+            found = self._unsealed(scope, stream)
+            await self._scaling.finish(found)
+            for segment in found.current.segments:
+                await self._core.segments.update_policy(found.segment_name(segment), config.scaling)
+            self._core.record(StreamUpdated(scope, stream, config))
+            count, wanted = len(found.current.segments), config.scaling.min_segments
+            if count < wanted or (count > wanted and config.scaling.kind is ScalingType.FIXED):
+                await self._scaling.replace(found, equal_ranges(wanted))
+
+    async def truncate(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+        """Drop what lies before a stream cut, which must not lie before the last one."""
+        require(scope=scope, stream=stream)
+        async with self._core.lock(scope, stream):
+            found = self._unsealed(scope, stream)
+            self._check_truncation(found, found.cut, cut)
+            gone = [
+                segment
+                for segment in between(found.epochs, found.cut, cut)
+                if segment.id not in cut and segment.id not in found.deleted
+            ]
+            for identifier, offset in cut.items():
+                if offset > 0:
+                    name = found.segment_name(found.segment(identifier))
+                    await self._core.segments.truncate_segment(name, offset)
+            for segment in gone:
+                await self._core.segments.delete_segment(found.segment_name(segment))
+            self._core.record(StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
+
+    async def seal(self, scope: str, stream: str) -> None:
+        """Let a stream take no more writes; sealing again is fine. Open transactions are aborted."""
+        require(scope=scope, stream=stream)
+        async with self._core.lock(scope, stream):
+            found = self._core.state.stream(scope, stream)
+            if found.sealed:
+                return
+            await self._scaling.finish(found)
+            await self._transactions.settle(found)
+            sizes = {}
+            for segment in found.current.segments:
+                sizes[segment.id] = await self._core.segments.seal_segment(found.segment_name(segment))
+            self._core.record(Sealed(scope, stream, sizes))
+
+    async def delete(self, scope: str, stream: str) -> None:
+        """Delete a sealed stream, its segments and its watermarks."""
+        require(scope=scope, stream=stream)
+        async with self._core.lock(scope, stream):
+            found = self._core.state.stream(scope, stream)
+            if not found.sealed:
+                raise StreamNotSealed(found.full_name)
+            mark = self._core.state.scope(scope).streams.get(MARK_PREFIX + stream)
+            if mark is not None:
+                await self._delete_segments(mark)
+                self._core.record(StreamDeleted(scope, mark.name))
+            await self._delete_segments(found)
+            self._core.record(StreamDeleted(scope, stream))
+
+    async def _delete_segments(self, stream: Stream) -> None:
+        for segment in list(stream.all_segments()):
+            await self._core.segments.delete_segment(stream.segment_name(segment))
+
+    # Questions -------------------------------------------------------------------------------------------------
+
+    def exists(self, scope: str, stream: str) -> bool:
+        require(scope=scope, stream=stream)
+        holder = self._core.state.scopes.get(scope)
+        return holder is not None and stream in holder.streams
+
+    def get(self, scope: str, stream: str) -> Stream:
+        """The stream, to be read and not changed; `NotFound` without one."""
+        require(scope=scope, stream=stream)
+        return self._core.state.stream(scope, stream)
+
+    def names(self, scope: str, token: str, tag: str | None = None) -> tuple[list[str], str]:
+        """A page of the names of a scope's streams, of all or of those that carry a tag."""
+        require(scope=scope)
+        streams = self._core.state.scope(scope).streams
+        names = (
+            name
+            for name, stream in streams.items()
+            if (tag is None or tag in stream.config.tags)
+            and not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
+        )
+        return page(names, token, self._core.config.page_size)
+
+    async def current(self, scope: str, stream: str) -> list[Segment]:
+        """The segments that take writes, by key; none if the stream is sealed."""
+        found = await self._get_or_mark(scope, stream)
+        return [] if found.sealed else list(found.current.segments)
+
+    async def head(self, scope: str, stream: str) -> Cut:
+        """Where a reader that wants everything starts."""
+        return (await self._get_or_mark(scope, stream)).head()
+
+    def at_epoch(self, scope: str, stream: str, epoch: int) -> list[Segment]:
+        """The segments of an epoch, by key."""
+        if epoch < 0:
+            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+        return list(self.get(scope, stream).epoch(epoch).segments)
+
+    def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
+        """The segments that follow one, each with all that it follows; none after the last of a sealed stream."""
+        return successors(self.get(scope, stream).epochs, identifier)
+
+    def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
+        """The segments from one stream cut to another; an empty one is the beginning or the end, not both."""
+        if not start and not end:
+            raise InvalidArgument("one of the two stream cuts must be given")
+        found = self.get(scope, stream)
+        for cut in (start, end):
+            if cut and (why := why_invalid(found.epochs, cut)) is not None:
+                raise InvalidStreamCut(found.full_name, why)
+        if start and end:
+            start_span, end_span = cut_span(found.epochs, start), cut_span(found.epochs, end)
+            if not is_at_or_after(end, end_span, start, start_span):
+                raise InvalidStreamCut(found.full_name, "the second lies before the first")
+        return between(found.epochs, start, end)
+
+    def is_current(self, scope: str, stream: str, identifier: int) -> bool:
+        """Whether a segment takes writes."""
+        found = self.get(scope, stream)
+        return not found.sealed and found.current.find(identifier) is not None
+
+    def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
+        return why_invalid(self.get(scope, stream).epochs, cut) is None
+
+    def endpoint(self, scope: str, stream: str, identifier: int) -> Endpoint:
+        """The store that owns a segment, whether or not the segment exists."""
+        epoch, number = split_segment_id(identifier)
+        if not scope or not stream or epoch < 0 or number < 0:
+            raise InvalidArgument(f"{scope}/{stream}/{number}.#epoch.{epoch} cannot be the name of a segment")
+        return self._core.segments.owner_of(segment_name(scope, stream, number, epoch))
+
+    def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+        """Refuse a cut that is none of this stream's, or lies before an earlier one."""
+        self._check_truncation(stream, earlier, cut)
+
+    def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+        if (why := why_invalid(stream.epochs, cut)) is not None:
+            raise InvalidStreamCut(stream.full_name, why)
+        if earlier:
+            span, earlier_span = cut_span(stream.epochs, cut), cut_span(stream.epochs, earlier)
+            if not is_at_or_after(cut, span, earlier, earlier_span):
+                raise InvalidStreamCut(stream.full_name, "it lies before the last one")
+
+    def _unsealed(self, scope: str, stream: str) -> Stream:
+        found = self._core.state.stream(scope, stream)
+        if found.sealed:
+            raise StreamSealed(found.full_name)
+        return found
+
+    async def _get_or_mark(self, scope: str, stream: str) -> Stream:
+        """The stream; one of watermarks is made when the stream exists that it is about."""
+        require(scope=scope, stream=stream)
+        try:
+            return self._core.state.stream(scope, stream)
+        except NotFound:
+            about = stream.removeprefix(MARK_PREFIX)
+            if about == stream or not self.exists(scope, about):
+                raise
+        with suppress(AlreadyExists):  # then another call made it in the meantime, which is all that was wanted
+            await self.create(scope, stream, StreamConfig())
+        return self._core.state.stream(scope, stream)

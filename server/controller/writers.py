@@ -1,0 +1,44 @@
+"""The times that writers note, each with the position that the writer had reached.
+
+Invariant: for one writer neither time nor position goes back. Follows `PersistentStreamBase.noteWriterMark`. From the
+marks Pravega computes watermarks for readers; here they are kept and checked, and no watermark is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from segstore.server.controller.core import Core, require
+from segstore.server.controller.errors import NotFound
+from segstore.server.controller.operations import WriterGone, WriterNoted
+
+__all__ = ["NoteResult", "Writers"]
+
+NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
+
+
+class Writers:
+    """Notes times and forgets writers."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
+        """Note that everything this writer wrote up to `position` belongs to times up to `timestamp`."""
+        require(scope=scope, stream=stream)
+        mark = self._core.state.stream(scope, stream).writers.get(writer)
+        if mark is not None:
+            if mark.timestamp > timestamp:
+                return "INVALID_TIME"
+            if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
+                return "INVALID_POSITION"
+        self._core.record(WriterNoted(scope, stream, writer, timestamp, dict(position)))
+        return "SUCCESS"
+
+    def remove(self, scope: str, stream: str, writer: str) -> None:
+        """The writer notes no more."""
+        require(scope=scope, stream=stream)
+        if writer not in self._core.state.stream(scope, stream).writers:
+            raise NotFound("writer", f"{writer} of stream {scope}/{stream}")
+        self._core.record(WriterGone(scope, stream, writer))

@@ -1,0 +1,73 @@
+"""A controller over a fake store, on a clock that stands still, with a journal that is held against its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from segstore.server.controller import Controller, ControllerConfig
+from segstore.server.controller.operations import Operation, decode, encode
+from segstore.server.controller.policies import ScalingPolicy, StreamConfig
+from segstore.server.controller.state import State
+from tests.server.controller.fake_store import Clock, FakeStore
+
+__all__ = ["World"]
+
+
+class World:
+    """What a test needs at hand."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.clock = Clock()
+        self.journal: list[bytes] = []
+        self.controller = self.make()
+
+    def make(self, state: State | None = None, **settings: Any) -> Controller:
+        """Start the controller, with other settings or from a state."""
+        self.controller = Controller(
+            self.store,
+            ControllerConfig(**settings),
+            now_ms=self.clock,
+            random=Random(7),
+            journal=self._write,
+            state=state,
+        )
+        return self.controller
+
+    def _write(self, operation: Operation) -> None:
+        self.journal.append(encode(operation))
+
+    def replayed(self) -> State:
+        """The state that the journal alone gives."""
+        state = State()
+        for line in self.journal:
+            decode(line).apply(state)
+        return state
+
+    async def stream(self, segments: int = 1, name: str = "s", **config: Any) -> None:
+        """Make scope `a`, if it is not there, and a stream in it."""
+        if not self.controller.scopes.exists("a"):
+            self.controller.scopes.create("a")
+        config.setdefault("scaling", ScalingPolicy(min_segments=segments))
+        await self.controller.create_stream("a", name, StreamConfig(**config))
+
+    async def pass_time(self, ms: int) -> None:
+        """Let time pass and what is due by then be done, each thing at its time."""
+        end_ms = self.clock.now_ms + ms
+        while (due_ms := self.controller.next_due_ms()) is not None and due_ms <= end_ms:
+            self.clock.now_ms = max(due_ms, self.clock.now_ms)
+            await self.controller.run_due()
+        self.clock.now_ms = end_ms
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A world; at the end its journal must tell how its state came to be."""
+    world = World()
+    yield world
+    assert msgspec.to_builtins(world.replayed()) == msgspec.to_builtins(world.controller.state)

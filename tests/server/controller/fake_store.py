@@ -1,0 +1,88 @@
+"""A segment store as the controller sees one: names, lengths, seals; every call is noted, and can be made to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from segstore.server.controller.errors import SegmentStoreFailed
+from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.controller.segment_admin import Endpoint, Load
+
+
+class FakeStore:
+    """Implements `SegmentAdmin`."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[str, int] = {}
+        self.starts: dict[str, int] = {}
+        self.sealed: set[str] = set()
+        self.policies: dict[str, ScalingPolicy] = {}
+        self.tables: dict[str, int] = {}
+        self.events: dict[str, int] = {}
+        self.calls: list[tuple[str, ...]] = []
+        self.broken: set[str] = set()
+
+    def _called(self, what: str, *names: str) -> None:
+        self.calls.append((what, *names))
+        if what in self.broken:
+            raise SegmentStoreFailed(names[0], what)
+
+    def owner_of(self, segment: str) -> Endpoint:
+        return Endpoint("store.example", 12345)
+
+    async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
+        self._called("create", segment)
+        self.lengths.setdefault(segment, 0)
+        self.policies[segment] = scaling
+
+    async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
+        self._called("policy", segment)
+        self.policies[segment] = scaling
+
+    async def seal_segment(self, segment: str) -> int:
+        self._called("seal", segment)
+        self.sealed.add(segment)
+        return self.lengths[segment]
+
+    async def segment_length(self, segment: str) -> int:
+        self._called("length", segment)
+        return self.lengths[segment]
+
+    async def truncate_segment(self, segment: str, offset: int) -> None:
+        self._called("truncate", segment)
+        self.starts[segment] = max(offset, self.starts.get(segment, 0))
+
+    async def delete_segment(self, segment: str) -> None:
+        self._called("delete", segment)
+        self.lengths.pop(segment, None)
+        self.sealed.discard(segment)
+
+    async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
+        self._called("merge", target, *sources)
+        assert target not in self.sealed
+        for source in sources:
+            self.lengths[target] += self.lengths.pop(source, 0)
+
+    async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
+        self._called("create table", segment)
+        self.tables.setdefault(segment, key_bytes)
+
+    async def delete_table(self, segment: str) -> None:
+        self._called("delete table", segment)
+        self.tables.pop(segment, None)
+
+    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
+        self._called("loads", *segments)
+        return {
+            name: Load(self.events.get(name, 0), self.lengths[name]) for name in segments if name in self.lengths
+        }
+
+
+class Clock:
+    """A time that passes when told to."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms

@@ -1,0 +1,258 @@
+"""Transactions: ids, leases, commits in order, rolling after a scale, and what a failing store leaves behind."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from segstore.server.controller.errors import (
+    ExecutionTimeExceeded,
+    IllegalState,
+    InvalidArgument,
+    LeaseTooLarge,
+    NotFound,
+)
+from segstore.server.controller.state import TransactionStatus, transaction_epoch
+from tests.server.controller.conftest import World
+
+LEASE_MS = 90_000
+UNKNOWN = UUID(int=5)
+
+
+def parts(transaction: UUID, *segments: str) -> list[str]:
+    return [f"{segment}#transaction.{transaction.hex}" for segment in segments]
+
+
+async def test_a_transaction_gets_a_segment_beside_each_of_its_epoch(world: World) -> None:
+    await world.stream(2)
+    transaction, segments = await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert [segment.number for segment in segments] == [0, 1]
+    assert set(parts(transaction, "a/s/0.#epoch.0", "a/s/1.#epoch.0")) <= world.store.lengths.keys()
+    assert transaction_epoch(transaction) == 0
+    assert transaction.int & (1 << 63) == 0
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
+
+
+async def test_no_two_transactions_have_one_id(world: World) -> None:
+    await world.stream()
+    ids = {(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(50)}
+    assert len(ids) == 50
+
+
+async def test_a_commit_without_delay_is_done_when_it_answers(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (part,) = parts(transaction, "a/s/0.#epoch.0")
+    world.store.lengths[part] = 30
+    await world.controller.transactions.commit("a", "s", transaction)
+    assert world.store.lengths == {"a/s/0.#epoch.0": 30}
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+    assert world.controller.transactions.completed("a", "s") == {transaction: TransactionStatus.COMMITTED}
+
+
+async def test_committing_twice_merges_once(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", transaction)
+    await world.controller.transactions.commit("a", "s", transaction)
+    assert sum(call[0] == "merge" for call in world.store.calls) == 1
+
+
+async def test_an_abort_deletes_the_transactions_segments(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.abort("a", "s", transaction)
+    await world.controller.transactions.abort("a", "s", transaction)
+    assert world.store.lengths == {"a/s/0.#epoch.0": 0}
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
+
+
+@pytest.mark.parametrize("delay_ms", [0, 500])
+async def test_the_first_request_to_end_decides(world: World, delay_ms: int) -> None:
+    world.make(commit_delay_ms=delay_ms)
+    await world.stream()
+    committed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    aborted, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", committed)
+    await world.controller.transactions.abort("a", "s", aborted)
+    with pytest.raises(IllegalState):
+        await world.controller.transactions.abort("a", "s", committed)
+    with pytest.raises(IllegalState):
+        await world.controller.transactions.commit("a", "s", aborted)
+
+
+async def test_a_transaction_that_never_was_is_unknown(world: World) -> None:
+    await world.stream()
+    assert world.controller.transactions.status("a", "s", UNKNOWN) is None
+    assert world.controller.transactions.ping("a", "s", UNKNOWN, LEASE_MS) is None
+    with pytest.raises(NotFound, match="transaction"):
+        await world.controller.transactions.commit("a", "s", UNKNOWN)
+    with pytest.raises(NotFound, match="stream"):
+        await world.controller.transactions.abort("a", "other", UNKNOWN)
+
+
+async def test_a_delayed_commit_happens_at_its_time(world: World) -> None:
+    world.make(commit_delay_ms=500)
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", transaction)
+    await world.pass_time(499)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
+    await world.pass_time(1)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+
+
+async def test_commits_happen_in_the_order_in_which_they_were_asked_for(world: World) -> None:
+    world.make(commit_delay_ms=500)
+    await world.stream()
+    first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    second, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", second)
+    await world.controller.transactions.commit("a", "s", first)
+    await world.pass_time(500)
+    (merge,) = (call for call in world.store.calls if call[0] == "merge")
+    assert merge == ("merge", "a/s/0.#epoch.0", *parts(second, "a/s/0.#epoch.0"), *parts(first, "a/s/0.#epoch.0"))
+
+
+async def test_a_lease_that_ends_aborts_after_the_slack(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.pass_time(LEASE_MS + 29_999)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
+    await world.pass_time(1)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
+    assert world.store.lengths == {"a/s/0.#epoch.0": 0}
+
+
+async def test_a_ping_gives_a_new_lease(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    for _ in range(5):
+        await world.pass_time(LEASE_MS)
+        assert world.controller.transactions.ping("a", "s", transaction, LEASE_MS) is TransactionStatus.OPEN
+    await world.pass_time(LEASE_MS + 30_000)
+    assert world.controller.transactions.ping("a", "s", transaction, LEASE_MS) is TransactionStatus.ABORTED
+
+
+async def test_leases_can_be_cut_short_for_tests_of_their_end(world: World) -> None:
+    world.make(lease_cap_ms=1_000, lease_slack_ms=0)
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.pass_time(1_000)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
+
+
+@pytest.mark.parametrize("lease_ms", [-1, 0, 9_999, 600_001])
+async def test_a_lease_out_of_bounds_opens_nothing(world: World, lease_ms: int) -> None:
+    await world.stream()
+    with pytest.raises(InvalidArgument):
+        await world.controller.transactions.open("a", "s", lease_ms)
+    assert world.store.lengths == {"a/s/0.#epoch.0": 0}
+
+
+async def test_a_ping_beyond_the_maximum_is_refused(world: World) -> None:
+    world.make(max_transaction_ms=100_000)
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    with pytest.raises(LeaseTooLarge):
+        world.controller.transactions.ping("a", "s", transaction, 600_001)
+    await world.pass_time(20_000)
+    with pytest.raises(ExecutionTimeExceeded):
+        world.controller.transactions.ping("a", "s", transaction, LEASE_MS)
+
+
+async def test_a_transaction_of_an_older_epoch_rolls_the_stream(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    world.store.lengths[parts(transaction, "a/s/0.#epoch.0")[0]] = 12
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await world.controller.transactions.commit("a", "s", transaction)
+    stream = world.controller.state.stream("a", "s")
+    names = [[stream.segment_name(segment) for segment in epoch.segments] for epoch in stream.epochs]
+    assert names == [
+        ["a/s/0.#epoch.0"],
+        ["a/s/1.#epoch.1", "a/s/2.#epoch.1"],
+        ["a/s/0.#epoch.2"],
+        ["a/s/1.#epoch.3", "a/s/2.#epoch.3"],
+    ]
+    assert world.store.lengths["a/s/0.#epoch.2"] == 12
+    assert world.store.sealed == {"a/s/0.#epoch.0", "a/s/1.#epoch.1", "a/s/2.#epoch.1", "a/s/0.#epoch.2"}
+    # A reader goes through all of it.
+    assert {each.id for each in world.controller.streams.following("a", "s", 1 << 32 | 1)} == {2 << 32}
+    assert len(world.controller.streams.following("a", "s", 2 << 32)) == 2
+
+
+async def test_after_rolling_transactions_belong_to_the_epoch_that_is_repeated(world: World) -> None:
+    await world.stream()
+    old, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await world.controller.transactions.commit("a", "s", old)
+    transaction, segments = await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert transaction_epoch(transaction) == 1
+    assert [(segment.number, segment.epoch) for segment in segments] == [(1, 1), (2, 1)]
+    await world.controller.transactions.commit("a", "s", transaction)
+    assert len(world.controller.state.stream("a", "s").epochs) == 4
+
+
+async def test_a_commit_that_the_store_fails_is_done_later(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    world.store.broken = {"merge"}
+    await world.controller.transactions.commit("a", "s", transaction)
+    await world.pass_time(3_000)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
+    world.store.broken = set()
+    await world.pass_time(1_000)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+
+
+async def test_what_was_accepted_goes_on_when_the_controller_starts_again(world: World) -> None:
+    world.make(commit_delay_ms=500, scale_delay_ms=500)
+    await world.stream()
+    committing, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    left, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", committing)
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    world.make(world.replayed())
+    await world.pass_time(500)
+    assert world.controller.transactions.status("a", "s", committing) is TransactionStatus.COMMITTED
+    assert len(world.controller.state.stream("a", "s").current.segments) == 2
+    await world.pass_time(LEASE_MS + 30_000)
+    assert world.controller.transactions.status("a", "s", left) is TransactionStatus.ABORTED
+
+
+async def test_the_ends_of_transactions_are_forgotten_after_a_day(world: World) -> None:
+    await world.stream()
+    old, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.abort("a", "s", old)
+    await world.pass_time(86_400_001)
+    new, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.abort("a", "s", new)
+    assert list(world.controller.transactions.completed("a", "s")) == [new]
+
+
+async def test_sealing_commits_what_was_asked_for_and_aborts_the_rest(world: World) -> None:
+    world.make(commit_delay_ms=60_000)
+    await world.stream()
+    committing, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    left, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", committing)
+    await world.controller.streams.seal("a", "s")
+    assert world.controller.transactions.completed("a", "s") == {
+        committing: TransactionStatus.COMMITTED,
+        left: TransactionStatus.ABORTED,
+    }
+    with pytest.raises(IllegalState):
+        await world.controller.transactions.open("a", "s", LEASE_MS)
+
+
+async def test_a_commit_with_a_time_notes_it_for_the_writer(world: World) -> None:
+    await world.stream()
+    timed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    untimed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    world.store.lengths[parts(timed, "a/s/0.#epoch.0")[0]] = 9
+    await world.controller.transactions.commit("a", "s", timed, "w", 77)
+    await world.controller.transactions.commit("a", "s", untimed, "v", -(2**63))
+    (mark,) = world.controller.state.stream("a", "s").writers.values()
+    assert (mark.timestamp, mark.position) == (77, {0: 9})
