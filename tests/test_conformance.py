@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from segstore.conformance import Kind, Unreadable, kind_of, read_lines, servers
+from segstore.conformance import Kind, Unreadable, dialogues, kind_of, read_lines, servers
 from segstore.conformance.__main__ import main
 from segstore.conformance.deviations import DEVIATIONS
 from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
@@ -189,7 +189,10 @@ def test_a_wrong_byte_in_a_recorded_reply_is_seen_and_shown_by_field(tmp_path: P
     assert re.search(r"-\s+000008  00 00 00 10 +high_version +16\n\s+\+\s+000008  00 00 00 11", output), output
 
 
-def test_replies_and_closes_that_do_not_come_or_were_not_recorded_are_seen(tmp_path: Path) -> None:
+def test_replies_and_closes_that_do_not_come_or_were_not_recorded_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialogues, "REPLY_TIMEOUT_S", 0.5)
     more, fewer, closed = (a_dialogue("keepalive") for _ in range(3))
     reply = next(step for step in more["steps"] if step.get("replies"))["replies"][0]
     more["name"] = "keepalive_more"
@@ -278,7 +281,7 @@ def test_a_record_of_a_wrong_shape_disagrees(tmp_path: Path) -> None:
 def test_an_encoder_case_that_cannot_be_expressed_disagrees(tmp_path: Path) -> None:
     status, output = run(folder_of(tmp_path, {"category": "encode", "case": "an odd thing", "ok": False}))
     assert status == 1
-    assert "no constructor call" in output
+    assert "in no way that this runner knows" in output
 
 
 @pytest.mark.parametrize(
@@ -287,6 +290,16 @@ def test_an_encoder_case_that_cannot_be_expressed_disagrees(tmp_path: Path) -> N
 def test_encoder_cases_are_constructor_calls(tmp_path: Path, case: str) -> None:
     status, output = run(folder_of(tmp_path, {"category": "encode", "case": case, "ok": False}))
     assert status == 0, output
+
+
+@pytest.mark.parametrize("cls", list(COMMANDS.values()), ids=lambda cls: str(cls.type_name))
+def test_a_string_that_is_too_long_is_a_case_for_any_command(tmp_path: Path, cls: type[Any]) -> None:
+    def case(size: int) -> dict[str, Any]:
+        error = {"exception": "java.io.UTFDataFormatException", "message": f"encoded string too long: {size} bytes"}
+        return {"category": "encode", "case": f"{cls.__name__} with a long string", "ok": False, **error}
+
+    assert run(folder_of(tmp_path, case(65536)))[0] == 0
+    assert run(folder_of(tmp_path, case(65535)))[0] == 1
 
 
 def test_a_kind_of_nothing_is_none() -> None:
@@ -313,7 +326,8 @@ def test_deviations_are_counted_by_name_and_excuse_nothing_else(tmp_path: Path) 
     assert "0 of 2 agree, 1 deviation" in output
 
 
-def test_a_dialogue_that_shows_a_deviation_is_excused_by_name(tmp_path: Path) -> None:
+def test_a_dialogue_that_shows_a_deviation_is_excused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialogues, "REPLY_TIMEOUT_S", 0.5)
     sealed = command_named("SEAL_TABLE_SEGMENT")
     fields = {"requestId": 1, "segment": "t", "delegationToken": ""}
     frame = encode(sealed.from_dict({"request_id": 1, "segment": "t", "delegation_token": ""})).hex()

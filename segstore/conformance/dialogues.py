@@ -29,7 +29,7 @@ from segstore.wire.reading import pieces
 
 __all__ = ["Dialogue", "Step", "hold"]
 
-REPLY_TIMEOUT_S: Final = 10.0
+REPLY_TIMEOUT_S = 5.0
 QUIET_S: Final = 0.3
 """A step that was answered nothing is watched for so long, as the recorder did."""
 SETTLE_S: Final = 0.04

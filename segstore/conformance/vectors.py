@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from segstore.conformance import blocks
 from segstore.conformance.deviations import of_frame
+from segstore.conformance.encoder_cases import refused_command
 from segstore.conformance.recorded import Kind, Line, snake
 from segstore.conformance.report import Verdict, byte_difference, field_differences, said
 from segstore.wire import COMMANDS, Command, FrameDecoder, WireError, decode, encode, encode_parts
@@ -166,52 +167,6 @@ def _writes(frame: bytes, ops: list[list[Any]]) -> Found:
     for span in describe(frame).spans:
         if span.length and 8 <= span.offset < 8 + len(body) and span.offset not in starts:
             yield f"ops: {span.field} begins at byte {span.offset}, where the reference begins no write"
-
-
-_NEW: Final = re.compile(r"new\s+(\w+)\s*\((.*)\)\s*;?", re.DOTALL)
-_ARGUMENT: Final = re.compile(
-    r"""\s*(?:(?P<number>[-+]?\d+)[lL]?|(?P<word>true|false|null)|"(?P<text>(?:[^"\\]|\\.)*)"
-        (?:\s*\.repeat\(\s*(?P<times>\d+)\s*\))?)\s*(?:,|$)""",
-    re.VERBOSE,
-)
-
-
-def _refused_command(what: dict[str, Any]) -> Found:
-    """A command that cannot be made or written; `case` is its constructor call, or `type` and `fields` say it."""
-    if "fields" in what:
-        cls, given = command_named(what["type"]), snake(what["fields"])
-        make: Callable[[], Command] = lambda: cls.from_dict(given)  # noqa: E731 — one of two ways to make it
-    else:
-        called = _NEW.fullmatch(what["case"].strip())
-        classes = {cls.__name__: cls for cls in COMMANDS.values()}
-        if called is None or called[1] not in classes:
-            yield f"the case {what['case']!r} is no constructor call that this runner can read"
-            return
-        cls, arguments = classes[called[1]], _arguments(called[2])
-        make = lambda: cls(*arguments)  # noqa: E731
-    for codec in CODECS:
-        try:
-            found = encode(make(), codec=codec)
-        except WireError:
-            continue
-        yield f"encode ({codec}): expected a refusal, found {found.hex()[:80]}"
-
-
-def _arguments(text: str) -> list[Any]:
-    values: list[Any] = []
-    at = 0
-    while at < len(text.rstrip()):
-        found = _ARGUMENT.match(text, at)
-        if found is None:
-            raise ValueError(f"{text[at:]!r} is no argument that this runner can read")
-        if found["number"] is not None:
-            values.append(int(found["number"]))
-        elif found["word"] is not None:
-            values.append({"true": True, "false": False, "null": ""}[found["word"]])
-        else:
-            values.append(found["text"] * int(found["times"] or 1))
-        at = found.end()
-    return values
 
 
 # --- the schema ---------------------------------------------------------------------------------------------------
@@ -394,7 +349,7 @@ def _sent(what: dict[str, Any], codec: Codec) -> bytes:
 _CHECKS: Final[dict[Kind, Callable[[dict[str, Any]], Found]]] = {
     Kind.COMMAND: _command,
     Kind.FRAME: _frame,
-    Kind.REFUSED_COMMAND: _refused_command,
+    Kind.REFUSED_COMMAND: refused_command,
     Kind.SCHEMA: _schema,
     Kind.MUTF8: _mutf8,
     Kind.FRAMING: _framing,

@@ -1,0 +1,129 @@
+"""Recorded cases for the encoder: a command that cannot be made, or that cannot be written.
+
+There are no bytes in such a line. What to make is said by `type` and `fields`, or by `case` as the call of a
+constructor (`new Padding(-1)`), or by the error: a string that is too long is named there with its length. A case that
+is said in no such way disagrees: it is not passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from segstore.conformance.recorded import snake
+from segstore.wire import COMMANDS, Command, WireError, encode, encode_parts
+from segstore.wire import lowering as low
+from segstore.wire.codec import Codec
+from segstore.wire.jsonl import command_named
+
+__all__ = ["refused_command"]
+
+_CODECS: Final[tuple[Codec, ...]] = ("generated", "construct")
+_CLASSES: Final = {cls.__name__: cls for cls in COMMANDS.values()}
+
+_NEW: Final = re.compile(r"new\s+(\w+)\s*\((.*)\)\s*;?", re.DOTALL)
+_ARGUMENT: Final = re.compile(
+    r"""\s*(?:(?P<number>[-+]?\d+)[lL]?|(?P<word>true|false|null)|"(?P<text>(?:[^"\\]|\\.)*)"
+        (?:\s*\.repeat\(\s*(?P<times>\d+)\s*\))?)\s*(?:,|$)""",
+    re.VERBOSE,
+)
+_TOO_LONG: Final = re.compile(r"too long: (\d+) bytes")
+_LONG_STRING: Final = re.compile(r"(\d+)(?: |-)?(?:bytes?|chars?|characters?)")
+
+
+def refused_command(what: dict[str, Any]) -> Iterator[str]:
+    """What disagrees: the command is made and written after all, or the case is not understood."""
+    make = _maker(what)
+    if make is None:
+        yield f"the case {what['case']!r} is said in no way that this runner knows"
+        return
+    ways: dict[str, Callable[[Command], object]] = {"encode_parts": encode_parts}
+    ways |= {f"encode ({codec})": lambda value, codec=codec: encode(value, codec=codec) for codec in _CODECS}  # type: ignore[misc]
+    for way, write in ways.items():
+        try:
+            write(make())
+        except WireError:
+            continue
+        yield f"{way}: expected a refusal, found none"
+
+
+def _maker(what: dict[str, Any]) -> Callable[[], Command] | None:
+    case = what["case"]
+    if "fields" in what:
+        named, fields = command_named(what["type"]), snake(what["fields"])
+        return lambda: named.from_dict(fields)
+    called = _NEW.fullmatch(case.strip())
+    if called is not None and called[1] in _CLASSES:
+        cls, arguments = _CLASSES[called[1]], _arguments(called[2])
+        return lambda: cls(*arguments)
+    length = _TOO_LONG.search(what.get("message") or "") or _LONG_STRING.search(case)
+    if length is None or "UTFDataFormat" not in (what.get("exception") or ""):
+        return None
+    text = "a" * int(length[1])
+    holder = _with_text(case)
+    return lambda: msgspec.structs.replace(_empty(holder), **{_texts(holder)[0]: text})
+
+
+def _arguments(text: str) -> list[Any]:
+    values: list[Any] = []
+    at = 0
+    while at < len(text.rstrip()):
+        found = _ARGUMENT.match(text, at)
+        if found is None:
+            raise ValueError(f"{text[at:]!r} is no argument that this runner can read")
+        if found["number"] is not None:
+            values.append(int(found["number"]))
+        elif found["word"] is not None:
+            values.append({"true": True, "false": False, "null": ""}[found["word"]])
+        else:
+            values.append(found["text"] * int(found["times"] or 1))
+        at = found.end()
+    return values
+
+
+def _with_text(case: str) -> type[Command]:
+    """The command that a case names, if it has a text; else one that has."""
+    for cls in COMMANDS.values():
+        if re.search(rf"\b(?:{cls.__name__}|{cls.type_name})\b", case) and _texts(cls):
+            return cls
+    return command_named("SEGMENT_CREATED")
+
+
+def _texts(cls: type[Command]) -> list[str]:
+    nodes = (node.inner if isinstance(node, low.TailNode) else node for node in low.lower(cls.parts))
+    return [node.name for node in nodes if isinstance(node, low.Text)]
+
+
+def _empty(cls: type[Command]) -> Command:
+    values: dict[str, Any] = {}
+    _fill(low.lower(cls.parts), values)
+    return cls(**values)
+
+
+def _fill(nodes: tuple[low.Node, ...], values: dict[str, Any]) -> None:
+    for node in nodes:
+        match node:
+            case low.Fixed(format="16s"):
+                values[node.name] = UUID(int=0)
+            case low.Fixed() | low.ZeroRun():
+                values[node.name] = 0
+            case low.Text():
+                values[node.name] = ""
+            case low.Data() | low.Remainder() | low.Sized():
+                values[node.name] = b""
+            case low.Number():
+                values[node.name] = node.unknown
+            case low.TailNode():
+                _fill((node.inner,), values)
+            case low.Many():
+                values[node.name] = ()
+            case low.Table():
+                values.update((column.name, ()) for column in node.columns)
+            case low.Structure():
+                inner: dict[str, Any] = {}
+                _fill(node.nodes, inner)
+                values[node.name] = node.record(**inner)
