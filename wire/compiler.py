@@ -700,7 +700,7 @@ def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tu
     """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out) -> position`: frames one after another.
 
     It appends to `out` the command of every whole frame between `f` and `end` and returns where it stopped: at a frame
-    that is not all there, or whose body is longer than `limit` or negative. The commands that come often are decoded in
+    that is not all there, or whose body is longer than `limit`. The commands that come often are decoded in
     place, header and first fields in one read, as long as they are as today's peers send them; all others through
     `decoders`. What these refuse goes to `slow(b, v, code, start, end)`, which knows why.
     """
@@ -708,8 +708,9 @@ def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tu
     line = source.line
     refusals = source.constant(REFUSALS, "REFUSALS")
     short = source.constant(_Short, "SHORT")
-    header, _ = source.struct("ii", "read")
-    line("while end - f >= 8:")
+    header, _ = source.struct("iI", "read")  # a negative length is a very long one, as it is for the reference
+    line("last = end - 8")
+    line("while f <= last:")
     source.depth += 1
     if often:
         line("low = b[f + 3]")
@@ -718,7 +719,7 @@ def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tu
     for cls in often:
         nodes = tuple(_present(node) for node in low.lower(cls.parts))
         reader = _Reader(source, "bytes(b[{}:{}])" if view else "b[{}:{}]", "f")
-        reader.run = [("i", "code"), ("i", "length")]
+        reader.run = [("i", "code"), ("I", "length")]
         known = f"e > end or length > limit or code != {cls.code}"
         reader.after_flush = ["e = f + 8 + length", f"if {known}: raise {short}"]
         line(f"if low == {cls.code & 0xFF}:")
@@ -734,7 +735,7 @@ def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tu
         line(f"except {refusals}: pass")
     line(f"code, length = {header}(b, f)")
     line("e = f + 8 + length")
-    line("if e > end or length > limit or length < 0: break")
+    line("if e > end or length > limit: break")
     line("try: out.append(decoders[code](b, v, f + 8, e))")
     line(f"except {refusals}: out.append(slow(b, v, code, f + 8, e))")
     line("f = e")
