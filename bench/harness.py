@@ -19,7 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["FULL", "QUICK", "Effort", "Figure", "Report", "Table", "Times", "geometric_mean", "machine", "measure"]
+__all__ = [
+    "FULL",
+    "QUICK",
+    "Effort",
+    "Figure",
+    "Report",
+    "Table",
+    "Times",
+    "geometric_mean",
+    "machine",
+    "measure",
+    "take_turns",
+]
 
 
 @dataclass(frozen=True)
@@ -104,17 +116,26 @@ def measure(
     clock: Callable[[], float] = time.process_time,
 ) -> Times:
     """Times the contenders in turns, each called as often as fills a slice; a slice before that is not measured."""
-    calls = {name: _calibrate(run, effort.slice_s, clock) for name, run in contenders.items()}
+
+    def slices(run: Callable[[], object]) -> Callable[[], float]:
+        calls = _calibrate(run, effort.slice_s, clock)
+        return lambda: _slice(run, calls, clock)
+
+    return take_turns({name: slices(run) for name, run in contenders.items()}, effort.rounds)
+
+
+def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Times:
+    """Lets contenders that say themselves how many seconds they took run in turns."""
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     enabled = gc.isenabled()
     try:
-        for turn in range(effort.rounds):
+        for turn in range(rounds):
             shift = turn % len(names)
             for name in names[shift:] + names[:shift]:
                 gc.collect()
                 gc.disable()
-                seconds[name].append(_slice(contenders[name], calls[name], clock))
+                seconds[name].append(contenders[name]())
                 if enabled:
                     gc.enable()
     finally:

@@ -1,0 +1,170 @@
+"""What does it cost to find frames in a stream, next to reading its bytes at all and next to `readexactly`?
+
+A sender in another process fills a TCP connection on the loopback interface; compared are the rates at which the bytes
+are taken from it. "Pairs" are what one append of 1 KB is on the wire: an AppendBlock that holds it and its
+AppendBlockEnd. "Framing alone" is `FrameDecoder` with the decoding taken out of its loop: it finds where each frame
+starts and ends and checks its length. On the side of `readexactly`, alone means header and body as bytes objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvloop
+
+from bench.harness import Effort, Figure, Report, Times, take_turns
+from bench.sender import Sender
+from segstore.wire import AppendBlock, AppendBlockEnd, DataAppended, FrameDecoder, compiler, decode, encode
+
+__all__ = ["run"]
+
+BUFFER_BYTES: Final = 1 << 18
+PAIRS, ACKS = "pairs", "acks"
+RAW, ALONE, DECODED = "recv_into", "framing alone", "with decode"
+PROTOCOL_ALONE, PROTOCOL = "uvloop, framing alone", "uvloop, with decode"
+STREAM_ALONE, STREAM = "readexactly alone", "readexactly, with decode"
+
+WRITER: Final = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
+MESSAGES: Final = {
+    PAIRS: encode(AppendBlock(WRITER, bytes(1024))) + encode(AppendBlockEnd(WRITER, 1024, b"", 1, 1 << 40, 7 << 32)),
+    ACKS: encode(DataAppended(7 << 32, WRITER, 1 << 40, (1 << 40) - 1, 1 << 41)),
+}
+TIMES: Final = {PAIRS: 40_000, ACKS: 80_000}
+
+
+def run(effort: Effort) -> Report:
+    report = Report("Framing")
+    with Sender(MESSAGES) as sender, socket.create_server(("127.0.0.1", 0)) as listener:
+        pairs = _compare(sender, listener, PAIRS, effort)
+        acks = _compare(sender, listener, ACKS, effort)
+    goals = [
+        ("pairs: framing alone, of the rate of recv_into", pairs.ratio(RAW, ALONE), 0.45),
+        ("pairs: framing with decode, of the rate of recv_into", pairs.ratio(RAW, DECODED), 0.18),
+        ("pairs: rate of framing, of two readexactly a frame", pairs.ratio(STREAM_ALONE, PROTOCOL_ALONE), 4.5),
+        ("acks: rate of framing, of two readexactly a frame", acks.ratio(STREAM_ALONE, PROTOCOL_ALONE), 8),
+    ]
+    report.figures += [Figure(name, value, goal, at_most=False) for name, value, goal in goals]
+    rows = [
+        (name, *(f"{times.median(name) * 1e9:.0f}" for times in (pairs, acks)), *_rates(name, pairs, acks))
+        for name in (RAW, ALONE, DECODED, PROTOCOL_ALONE, PROTOCOL, STREAM_ALONE, STREAM)
+    ]
+    report.tables.append((("receiver", "ns a pair", "ns an ack", "pairs, of recv_into", "acks, of recv_into"), rows))
+    return report
+
+
+def _rates(name: str, *all_times: Times) -> list[str]:
+    return [f"{times.ratio(RAW, name):.2f}" for times in all_times]
+
+
+def _compare(sender: Sender, listener: socket.socket, what: str, effort: Effort) -> Times:
+    times = max(200, round(TIMES[what] * effort.scale))
+    expected = times * len(MESSAGES[what])
+    port = listener.getsockname()[1]
+
+    def timed(receive: Callable[[socket.socket, int], None]) -> Callable[[], float]:
+        def once() -> float:
+            sender.send(what, times, port)
+            peer, _ = listener.accept()
+            with peer:
+                start = time.perf_counter()
+                receive(peer, expected)
+                return (time.perf_counter() - start) / times
+
+        return once
+
+    in_loop = functools.partial(functools.partial, _in_loop)
+    return take_turns(
+        {
+            RAW: timed(_receive),
+            ALONE: timed(lambda peer, size: _receive(peer, size, frames_only().feed)),
+            DECODED: timed(lambda peer, size: _receive(peer, size, FrameDecoder().feed)),
+            PROTOCOL_ALONE: timed(in_loop(_by_protocol, frames_only)),
+            PROTOCOL: timed(in_loop(_by_protocol, FrameDecoder)),
+            STREAM_ALONE: timed(in_loop(_by_stream, len)),
+            STREAM: timed(in_loop(_by_stream, decode)),
+        },
+        effort.rounds,
+    )
+
+
+def frames_only() -> FrameDecoder:
+    """A decoder that finds frames and makes nothing of them."""
+    decoder = FrameDecoder()
+    decoder._frames = _loop_without_decoding()  # no public way: nobody but a benchmark wants this
+    return decoder
+
+
+@functools.cache
+def _loop_without_decoding() -> Callable[..., int]:
+    text, constants = compiler.frames_source(())
+    kept = [line for line in text.splitlines() if "out.append" not in line]
+    if len(kept) != len(text.splitlines()) - 2:
+        raise RuntimeError(f"the loop of frames is not as this benchmark knows it:\n{text}")
+    names = dict(constants)
+    exec("\n".join(kept), names)
+    loop: Callable[..., int] = names["frames"]
+    return loop
+
+
+# --- receivers --------------------------------------------------------------------------------------------------
+
+
+def _receive(peer: socket.socket, expected: int, feed: Callable[[bytearray, int], object] | None = None) -> None:
+    buffer = bytearray(BUFFER_BYTES)
+    while expected:
+        size = peer.recv_into(buffer)
+        if not size:
+            raise ConnectionError(f"{expected} bytes are missing")
+        expected -= size
+        if feed is not None:
+            feed(buffer, size)
+
+
+def _in_loop(receive: Callable[..., Any], how: Callable[..., Any], peer: socket.socket, expected: int) -> None:
+    peer.setblocking(False)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(receive(how, peer, expected))
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    def __init__(self, decoder: FrameDecoder, expected: int) -> None:
+        self.done = asyncio.get_running_loop().create_future()
+        self._left = expected
+        self._feed = decoder.feed
+        self._buffer = bytearray(BUFFER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._feed(self._buffer, nbytes)
+        self._left -= nbytes
+        if not self._left:
+            self.done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError(f"{self._left} bytes are missing"))
+
+
+async def _by_protocol(make: Callable[[], FrameDecoder], peer: socket.socket, expected: int) -> None:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_connection(lambda: _Protocol(make(), expected), sock=peer)
+    await protocol.done
+    transport.close()
+
+
+async def _by_stream(decode_frame: Callable[[bytes], object], peer: socket.socket, expected: int) -> None:
+    reader, writer = await asyncio.open_connection(sock=peer, limit=BUFFER_BYTES)
+    while expected:
+        header = await reader.readexactly(8)
+        body = await reader.readexactly(int.from_bytes(header[4:], "big"))
+        decode_frame(header + body)
+        expected -= 8 + len(body)
+    writer.close()
