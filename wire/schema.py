@@ -299,10 +299,16 @@ def _fields(obj: Record, parts: tuple[Part, ...]) -> dict[str, Any]:
     return values
 
 
-def parse(cls: type[C], body: Buffer) -> C:
-    """Reads a body through the construct tree. Raises WireError with offsets counted from the frame's header."""
-    stream = BodyStream(body)
+def parse(cls: type[C], body: Buffer | BodyStream, form: Nested | None = None) -> C:
+    """Reads a body through the construct tree. Raises WireError with offsets counted from the frame's header.
+
+    form: another form of the class's body, such as an older version's. A caller that hands in the stream sees in its
+    `left` what was not read.
+    """
+    stream = body if isinstance(body, BodyStream) else BodyStream(body)
     try:
+        if form is not None:
+            return _value(cls, form.parts, form.struct.parse_stream(stream))
         return _value(cls, cls.parts, cls.schema.parse_stream(stream))
     except construct.StreamError as cause:
         error: WireError = types.truncated(stream, cause.path or "")
@@ -312,12 +318,16 @@ def parse(cls: type[C], body: Buffer) -> C:
         raise
 
 
-def build(value: Command) -> bytes:
-    """Writes a body through the construct tree. Raises BadField, naming the field and its value."""
+def build(value: Command, form: Nested | None = None) -> bytes:
+    """Writes a body through the construct tree. Raises BadField, naming the field and its value.
+
+    form: another form of the class's body, such as an older version's.
+    """
     cls = type(value)
+    parts, schema = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
     stream = io.BytesIO()
     try:
-        cls.schema.build_stream(_fields(value, cls.parts), stream)
+        schema.build_stream(_fields(value, parts), stream)
     except construct.ConstructError as cause:
         path = types.dotted(cause.path or "")
         error = BadField(_without_path(str(cause)), field=path, actual=_at(value, path))
