@@ -17,7 +17,7 @@ from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder
 from segstore.wire.jsonl import command_named
 from segstore.wire.reading import pieces
 
-__all__ = ["decoding", "payloads", "stream"]
+__all__ = ["as_recorded", "decoding", "payloads", "stream"]
 
 
 def stream(what: dict[str, Any]) -> Iterator[str]:

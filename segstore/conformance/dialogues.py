@@ -27,7 +27,7 @@ from segstore.wire.describe import describe, lines, summary
 from segstore.wire.errors import WireError
 from segstore.wire.reading import pieces
 
-__all__ = ["Dialogue", "Step", "hold"]
+__all__ = ["CLOSE_S", "QUIET_S", "REPLY_TIMEOUT_S", "SETTLE_S", "Dialogue", "Reply", "Step", "hold"]
 
 REPLY_TIMEOUT_S = 5.0
 QUIET_S: Final = 0.3
