@@ -190,6 +190,14 @@ def _pem(help_text: str) -> dict[str, Any]:
     "--transient-idle-s", type=float, default=600.0, show_default=True, help="Delete idle transient segments."
 )
 @click.option("--wire-version", type=int, default=17, show_default=True, help="Newest version to announce in Hello.")
+@click.option("--stores", type=click.IntRange(1), default=1, show_default=True, help="Stores sharing the containers.")
+@click.option("--published-host", metavar="NAME", help="Host name that clients are sent to, if not --host.")
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Users of the controller, user:password:entries a line.",
+)
 @click.option("--max-connections", type=click.IntRange(1), help="Connections at a time; no bound if not given.")
 @click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def serve(**options: Any) -> int:

@@ -11,12 +11,14 @@ import json
 import logging
 import signal
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
-from segstore.server import SegmentStoreServer, StoreSettings
+from segstore.server import StoreSettings
+from segstore.server.cluster import Cluster, ClusterSettings
+from segstore.server.controller.auth import Accounts, Authority
 
 __all__ = ["ServeOptions", "announcement", "serve"]
 
@@ -27,11 +29,17 @@ class ServeOptions(StoreSettings):
     """What `segstore serve` takes beside the settings of the store.
 
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
+    stores: how many segment stores share the containers; the first has the ports.
+    password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
+    published_host: the name under which clients find the stores and the controller; None for `host`.
     data: folder that segments are kept in; None for memory.
     announce: "text" or "json".
     """
 
     controller_port: int | None = None
+    stores: int = 1
+    password_file: Path | None = None
+    published_host: str | None = None
     http_port: int | None = None
     data: Path | None = None
     announce: str = "text"
@@ -53,8 +61,21 @@ def announcement(addresses: dict[str, tuple[str, int] | None], form: str) -> str
     return f"segstore listens: {listening}"
 
 
+def _cluster(options: ServeOptions) -> Cluster:
+    store = StoreSettings(**{name: getattr(options, name) for name in StoreSettings.model_fields})
+    settings = ClusterSettings(
+        store=store,
+        stores=options.stores,
+        controller_port=options.controller_port,
+        published_host=options.published_host,
+    )
+    accounts = None
+    if options.password_file is not None:
+        accounts = Accounts(options.password_file.read_text(encoding="utf-8").splitlines())
+    return Cluster(settings, authority=Authority(accounts, options.auth_key, now_s=time.time))
+
+
 async def _serve(options: ServeOptions) -> None:
-    settings = StoreSettings(**{name: getattr(options, name) for name in StoreSettings.model_fields})
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def asked_to_stop(number: signal.Signals) -> None:
@@ -64,19 +85,23 @@ async def _serve(options: ServeOptions) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop, number)
-    async with SegmentStoreServer(settings) as server:
-        addresses: dict[str, Any] = {
-            "segment_store": server.address,
-            "controller": None,
-            "admin": server.admin_address,
+    async with _cluster(options) as cluster:
+        addresses: dict[str, tuple[str, int] | None] = {
+            "segment_store": cluster.address,
+            "controller": cluster.controller_address,
+            "admin": cluster.stores[0].admin_address,
             "http": None,
         }
         sys.stdout.write(announcement(addresses, options.announce) + "\n")
         sys.stdout.flush()
         await stop.wait()
-        log.info("draining %d connections", len(server.hub.connections))
+        log.info("draining %d connections", sum(len(store.hub.connections) for store in cluster.stores))
 
 
 def serve(options: ServeOptions) -> None:
-    """Runs until a signal. Raises AddressInUse and OSError when a port cannot be had."""
+    """Runs until a signal. Raises CannotListen, whose text is one sentence, when a port or certificate will not do.
+
+    A second signal raises SystemExit with 128 and its number.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     uvloop.run(_serve(options))

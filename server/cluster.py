@@ -1,0 +1,286 @@
+"""Segment stores and a controller in one process: what `segstore serve` runs, and what tests start as `MockCluster`.
+
+The containers are dealt out to the stores in turn; the controller answers where a segment lives from the same table
+that decides who serves it, so a client that asks elsewhere hears WrongHost. What the controller asks of the segments
+it asks of the owning store directly, as one more caller of the same state, not over the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from segstore.server.config import StoreSettings
+from segstore.server.controller.auth import Authority
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import SegmentStoreFailed
+from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.controller.segment_admin import Endpoint, Load
+from segstore.server.controller.server import ControllerServer, TlsFiles
+from segstore.server.runner import SegmentStoreServer
+from segstore.server.store.errors import NoSuchSegment, NotOwner, SegmentExists, SegmentSealed, StoreError
+from segstore.server.store.store import SegmentStore
+from segstore.wire.names import container_of
+
+__all__ = ["Cluster", "ClusterSettings", "LocalSegments", "MockCluster"]
+
+
+class ClusterSettings(BaseModel):
+    """A cluster in one process.
+
+    store: settings of each store; with several, `own` must be left open, and only the first has its port.
+    stores: how many.
+    controller_port: where the controller listens; 0 picks a free one, None is for no controller.
+    controller: how the controller behaves.
+    published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
+        loopback address, because a certificate names hosts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: StoreSettings = StoreSettings()
+    stores: int = Field(default=1, ge=1)
+    controller_port: int | None = Field(default=None, ge=0, le=65535)
+    controller: ControllerConfig = ControllerConfig()
+    published_host: str | None = None
+
+    @property
+    def public_host(self) -> str:
+        """The name that clients are given."""
+        if self.published_host is not None:
+            return self.published_host
+        host = self.store.host
+        if self.store.tls_cert is not None and (host.startswith("127.") or host == "::1"):
+            return "localhost"
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+    def of_stores(self) -> list[StoreSettings]:
+        """The settings of each store. Raises ValueError if they cannot share the containers."""
+        if self.stores == 1:
+            return [self.store]
+        if self.store.own is not None:
+            raise ValueError("own is for a single store; several share all containers")
+        if self.stores > self.store.containers:
+            raise ValueError(f"{self.stores} stores need as many containers, there are {self.store.containers}")
+        return [
+            self.store.model_copy(
+                update={
+                    "own": frozenset(range(number, self.store.containers, self.stores)),
+                    **({"port": 0, "admin_port": None} if number else {}),
+                }
+            )
+            for number in range(self.stores)
+        ]
+
+
+class LocalSegments:
+    """The segments of the stores in this process, as the controller asks for them (`SegmentAdmin`)."""
+
+    def __init__(self, servers: Sequence[SegmentStoreServer], public_host: str) -> None:
+        self._servers = servers
+        self._public_host = public_host
+
+    def server_of(self, segment: str) -> SegmentStoreServer:
+        """The store that owns the segment's container. Raises NotOwner."""
+        container = container_of(segment, self._servers[0].settings.containers)
+        for server in self._servers:
+            if container in server.store.containers:
+                return server
+        raise NotOwner(segment, container=container)
+
+    def owner_of(self, segment: str) -> Endpoint:
+        try:
+            server = self.server_of(segment)
+        except NotOwner as error:
+            raise SegmentStoreFailed(segment, "be found for") from error
+        assert server.address is not None
+        return Endpoint(self._public_host, server.address[1])
+
+    def _do(self, segment: str, did: str, what: Callable[[SegmentStore, int], Any], *fine: type[StoreError]) -> Any:
+        """Carries out a change on the owning store; errors of the types in `fine` mean that it was done before."""
+        try:
+            server = self.server_of(segment)
+            result = what(server.store, server.service.now_ms())
+        except fine:
+            return None
+        except StoreError as error:
+            raise SegmentStoreFailed(segment, did) from error
+        server.service.answer_waiting()
+        return result
+
+    async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
+        def create(store: SegmentStore, now_ms: int) -> None:
+            store.create_segment(
+                segment,
+                scale_type=scaling.kind,
+                target_rate=scaling.target_rate,
+                rollover_size=rollover_bytes,
+                now_ms=now_ms,
+            )
+
+        self._do(segment, "create", create, SegmentExists)
+
+    async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
+        def update(store: SegmentStore, now_ms: int) -> None:
+            store.update_policy(segment, scale_type=scaling.kind, target_rate=scaling.target_rate, now_ms=now_ms)
+
+        self._do(segment, "update", update, SegmentSealed)
+
+    async def seal_segment(self, segment: str) -> int:
+        self._do(segment, "seal", lambda store, now_ms: store.seal_segment(segment, now_ms=now_ms), SegmentSealed)
+        return await self.segment_length(segment)
+
+    async def segment_length(self, segment: str) -> int:
+        length: int = self._do(segment, "measure", lambda store, _: store.segment_info(segment).length)
+        return length
+
+    async def truncate_segment(self, segment: str, offset: int) -> None:
+        def truncate(store: SegmentStore, now_ms: int) -> None:
+            if offset > store.segment_info(segment).start_offset:
+                store.truncate_segment(segment, offset, now_ms=now_ms)
+
+        self._do(segment, "truncate", truncate)
+
+    async def delete_segment(self, segment: str) -> None:
+        self._do(segment, "delete", lambda store, _: store.delete_segment(segment), NoSuchSegment)
+
+    async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
+        def merge(store: SegmentStore, now_ms: int) -> None:
+            if store.segment(target).sealed:
+                raise SegmentSealed(target)
+            store.merge_batch(target, sources, now_ms=now_ms)
+
+        self._do(target, "merge into", merge)
+
+    async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
+        def create(store: SegmentStore, now_ms: int) -> None:
+            store.create_table_segment(segment, key_length=key_bytes, rollover_size=rollover_bytes, now_ms=now_ms)
+
+        self._do(segment, "create", create, SegmentExists)
+
+    async def delete_table(self, segment: str) -> None:
+        self._do(
+            segment,
+            "delete",
+            lambda store, _: store.delete_table_segment(segment, must_be_empty=False),
+            NoSuchSegment,
+        )
+
+    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
+        loads: dict[str, Load] = {}
+        for name in segments:
+            try:
+                segment = self.server_of(name).store.segment(name)
+            except (NoSuchSegment, NotOwner):
+                continue
+            loads[name] = Load(segment.event_count or 0, segment.length)
+        return loads
+
+
+class Cluster:
+    """Stores and a controller, started and stopped together.
+
+    Attributes:
+        settings: as given.
+        stores: the stores, in order.
+        controller: None where there is none.
+        controller_address: (host, port) that clients are to use, once started.
+    """
+
+    def __init__(self, settings: ClusterSettings, *, authority: Authority | None = None) -> None:
+        self.settings = settings
+        self.stores = [SegmentStoreServer(each) for each in settings.of_stores()]
+        self.controller: Controller | None = None
+        self.controller_address: tuple[str, int] | None = None
+        self._authority = authority
+        self._served: ControllerServer | None = None
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Of the first store."""
+        return self.stores[0].address
+
+    async def start(self) -> None:
+        """Listens everywhere or nowhere. Raises CannotListen, OSError."""
+        try:
+            for store in self.stores:
+                await store.start()
+            if self.settings.controller_port is not None:
+                await self._start_controller(self.settings.controller_port)
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+
+    async def _start_controller(self, port: int) -> None:
+        settings = self.settings
+        self.controller = Controller(LocalSegments(self.stores, settings.public_host), settings.controller)
+        cert, key = settings.store.tls_cert, settings.store.tls_key
+        self._served = await ControllerServer.start(
+            self.controller,
+            settings.store.host,
+            port,
+            authority=self._authority,
+            tls=None if cert is None or key is None else TlsFiles(cert, key),
+            published_host=settings.public_host,
+        )
+        self.controller_address = (settings.public_host, self._served.port)
+
+    async def stop(self, *, drain_s: float = 5.0) -> None:
+        """Stops the controller, then the stores. May be called twice."""
+        served, self._served = self._served, None
+        if served is not None:
+            await served.aclose(min(drain_s, 1.0))
+        for store in self.stores:
+            await store.stop(drain_s=drain_s)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class MockCluster(Cluster):
+    """A cluster for a test, on free ports of this machine.
+
+        async with MockCluster(stores=2) as mock:
+            client = StreamManager(f"tcp://{mock.controller_uri}")
+
+    Keyword arguments beside `stores`, `controller` and `published_host` are those of `StoreSettings`.
+    """
+
+    def __init__(
+        self,
+        stores: int = 1,
+        *,
+        controller: ControllerConfig | None = None,
+        published_host: str | None = None,
+        authority: Authority | None = None,
+        **store: Any,
+    ) -> None:
+        settings = ClusterSettings(
+            store=StoreSettings(**{"port": 0, "containers": max(4, stores), **store}),
+            stores=stores,
+            controller_port=0,
+            controller=controller or ControllerConfig(),
+            published_host=published_host,
+        )
+        super().__init__(settings, authority=authority)
+
+    @property
+    def controller_uri(self) -> str:
+        """host:port of the controller."""
+        if self.controller_address is None:
+            raise RuntimeError("the cluster is not started")
+        host, port = self.controller_address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def stop(self, *, drain_s: float = 1.0) -> None:
+        await super().stop(drain_s=drain_s)
