@@ -1,0 +1,201 @@
+"""What the server's tests share: a clock that is set by hand, sessions without sockets, peers with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from segstore.server import MockSegmentStore, StoreSettings
+from segstore.server.service import StoreService
+from segstore.server.session import Session
+from segstore.server.store.store import SegmentStore
+from segstore.wire import (
+    AppendBlockEnd,
+    Command,
+    CreateSegment,
+    FrameDecoder,
+    Hello,
+    ReadSegment,
+    SetupAppend,
+    encode,
+)
+from segstore.wire.block_decoder import AppendBlockDecoder
+
+SEGMENT = "scope/stream/0.#epoch.0"
+WRITER = UUID(int=7)
+PATIENCE_S = 20.0
+"""After this a test has hung."""
+
+
+class FakeTimer:
+    def __init__(self, at_s: float, callback: Callable[[], None]) -> None:
+        self.at_s = at_s
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeClock:
+    """Time that passes when a test says so."""
+
+    def __init__(self, now_s: float = 1_000.0) -> None:
+        self._now_s = now_s
+        self._timers: list[FakeTimer] = []
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(self._now_s + delay_s, callback)
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def pending(self) -> list[FakeTimer]:
+        """Timers that are neither cancelled nor over."""
+        return [each for each in self._timers if not each.cancelled]
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass, timers in order."""
+        until = self._now_s + seconds
+        while due := [each for each in self.pending if each.at_s <= until]:
+            timer = min(due, key=lambda each: each.at_s)
+            self._now_s = max(self._now_s, timer.at_s)
+            self._timers.remove(timer)
+            timer.callback()
+        self._now_s = until
+
+
+def replies(frames: Iterable[Any]) -> list[Command]:
+    """The commands in frames, with payloads of their own."""
+    return FrameDecoder().feed(b"".join(bytes(each) for each in frames))
+
+
+class Desk:
+    """A session without a socket: commands in, replies out."""
+
+    def __init__(self, service: StoreService, *, admin: bool = False) -> None:
+        self.service = service
+        self.called = 0
+        self.session = Session(service, "peer:1", admin=admin, on_reply=self._on_reply)
+        self._blocks = AppendBlockDecoder()
+
+    def _on_reply(self) -> None:
+        self.called += 1
+
+    def ask(self, *commands: Command) -> list[Command]:
+        """Sends commands as one read brings them; what they are answered at once."""
+        items = self._blocks.feed_all(commands)
+        done = 0
+        while done < len(items) and not self.session.ended:
+            done = self.session.receive_all(items, done)
+        self.service.answer_waiting()
+        return self.take()
+
+    def take(self) -> list[Command]:
+        return replies(self.session.take_out())
+
+
+def make_service(clock: FakeClock | None = None, **settings: Any) -> StoreService:
+    made = StoreSettings(**settings)
+    store = SegmentStore(made.containers, made.own, reuse_names=made.reuse_names)
+    counter = iter(range(1 << 30))
+    return StoreService(made, store, clock or FakeClock(), lambda: f"{next(counter):032x}")
+
+
+def create(segment: str = SEGMENT, request_id: int = 1) -> CreateSegment:
+    return CreateSegment(request_id, segment, 0, 0, "", 0)
+
+
+def set_up(segment: str = SEGMENT, writer_id: UUID = WRITER, token: str = "") -> SetupAppend:
+    return SetupAppend(2, writer_id, segment, token)
+
+
+def append(number: int, data: bytes = b"data", writer_id: UUID = WRITER, request_id: int = 3) -> AppendBlockEnd:
+    return AppendBlockEnd(writer_id, len(data), data, 1, number, request_id)
+
+
+def read(offset: int = 0, length: int = 2 * 1024 * 1024, request_id: int = 4, token: str = "") -> ReadSegment:
+    return ReadSegment(SEGMENT, offset, length, token, request_id)
+
+
+HELLO = Hello(17, 5)
+
+
+class Peer:
+    """One side of a raw connection that reads only when it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._decoder = FrameDecoder()
+        self._ready: list[Command] = []
+
+    @classmethod
+    async def connect(cls, store: MockSegmentStore, *, admin: bool = False, **extra: Any) -> Peer:
+        port = store.admin_port if admin else store.port
+        return cls(*await asyncio.open_connection(store.host, port, limit=4096, **extra))
+
+    def send(self, *commands: Command) -> None:
+        self.send_bytes(b"".join(encode(each) for each in commands))
+
+    def send_bytes(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def receive(self, count: int = 1) -> list[Command]:
+        """The next replies; fewer only if the store closes before."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self._ready) < count:
+                data = await self.reader.read(1 << 20)
+                if not data:
+                    break
+                # The list keeps views of the decoder's memory only until the next feed.
+                self._ready += FrameDecoder().feed(b"".join(encode(each) for each in self._decoder.feed(data)))
+        taken, self._ready = self._ready[:count], self._ready[count:]
+        return taken
+
+    async def ask(self, *commands: Command) -> list[Command]:
+        """As many replies as commands."""
+        self.send(*commands)
+        return await self.receive(len(commands))
+
+    async def closed(self) -> bytes:
+        """What comes until the store closes."""
+        rest = bytearray()
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while data := await self.reader.read(1 << 20):
+                    rest += data
+            except ConnectionError:
+                pass  # a cut connection is a closed one
+        return bytes(rest)
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            pass  # it is closed either way
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+    async def __aenter__(self) -> Peer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits for something to become true, as it must."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 — what is waited for is state of the store, which has no events
+            await asyncio.sleep(0.005)
