@@ -23,25 +23,39 @@ from segstore.server.service import StoreService, TimerHandle
 from segstore.server.store.segment import Segment
 from segstore.server.store.store import SegmentStore
 
-__all__ = ["AddressInUse", "LoopClock", "MockSegmentStore", "SegmentStoreServer"]
+__all__ = ["AddressInUse", "CannotListen", "LoopClock", "MockSegmentStore", "SegmentStoreServer"]
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _DRAIN_S = 5.0
+_UNWIND_S = 1.0
 _CLEAN_EVERY_S = 60.0
 _INDEX_EVERY_S = 0.1
 
 
-class AddressInUse(OSError):
+class CannotListen(OSError):
+    """The store cannot listen as it was told to; the text is one sentence that says why.
+
+    Attributes:
+        host, port: where it was to listen.
+    """
+
+    def __init__(self, message: str, host: str, port: int, number: int | None = None) -> None:
+        super().__init__(number, message)
+        self.host = host
+        self.port = port
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class AddressInUse(CannotListen):
     """The port is taken; the text says which and what to do."""
 
     def __init__(self, host: str, port: int) -> None:
-        super().__init__(
-            errno.EADDRINUSE, f"port {port} on {host} is taken by another process; choose another, or 0 for a free one"
-        )
-        self.host = host
-        self.port = port
+        message = f"port {port} on {host} is taken by another process; choose another, or 0 for a free one"
+        super().__init__(message, host, port, errno.EADDRINUSE)
 
 
 class LoopClock:
@@ -71,9 +85,10 @@ class SegmentStoreServer:
         self.admin_address: tuple[str, int] | None = None
         self._servers: list[asyncio.Server] = []
         self._housekeeping: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Lock()
 
     async def start(self) -> None:
-        """Listens. Raises AddressInUse, OSError for a host that is not ours, ssl.SSLError for bad certificates."""
+        """Listens. Raises AddressInUse for a port, CannotListen for a host or a certificate that does not do."""
         try:
             self.address = await self._listen(self.settings.port, admin=False)
             if self.settings.admin_port is not None:
@@ -84,24 +99,38 @@ class SegmentStoreServer:
         self._housekeeping = asyncio.create_task(self._keep_house(), name="segstore housekeeping")
 
     async def _listen(self, port: int, *, admin: bool) -> tuple[str, int]:
-        host, loop = self.settings.host, asyncio.get_running_loop()
+        host, limits, context = self.settings.host, self.settings.limits, self._ssl(port)
+        tls: dict[str, Any] = {}
+        if context is not None:
+            tls = {
+                "ssl": context,
+                "ssl_handshake_timeout": limits.first_frame_timeout_s,
+                "ssl_shutdown_timeout": limits.linger_s,
+            }
         try:
-            server = await loop.create_server(
-                lambda: Connection(self.hub, admin=admin), host, port, backlog=_BACKLOG, ssl=self._ssl()
+            server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self.hub, admin=admin), host, port, backlog=_BACKLOG, **tls
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(host, port) from error
-            raise
+            reason = error.strerror or error
+            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
         self._servers.append(server)
         name = server.sockets[0].getsockname()
         return name[0], name[1]
 
-    def _ssl(self) -> ssl.SSLContext | None:
-        if self.settings.tls_cert is None or self.settings.tls_key is None:
+    def _ssl(self, port: int) -> ssl.SSLContext | None:
+        certificate, key = self.settings.tls_cert, self.settings.tls_key
+        if certificate is None or key is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)
+        try:
+            context.load_cert_chain(certificate, key)
+        except OSError as error:
+            reason = "it is not PEM, or the two do not belong together" if isinstance(error, ssl.SSLError) else error
+            message = f"the certificate {certificate} with the key {key} cannot be used: {reason}"
+            raise CannotListen(message, self.settings.host, port, error.errno) from error
         return context
 
     async def _keep_house(self) -> None:
@@ -109,12 +138,16 @@ class SegmentStoreServer:
         clean_at = time.monotonic() + _CLEAN_EVERY_S
         while True:
             await asyncio.sleep(_INDEX_EVERY_S)
-            now_ms = self.service.now_ms()
-            self.store.settle_index(now_ms)
-            if time.monotonic() >= clean_at:
-                clean_at += _CLEAN_EVERY_S
-                self.clean_transients(now_ms)
-            self.service.answer_waiting()
+            try:
+                now_ms = self.service.now_ms()
+                self.store.settle_index(now_ms)
+                if time.monotonic() >= clean_at:
+                    clean_at += _CLEAN_EVERY_S
+                    self.clean_transients(now_ms)
+                self.service.answer_waiting()
+            except Exception:
+                self.service.counters.internal_errors += 1
+                log.exception("keeping house failed; the next round tries again")
 
     def clean_transients(self, now_ms: int) -> int:
         """Deletes the transient segments that were idle for too long (seed 43.6); how many they were."""
@@ -124,17 +157,26 @@ class SegmentStoreServer:
         return len(idle)
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
-        """Stops listening, writes what is queued, closes all connections. May be called twice."""
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
-            await asyncio.gather(self._housekeeping, return_exceptions=True)
-            self._housekeeping = None
-        for server in self._servers:
-            server.close()
-        await self.hub.close(drain_s)
-        for server in self._servers:
-            await server.wait_closed()
-        self._servers.clear()
+        """Stops listening, writes what is queued, closes all connections; `drain_s` seconds are theirs to read it.
+
+        May be called again, also while it runs: the second call returns when all is stopped, too. Cancelled, it cuts
+        what is left.
+        """
+        async with self._stopping:
+            for server in self._servers:
+                server.close()
+            if self._housekeeping is not None:
+                self._housekeeping.cancel()
+                await asyncio.wait([self._housekeeping])
+                self._housekeeping = None
+            await self.hub.close(drain_s)
+            try:
+                async with asyncio.timeout(max(drain_s, _UNWIND_S)):
+                    for server in self._servers:
+                        await server.wait_closed()
+            except TimeoutError:
+                log.warning("peers that have not finished their TLS handshake are left to its timeout")
+            self._servers.clear()
 
     async def __aenter__(self) -> SegmentStoreServer:
         await self.start()
