@@ -65,7 +65,9 @@ class StoreSettings(BaseModel):
     strict_request_ids: the refusal of a ReadSegment's token carries the request id, where the reference puts the
         read's offset (seed 36.30).
     stack_traces: failure replies of the data port carry them; those of the admin port always do, as in the reference.
-    wire_version: the newest version that Hello announces.
+    wire_version: the newest version that Hello announces; frames are read and written as it did.
+    strict_wire_version: bytes behind the last field that the version knew close the connection, as they did up to
+        version 8 (Pravega 0.5), once the command itself has been carried out; they are ignored otherwise.
     long_poll_s: a read at the tail is answered empty after this time. The reference waits for ever; the Rust client
         gives up after 30 s, so the default stays below.
     reuse_names: a segment that held data may be created again under its name.
@@ -85,6 +87,7 @@ class StoreSettings(BaseModel):
     strict_request_ids: bool = False
     stack_traces: bool = False
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
+    strict_wire_version: bool = False
     long_poll_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     reuse_names: bool = False
     transient_idle_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)

@@ -20,7 +20,7 @@ import msgspec
 
 from segstore.server.deadlines import Missed, Waits
 from segstore.server.session import Ending, Session
-from segstore.wire import FrameDecoder, WireError
+from segstore.wire import WireError
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hub = hub
         self._loop = asyncio.get_running_loop()
         self.admin = admin
-        self._decoder = FrameDecoder(max_frame_bytes=limits.max_frame_bytes)
+        self._decoder = hub.service.frame_decoder()
         self._blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
         self._backlog: list[Command | Append] = []
         self._backlog_bytes = 0

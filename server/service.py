@@ -23,7 +23,19 @@ from segstore.server.store.errors import NoSuchSegment, SegmentSealed, StoreErro
 from segstore.server.store.results import ReadResult, read_length
 from segstore.server.store.store import SegmentStore
 from segstore.server.store.waiting import WakeReason
-from segstore.wire import OLDEST_COMPATIBLE_VERSION, Command, Hello, ReadSegment, SegmentRead, WireError, WrongHost
+from segstore.wire import (
+    OLDEST_COMPATIBLE_VERSION,
+    Command,
+    FrameDecoder,
+    Hello,
+    ReadSegment,
+    SegmentRead,
+    UnknownCommand,
+    WireError,
+    WrongHost,
+)
+from segstore.wire.older_frames import frame_decoder
+from segstore.wire.versions import encoder, parts_encoder
 
 __all__ = ["Clock", "Counters", "StoreService", "TimerHandle", "WaitingRead"]
 
@@ -80,6 +92,7 @@ class StoreService:
     Attributes:
         settings, store, counters: public, for looking at.
         hello: what is answered to a Hello.
+        encode, encode_parts: write replies as `settings.wire_version` did.
     """
 
     def __init__(
@@ -89,11 +102,22 @@ class StoreService:
         self.store = store
         self.counters = Counters()
         self.hello = Hello(settings.wire_version, OLDEST_COMPATIBLE_VERSION)
+        self.encode = encoder(settings.wire_version)
+        self.encode_parts = parts_encoder(settings.wire_version)
         self.random_hex32 = random_hex32
         self._verifier = TokenVerifier(settings.auth_key)
         self._clock = clock
 
     # --- for sessions -----------------------------------------------------------------------------------------------
+
+    def frame_decoder(self) -> FrameDecoder:
+        """Of a new connection: reads frames as `settings.wire_version` did."""
+        settings = self.settings
+        return frame_decoder(
+            settings.wire_version,
+            max_frame_bytes=settings.limits.max_frame_bytes,
+            strict=settings.strict_wire_version,
+        )
 
     def now_ms(self) -> int:
         return int(self._clock.now_s() * 1000)
@@ -131,7 +155,9 @@ class StoreService:
     def failed(self, session: Session, error: Exception) -> None:
         """A request failed in a way that has no reply: that connection ends, the others go on."""
         if isinstance(error, WireError):
-            session.end(f"a reply cannot be written: {error}")
+            # A reply that the wire version has no command for was, in that version, an error that closed.
+            ending = Ending.FLUSHED if isinstance(error, UnknownCommand) else Ending.DROPPED
+            session.end(f"a reply cannot be written: {error}", ending)
             return
         self.counters.internal_errors += 1
         log.error("connection from %s: a request failed in a way that nobody foresaw", session.peer, exc_info=error)

@@ -33,8 +33,6 @@ from segstore.wire import (
     KeepAlive,
     SegmentCreated,
     SetupAppend,
-    encode,
-    encode_parts,
 )
 from segstore.wire.block_decoder import Append
 from segstore.wire.names import transient_name
@@ -107,6 +105,8 @@ class Session:
     """
 
     __slots__ = (
+        "_encode",
+        "_encode_parts",
         "_expiries",
         "_on_reply",
         "_service",
@@ -138,6 +138,8 @@ class Session:
         self.why = ""
         self._on_reply = on_reply
         self._service = service
+        self._encode = service.encode
+        self._encode_parts = service.encode_parts
         self._writers: dict[int, _Writer] = {}
         self._expiries: dict[int, _Expiry] = {}
         self._transients: set[str] = set()
@@ -254,7 +256,7 @@ class Session:
 
     def reply(self, command: Command) -> None:
         """Queues a reply, all of it copied."""
-        frame = encode(command)
+        frame = self._encode(command)
         out = self.out
         out.append(frame)
         self.out_bytes += len(frame)
@@ -264,7 +266,7 @@ class Session:
     def reply_with_payload(self, command: Command) -> None:
         """Queues a reply whose payload is not copied: the store's chunks never change while somebody views them."""
         first = not self.out
-        for part in encode_parts(command):
+        for part in self._encode_parts(command):
             self.out.append(part)
             self.out_bytes += len(part)
         self.out_has_payload = True

@@ -18,7 +18,7 @@ Source: the history of `WireCommands.java` and `WireCommandType.java`; the commi
 from __future__ import annotations
 
 import io
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import construct
@@ -44,6 +44,7 @@ __all__ = [
     "RELEASES",
     "LeftOver",
     "encode_as",
+    "encoder",
     "form_in",
     "known_in",
     "longest_frame_in",
@@ -217,8 +218,15 @@ def encode_as(command: Command, version: int) -> bytes:
     return frame
 
 
+def encoder(version: int) -> Callable[[Command], bytes]:
+    """`encode` of a version: the function itself for the current one, which then costs nothing more."""
+    if _checked(version) == WIRE_VERSION:
+        return codec.encode
+    return partial(encode_as, version=version)
+
+
 def parts_encoder(version: int) -> Callable[[Command], list[Buffer]]:
-    """`encode_parts` of a version: the function itself for the current one, which then costs nothing more."""
+    """`encode_parts` of a version, in the same way; the frames of older ones are in one piece."""
     if _checked(version) == WIRE_VERSION:
         return codec.encode_parts
     return lambda command: [encode_as(command, version)]
