@@ -73,9 +73,7 @@ class FakeStore:
 
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
         self._called("loads", *segments)
-        return {
-            name: Load(self.events.get(name, 0), self.lengths[name]) for name in segments if name in self.lengths
-        }
+        return {name: Load(self.events.get(name, 0), self.lengths[name]) for name in segments if name in self.lengths}
 
 
 class Clock:

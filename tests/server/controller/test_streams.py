@@ -1,0 +1,276 @@
+"""Streams: made, configured, scaled, truncated, sealed, deleted and made again; and the questions about segments."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from segstore.server.controller.errors import (
+    AlreadyExists,
+    EmptyName,
+    IllegalState,
+    InvalidArgument,
+    InvalidName,
+    InvalidStreamCut,
+    NotFound,
+    ScaleRefused,
+    ScopeNotEmpty,
+    SegmentStoreFailed,
+    StreamNotSealed,
+    StreamSealed,
+)
+from segstore.server.controller.policies import ScalingPolicy, ScalingType, StreamConfig
+from segstore.server.controller.segment_admin import Endpoint
+from tests.server.controller.conftest import World
+
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
+
+
+async def test_a_stream_begins_with_its_segments_in_the_store(world: World) -> None:
+    await world.stream(3)
+    segments = await world.controller.streams.current("a", "s")
+    assert [world.controller.state.stream("a", "s").segment_name(each) for each in segments] == list(
+        world.store.lengths
+    )
+    assert (segments[0].start, segments[-1].end) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "é", "__x", "x" * 256, "a_b", "#"])
+async def test_a_name_against_the_rules_makes_no_stream(world: World, name: str) -> None:
+    await world.stream()
+    with pytest.raises(InvalidName):
+        await world.controller.create_stream("a", name, StreamConfig())
+
+
+async def test_a_stream_needs_its_scope_a_new_name_and_a_segment(world: World) -> None:
+    with pytest.raises(NotFound, match="scope"):
+        await world.controller.create_stream("a", "s", StreamConfig())
+    await world.stream()
+    with pytest.raises(AlreadyExists):
+        await world.controller.create_stream("a", "s", StreamConfig())
+    with pytest.raises(InvalidArgument):
+        await world.controller.create_stream("a", "t", StreamConfig(scaling=ScalingPolicy(min_segments=0)))
+    with pytest.raises(EmptyName):
+        await world.controller.create_stream("", "t", StreamConfig())
+
+
+async def test_of_many_who_make_one_stream_one_succeeds(world: World) -> None:
+    world.controller.scopes.create("a")
+    made = await asyncio.gather(
+        *(world.controller.create_stream("a", "s", StreamConfig()) for _ in range(5)), return_exceptions=True
+    )
+    assert sorted(type(each).__name__ for each in made) == [*["AlreadyExists"] * 4, "NoneType"]
+
+
+async def test_a_stream_whose_segments_cannot_be_made_is_not_made(world: World) -> None:
+    world.controller.scopes.create("a")
+    world.store.broken = {"create"}
+    with pytest.raises(SegmentStoreFailed):
+        await world.stream()
+    assert not world.controller.streams.exists("a", "s")
+    world.store.broken = set()
+    await world.stream()
+
+
+async def test_a_scale_ends_with_a_new_epoch(world: World) -> None:
+    await world.stream()
+    world.store.lengths["a/s/0.#epoch.0"] = 40
+    coming, left = await world.controller.scaling.start("a", "s", [0], reversed(HALVES))
+    assert ([each.number for each in coming], left) == ([1, 2], 0)
+    assert await world.controller.streams.current("a", "s") == coming
+    assert world.store.sealed == {"a/s/0.#epoch.0"}
+    assert world.controller.state.stream("a", "s").sizes == {0: 40}
+    assert world.controller.scaling.status("a", "s", left) == "SUCCESS"
+    assert world.controller.scaling.status("a", "s", 1) == "IN_PROGRESS"
+    assert world.controller.scaling.status("a", "s", 2) == "INVALID_INPUT"
+
+
+async def test_a_delayed_scale_is_under_way_until_its_time(world: World) -> None:
+    world.make(scale_delay_ms=300)
+    await world.stream()
+    first = await world.controller.scaling.start("a", "s", [0], HALVES)
+    assert world.controller.scaling.status("a", "s", 0) == "IN_PROGRESS"
+    assert first[0][0].number == 1
+    assert (await world.controller.scaling.start("a", "s", [0], HALVES))[1] == 0
+    with pytest.raises(IllegalState):
+        await world.controller.scaling.start("a", "s", [0], [(0.0, 0.3), (0.3, 1.0)])
+    await world.pass_time(299)
+    assert len(await world.controller.streams.current("a", "s")) == 1
+    await world.pass_time(1)
+    assert len(await world.controller.streams.current("a", "s")) == 2
+
+
+async def test_segments_are_there_and_sealed_before_the_epoch_that_says_so(world: World) -> None:
+    await world.stream()
+    world.store.broken = {"seal"}
+    await world.controller.scaling.start("a", "s", [0], HALVES)
+    assert len(await world.controller.streams.current("a", "s")) == 1
+    world.store.broken = set()
+    await world.pass_time(1_000)
+    assert len(await world.controller.streams.current("a", "s")) == 2
+
+
+async def test_a_scale_that_does_not_fit_is_refused(world: World) -> None:
+    await world.stream(2)
+    start = world.controller.scaling.start
+    with pytest.raises(ScaleRefused, match="not a current one"):
+        await start("a", "s", [7], HALVES)
+    with pytest.raises(InvalidArgument, match="cover"):
+        await start("a", "s", [0], HALVES)
+    with pytest.raises(InvalidArgument, match="cover"):
+        await start("a", "s", [0, 0], [(0.0, 0.5)])
+    with pytest.raises(ScaleRefused, match="below 2"):
+        await start("a", "s", [0, 1], [(0.0, 1.0)])
+    with pytest.raises(NotFound):
+        await start("a", "other", [0], HALVES)
+
+
+async def test_a_scale_under_way_survives_a_rolling_transaction(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", 90_000)
+    await world.controller.scaling.start("a", "s", [0], HALVES)
+    world.make(world.controller.state, scale_delay_ms=300)
+    await world.controller.scaling.start("a", "s", [1 << 32 | 1], [(0.0, 0.25), (0.25, 0.5)])
+    await world.controller.transactions.commit("a", "s", transaction)
+    await world.pass_time(300)
+    current = await world.controller.streams.current("a", "s")
+    assert [(each.number, each.epoch) for each in current] == [(3, 4), (4, 4), (2, 3)]
+
+
+async def test_an_update_gives_a_fixed_stream_its_segments(world: World) -> None:
+    await world.stream(1)
+    for count in (4, 2):
+        await world.controller.update_stream("a", "s", StreamConfig(scaling=ScalingPolicy(min_segments=count)))
+        assert len(await world.controller.streams.current("a", "s")) == count
+
+
+async def test_an_update_leaves_a_scaling_stream_the_segments_that_it_has(world: World) -> None:
+    await world.stream(4)
+    policy = ScalingPolicy(ScalingType.EVENTS_PER_S, 100, 2, 2)
+    await world.controller.update_stream("a", "s", StreamConfig(scaling=policy, tags=("t",)))
+    assert len(await world.controller.streams.current("a", "s")) == 4
+    assert set(world.store.policies.values()) == {policy}
+    assert world.controller.streams.names("a", "", "t")[0] == ["s"]
+
+
+async def test_a_truncation_moves_the_head_and_deletes_what_lies_before(world: World) -> None:
+    await world.stream()
+    await world.controller.scaling.start("a", "s", [0], HALVES)
+    left, right = (each.id for each in await world.controller.streams.current("a", "s"))
+    await world.controller.streams.truncate("a", "s", {left: 10, right: 0})
+    assert await world.controller.streams.head("a", "s") == {left: 10, right: 0}
+    assert world.store.starts == {"a/s/1.#epoch.1": 10}
+    assert "a/s/0.#epoch.0" not in world.store.lengths
+    await world.controller.streams.truncate("a", "s", {left: 10, right: 5})
+    with pytest.raises(InvalidStreamCut, match="before the last"):
+        await world.controller.streams.truncate("a", "s", {left: 9, right: 5})
+    with pytest.raises(InvalidStreamCut, match="before the last"):
+        await world.controller.streams.truncate("a", "s", {0: 100})
+    with pytest.raises(InvalidStreamCut):
+        await world.controller.streams.truncate("a", "s", {})
+
+
+async def test_a_sealed_stream_has_a_head_and_no_current_segments(world: World) -> None:
+    await world.stream(2)
+    await world.controller.streams.seal("a", "s")
+    await world.controller.streams.seal("a", "s")
+    assert await world.controller.streams.current("a", "s") == []
+    assert await world.controller.streams.head("a", "s") == {0: 0, 1: 0}
+    assert world.controller.streams.following("a", "s", 0) == {}
+    assert not world.controller.streams.is_current("a", "s", 0)
+    assert len(world.store.sealed) == 2
+    for change in (
+        world.controller.streams.truncate("a", "s", {0: 0, 1: 0}),
+        world.controller.update_stream("a", "s", StreamConfig()),
+    ):
+        with pytest.raises(StreamSealed):
+            await change
+    with pytest.raises(IllegalState):
+        await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5)])
+
+
+async def test_a_stream_made_again_numbers_its_segments_after_the_old_ones(world: World) -> None:
+    await world.stream(2)
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.2), (0.2, 0.5)])
+    with pytest.raises(StreamNotSealed):
+        await world.controller.streams.delete("a", "s")
+    await world.controller.streams.seal("a", "s")
+    await world.controller.streams.delete("a", "s")
+    assert world.store.lengths == {}
+    with pytest.raises(NotFound):
+        await world.controller.streams.seal("a", "s")
+    world.controller.scopes.delete("a")
+    await world.stream(2)
+    assert list(world.store.lengths) == ["a/s/4.#epoch.0", "a/s/5.#epoch.0"]
+    await world.controller.streams.seal("a", "s")
+    await world.controller.streams.delete("a", "s")
+    await world.stream(1)
+    assert list(world.store.lengths) == ["a/s/6.#epoch.0"]
+
+
+async def test_the_stream_of_watermarks_comes_when_asked_for_and_goes_with_its_stream(world: World) -> None:
+    await world.stream()
+    with pytest.raises(NotFound):
+        await world.controller.streams.current("a", "_MARKother")
+    assert len(await world.controller.streams.current("a", "_MARKs")) == 1
+    assert world.controller.streams.names("a", "")[0] == ["s"]
+    await world.controller.streams.seal("a", "s")
+    await world.controller.streams.delete("a", "s")
+    assert world.store.lengths == {}
+    world.controller.scopes.delete("a")
+
+
+async def test_listings_come_in_pages_until_an_empty_one(world: World) -> None:
+    world.make(page_size=3)
+    for at in range(7):
+        await world.stream(name=f"s{at}", tags=("even",) if at % 2 == 0 else ())
+    seen, token, pages = [], "", 0
+    while True:
+        names, token = world.controller.streams.names("a", token)
+        assert token
+        if not names:
+            break
+        seen += names
+        pages += 1
+    assert (seen, pages) == ([f"s{at}" for at in range(7)], 3)
+    assert world.controller.streams.names("a", "s2", "even") == (["s4", "s6"], "s6")
+    with pytest.raises(NotFound):
+        world.controller.streams.names("b", "")
+
+
+async def test_the_owner_of_a_segment_is_told_whether_or_not_it_exists(world: World) -> None:
+    assert world.controller.streams.endpoint("no", "such", 5 << 32 | 3) == Endpoint("store.example", 12345)
+    with pytest.raises(InvalidArgument):
+        world.controller.streams.endpoint("no", "such", -1)
+
+
+async def test_segments_between_cuts_need_one_of_them(world: World) -> None:
+    await world.stream()
+    with pytest.raises(InvalidArgument):
+        world.controller.streams.between("a", "s", {}, {})
+    with pytest.raises(InvalidStreamCut):
+        world.controller.streams.between("a", "s", {0: 5}, {0: 4})
+    assert [each.id for each in world.controller.streams.between("a", "s", {0: 5}, {})] == [0]
+
+
+async def test_a_scope_is_deleted_empty_or_with_all_that_it_holds(world: World) -> None:
+    await world.stream()
+    with pytest.raises(ScopeNotEmpty):
+        world.controller.scopes.delete("a")
+    await world.controller.streams.current("a", "_MARKs")
+    await world.controller.transactions.open("a", "s", 90_000)
+    await world.controller.scopes.delete_recursively("a")
+    assert (world.store.lengths, world.controller.state.scopes) == ({}, {})
+    with pytest.raises(NotFound):
+        world.controller.scopes.delete("a")
+    await world.controller.scopes.delete_recursively("a")
+
+
+async def test_an_epoch_that_has_not_begun_is_not_found(world: World) -> None:
+    await world.stream()
+    assert [each.id for each in world.controller.streams.at_epoch("a", "s", 0)] == [0]
+    with pytest.raises(NotFound):
+        world.controller.streams.at_epoch("a", "s", 1)
+    with pytest.raises(InvalidArgument):
+        world.controller.streams.at_epoch("a", "s", -1)
