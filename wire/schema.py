@@ -299,6 +299,12 @@ def _fields(obj: Record, parts: tuple[Part, ...]) -> dict[str, Any]:
     return values
 
 
+def _context(*, parsing: bool) -> Any:
+    """A context without the references to itself that construct's entry points make: they would keep each frame, and
+    what was read from it, until the next collection of garbage."""
+    return construct.Container(_parsing=parsing, _building=not parsing, _sizing=False, _params=None, _root=None)
+
+
 def parse(cls: type[C], body: Buffer | BodyStream, form: Nested | None = None) -> C:
     """Reads a body through the construct tree. Raises WireError with offsets counted from the frame's header.
 
@@ -307,12 +313,10 @@ def parse(cls: type[C], body: Buffer | BodyStream, form: Nested | None = None) -
     """
     stream = body if isinstance(body, BodyStream) else BodyStream(body)
     try:
-        if form is not None:
-            return _value(cls, form.parts, form.struct.parse_stream(stream))
-        return _value(cls, cls.parts, cls.schema.parse_stream(stream))
+        parts, struct = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
+        return _value(cls, parts, struct._parse(stream, _context(parsing=True), "(parsing)"))
     except construct.StreamError as cause:
-        error: WireError = types.truncated(stream, cause.path or "")
-        raise _placed(error, cls) from cause
+        raise _placed(types.truncated(stream, cause.path or ""), cls) from cause
     except WireError as error:
         _placed(error, cls)
         raise
@@ -324,14 +328,14 @@ def build(value: Command, form: Nested | None = None) -> bytes:
     form: another form of the class's body, such as an older version's.
     """
     cls = type(value)
-    parts, schema = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
+    parts, struct = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
     stream = io.BytesIO()
     try:
-        schema.build_stream(_fields(value, parts), stream)
+        struct._build(_fields(value, parts), stream, _context(parsing=False), "(building)")
     except construct.ConstructError as cause:
         path = types.dotted(cause.path or "")
-        error = BadField(_without_path(str(cause)), field=path, actual=_at(value, path))
-        raise _placed(error, cls) from cause
+        said = _without_path(str(cause))
+        raise _placed(BadField(said, field=path, actual=_at(value, path)), cls) from cause
     except WireError as error:
         _placed(error, cls)
         raise

@@ -1,0 +1,307 @@
+"""`FrameDecoder`: the same commands whatever the pieces, the same errors with either codec, the end after an error."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segstore.wire import (
+    COMMANDS,
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    BadField,
+    Command,
+    FrameDecoder,
+    FrameTooLarge,
+    KeepAlive,
+    PartialEvent,
+    SegmentCreated,
+    Truncated,
+    Unknown,
+    UnknownCommand,
+    WireError,
+    decode,
+    encode,
+)
+from segstore.wire.codec import Codec
+from segstore.wire.framing import OFTEN
+from tests.strategies import as_read, command_of, commands, framed, mutated
+from tests.wire.agreement import outcome, refusal
+
+CODECS: tuple[Codec, ...] = ("generated", "construct")
+EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
+KINDS = st.sampled_from((bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))))
+
+
+def header(code: int, length: int) -> bytes:
+    return struct.pack(">iI", code, length % (1 << 32))
+
+
+@st.composite
+def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    """The data in pieces of any size, empty ones among them."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
+    near = draw(st.integers(0, 12))
+    cuts = sorted({*cuts, min(near, len(data))}) if draw(st.booleans()) else cuts
+    return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+def expected_of(stream: bytes, limit: int = MAX_FRAME_BYTES) -> tuple[list[Command], tuple[Any, ...] | None, int]:
+    """What the schema makes of a stream: its commands, the error that ends it, the bytes left over."""
+    found: list[Command] = []
+    at = 0
+    while len(stream) - at >= HEADER_BYTES:
+        code, length = struct.unpack_from(">iI", stream, at)
+        if length + HEADER_BYTES > limit:
+            return found, (FrameTooLarge, code), 0
+        stop = at + HEADER_BYTES + length
+        if stop > len(stream):
+            break
+        result = outcome(lambda frame=stream[at:stop]: decode(frame, codec="construct"))  # type: ignore[misc]
+        if result[0] == "raises":
+            return found, result[1:], 0
+        found.append(result[1])
+        at = stop
+    return found, None, len(stream) - at
+
+
+# Any pieces ----------------------------------------------------------------------------------------------------------
+
+OFTEN_OR_ANY = st.one_of(st.sampled_from(OFTEN).flatmap(command_of), commands())
+
+
+@given(st.lists(OFTEN_OR_ANY, max_size=6), KINDS, st.data())
+def test_any_pieces_of_any_frames_give_the_same_commands(values: list[Command], kind: Any, data: st.DataObject) -> None:
+    stream = b"".join(map(encode, values))
+    pieces = data.draw(chunked(stream))
+    for codec in CODECS:
+        decoder = FrameDecoder(codec=codec)
+        found = []
+        for piece in pieces:
+            # as_read copies: payloads of a call are only valid until the next
+            found += [as_read(command) for command in decoder.feed(kind(piece))]
+        assert found == [as_read(value) for value in values]
+        assert decoder.buffered_bytes == 0
+
+
+@given(OFTEN_OR_ANY, KINDS)
+def test_frames_may_come_byte_by_byte(value: Command, kind: Any) -> None:
+    frame = encode(value)
+    if len(frame) > 500:
+        return
+    decoder = FrameDecoder()
+    for at in range(len(frame)):
+        assert decoder.buffered_bytes == at
+        found = decoder.feed(kind(frame[at : at + 1]))
+        assert found == ([as_read(value)] if at == len(frame) - 1 else [])
+    assert decoder.buffered_bytes == 0
+
+
+@given(st.lists(OFTEN_OR_ANY, min_size=1, max_size=4), st.binary(max_size=40))
+def test_only_the_first_bytes_of_a_larger_buffer_are_taken(values: list[Command], behind: bytes) -> None:
+    stream = b"".join(map(encode, values))
+    for buffer in (stream + behind, bytearray(stream + behind), memoryview(stream + behind)):
+        decoder = FrameDecoder()
+        assert decoder.feed(buffer, len(stream)) == [as_read(value) for value in values]
+        assert decoder.feed(buffer, 0) == []
+        assert decoder.buffered_bytes == 0
+        assert decoder.feed(buffer, len(stream) - 1) == [as_read(value) for value in values[:-1]]
+        assert decoder.buffered_bytes == len(encode(values[-1])) - 1
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(OFTEN_OR_ANY, min_size=1, max_size=4).flatmap(lambda values: mutated(b"".join(map(encode, values)))),
+    st.sampled_from((MAX_FRAME_BYTES, 100, 1000)),
+    KINDS,
+    st.data(),
+)
+def test_a_broken_stream_gives_its_good_commands_then_its_error(
+    stream: bytes, limit: int, kind: Any, data: st.DataObject
+) -> None:
+    commands_before, error, left = expected_of(stream, limit)
+    pieces = data.draw(chunked(stream))
+    for codec in CODECS:
+        decoder = FrameDecoder(max_frame_bytes=limit, codec=codec)
+        found: list[Command] = []
+        failed: WireError | None = None
+        for piece in pieces:
+            try:
+                found += map(as_read, decoder.feed(kind(piece)))
+            except WireError as caught:
+                failed = caught
+                found += map(as_read, caught.decoded)
+                break
+        assert found == list(map(as_read, commands_before))
+        if error is None:
+            assert failed is None
+            assert decoder.buffered_bytes == left
+            continue
+        assert failed is not None
+        assert type(failed) is error[0]
+        assert failed.code == error[1] if type(failed) is FrameTooLarge else (str(failed), failed.facts()) == error[1:]
+        assert decoder.buffered_bytes == 0
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(OFTEN).flatmap(command_of), st.data())
+def test_commands_of_heavy_traffic_are_read_alike_however_they_are_cut(value: Command, data: st.DataObject) -> None:
+    body = encode(value)[HEADER_BYTES:]
+    cuts = range(len(body)) if len(body) < 150 else [data.draw(st.integers(0, len(body)))]
+    for cut in cuts:
+        # a good frame behind it, whose bytes a reader that runs over would take
+        stream = framed(value.code, body[:cut]) + encode(value) + body[cut:]
+        commands_before, error, _ = expected_of(stream[: 2 * HEADER_BYTES + cut + len(body)])
+        for kind in (bytes, memoryview):
+            found = outcome(partial(FrameDecoder().feed, kind(stream), 2 * HEADER_BYTES + cut + len(body)))
+            assert found == (("is", commands_before) if error is None else ("raises", *error))
+
+
+# Lengths -------------------------------------------------------------------------------------------------------------
+
+
+@EACH_CODEC
+def test_a_frame_of_the_greatest_length_passes(codec: Codec) -> None:
+    frame = encode(PartialEvent(bytes(MAX_FRAME_BYTES - HEADER_BYTES)))
+    assert len(frame) == 16_777_215
+    decoder = FrameDecoder(codec=codec)
+    (whole,) = decoder.feed(frame)
+    assert isinstance(whole, PartialEvent)
+    assert len(whole.data) == MAX_FRAME_BYTES - HEADER_BYTES
+    for start in range(0, len(frame), 1 << 20):
+        found = decoder.feed(frame[start : start + (1 << 20)])
+    assert found == [whole]
+
+
+@EACH_CODEC
+@pytest.mark.parametrize("pieces", [1, 2, 8])
+@pytest.mark.parametrize(
+    "length", [MAX_FRAME_BYTES - HEADER_BYTES + 1, (1 << 31) - 1, -1, -8, -9, -(1 << 31)]
+)
+@pytest.mark.parametrize("code", [PartialEvent.code, OFTEN[0].code, 4711])
+def test_a_longer_frame_is_refused_on_its_header(codec: Codec, pieces: int, length: int, code: int) -> None:
+    start = header(code, length)
+    decoder = FrameDecoder(codec=codec, unknown="keep")
+    for at in range(0, 8 - 8 // pieces, 8 // pieces):
+        assert decoder.feed(start[at : at + 8 // pieces]) == []
+    with pytest.raises(FrameTooLarge) as caught:
+        decoder.feed(start[8 - 8 // pieces :])
+    error = caught.value
+    assert (error.code, error.field, error.offset, error.limit) == (code, "length", 4, MAX_FRAME_BYTES)
+    assert error.actual == length % (1 << 32) + HEADER_BYTES
+    assert decoder.buffered_bytes == 0
+
+
+@EACH_CODEC
+def test_a_lower_limit_counts_the_header(codec: Codec) -> None:
+    frame = encode(SegmentCreated(1, "segment"))
+    assert FrameDecoder(max_frame_bytes=len(frame), codec=codec).feed(frame) == [SegmentCreated(1, "segment")]
+    for piece in (frame, frame[:8]):
+        with pytest.raises(FrameTooLarge) as caught:
+            FrameDecoder(max_frame_bytes=len(frame) - 1, codec=codec).feed(piece)
+        assert (caught.value.limit, caught.value.actual) == (len(frame) - 1, len(frame))
+
+
+@EACH_CODEC
+def test_a_frame_of_no_body_is_whole_with_its_header(codec: Codec) -> None:
+    decoder = FrameDecoder(codec=codec)
+    frame = encode(KeepAlive())
+    assert decoder.feed(frame * 3) == [KeepAlive()] * 3
+    assert decoder.feed(frame[:7]) == []
+    assert decoder.feed(frame[7:] + frame[:7]) == [KeepAlive()]
+    assert decoder.feed(frame[7:]) == [KeepAlive()]
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@EACH_CODEC
+@pytest.mark.parametrize(
+    ("bad", "kind"),
+    [
+        (framed(21, b"\0" * 3), Truncated),
+        (framed(21, b"\0" * 8 + b"\0\1\xff"), BadField),
+        (framed(0, b""), UnknownCommand),
+        (framed(4711, b"x"), UnknownCommand),
+        (header(21, MAX_FRAME_BYTES), FrameTooLarge),
+    ],
+)
+@pytest.mark.parametrize("split", [0, 3, 8, 10])
+def test_an_error_carries_what_came_before_it_and_ends_the_decoder(
+    codec: Codec, bad: bytes, kind: type[WireError], split: int
+) -> None:
+    good = encode(SegmentCreated(1, "s")) + encode(KeepAlive())
+    decoder = FrameDecoder(codec=codec)
+    assert decoder.feed(bad[: min(split, 7)]) == []
+    decoder = FrameDecoder(codec=codec)
+    with pytest.raises(kind) as first:
+        decoder.feed(good + bad + good)
+    assert list(first.value.decoded) == [SegmentCreated(1, "s"), KeepAlive()]
+    for more in (good, b"", bad):
+        with pytest.raises(kind) as again:
+            decoder.feed(more)
+        assert (str(again.value), again.value.facts()) == (str(first.value), first.value.facts())
+        assert list(again.value.decoded) == []
+        assert decoder.buffered_bytes == 0
+    assert list(first.value.decoded) == [SegmentCreated(1, "s"), KeepAlive()], "a later feed does not take them back"
+
+
+def test_a_failed_decoder_keeps_neither_the_bytes_nor_the_commands() -> None:
+    data = bytearray(encode(PartialEvent(b"payload")) + framed(0, b""))
+    decoder = FrameDecoder()
+    refused = refusal(lambda: decoder.feed(data))
+    assert refused is not None
+    del refused
+    data.clear()  # a BufferError if anything still views it
+    again = [refusal(lambda: decoder.feed(b"")) for _ in range(3)]
+    lengths = []
+    for error in again:
+        assert error is not None
+        length, trace = 0, error.__traceback__
+        while trace is not None:
+            length, trace = length + 1, trace.tb_next
+        lengths.append(length)
+    assert len(set(lengths)) == 1, "tracebacks do not pile up"
+
+
+@EACH_CODEC
+@given(data=st.data())
+def test_unknown_codes_are_kept_whole_where_asked_for(codec: Codec, data: st.DataObject) -> None:
+    code = data.draw(st.integers(-(1 << 31), (1 << 31) - 1).filter(lambda code: code not in COMMANDS or code == 0))
+    body = data.draw(st.binary(max_size=30))
+    stream = encode(KeepAlive()) + framed(code, body) + encode(KeepAlive())
+    decoder = FrameDecoder(unknown="keep", codec=codec)
+    found: list[Any] = []
+    for piece in data.draw(chunked(stream)):
+        fed = decoder.feed(piece)
+        found += [Unknown(each.code, bytes(each.data)) if type(each) is Unknown else each for each in fed]
+    assert found == [KeepAlive(), Unknown(code, body), KeepAlive()]
+    with pytest.raises(UnknownCommand) as caught:
+        FrameDecoder(codec=codec).feed(stream)
+    assert list(caught.value.decoded) == [KeepAlive()]
+
+
+def test_payloads_view_the_data_that_was_fed_and_the_decoder_lets_go_of_it() -> None:
+    data = bytearray(encode(PartialEvent(b"first")) + encode(PartialEvent(b"second"))[:9])
+    decoder = FrameDecoder()
+    (command,) = decoder.feed(data)
+    assert isinstance(command, PartialEvent)
+    assert isinstance(command.data, memoryview)
+    assert command.data.obj is data
+    del command
+    data.clear()  # a BufferError if the decoder still viewed it
+    assert decoder.buffered_bytes == 9
+
+
+def test_payloads_of_a_frame_in_pieces_stay_valid_while_they_are_held() -> None:
+    frames = [encode(PartialEvent(bytes([number]) * 50)) for number in range(5)]
+    decoder, held = FrameDecoder(), []
+    for frame in frames:
+        decoder.feed(frame[:20])
+        held += decoder.feed(frame[20:])
+    assert [encode(command) for command in held] == frames
