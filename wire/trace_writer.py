@@ -206,18 +206,29 @@ class TraceWriter:
 
     def _drain(self) -> None:
         waiting, self._waiting, self._size = self._waiting, [], 0
+        records, halves, unframed, redact = self._records, self._halves, self._unframed, self._redact
         for ts_ns, connection, code, data in waiting:
             if code > 1:
                 kind = RecordKind(code >> 1)
                 if kind is RecordKind.CLOSE:
                     self._end(ts_ns, connection)
-                self._records._put(ts_ns, connection, code & 1, kind, data)
+                records._put(ts_ns, connection, code & 1, kind, data)
+                continue
+            key = connection << 1 | code
+            size = len(data)
+            if (
+                key not in halves
+                and key not in unframed
+                and size >= _FRAME_HEADER_BYTES
+                and _read_length(data, 4)[0] == size - _FRAME_HEADER_BYTES <= self._max_body
+            ):
+                # One whole frame, as most writes of one reply are.
+                records._put(ts_ns, connection, code, 0, data if redact is None else redact(data, True))
             else:
-                self._stream(ts_ns, connection, code, data)
+                self._stream(key, ts_ns, connection, code, data)
 
-    def _stream(self, ts_ns: int, connection: int, direction: int, data: bytes) -> None:
+    def _stream(self, key: int, ts_ns: int, connection: int, direction: int, data: bytes) -> None:
         """Cuts bytes of a stream into frames and puts them into the columns."""
-        key = connection << 1 | direction
         half = self._halves.get(key)
         if half is not None:
             half.parts.append(data)
