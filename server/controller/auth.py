@@ -20,6 +20,7 @@ import binascii
 import hashlib
 import hmac
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final
@@ -179,4 +180,7 @@ class Authority:
         }
         if self._ttl_s >= 0:
             claims["exp"] = now_s + self._ttl_s
-        return jwt.encode(claims, self._key, algorithm="HS512")
+        # Newer releases of the library warn of short keys; the key is the cluster's, and Pravega's own default is short.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return jwt.encode(claims, self._key, algorithm="HS512")

@@ -1,0 +1,409 @@
+"""The API over a real socket: what each method answers, also to what makes no sense."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from segstore.server.controller import Accounts, Authority, Controller, ControllerServer
+from segstore.server.controller.proto import METHODS
+from segstore.server.controller.proto import messages as m
+from segstore.server.controller.service import serve
+from tests.server.controller.conftest import World
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+S = m.StreamInfo(scope="a", stream="s")
+LEASE_MS = 90_000
+
+
+class Client:
+    """Calls methods by name."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    async def __call__(self, name: str, request: Any = None, credentials: str | None = None) -> Any:
+        method = METHODS[name]
+        call = self._channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        metadata = (("authorization", credentials),) if credentials is not None else None
+        return await call(method.request() if request is None else request, metadata=metadata, timeout=10)
+
+    async def status(self, name: str, request: Any, credentials: str | None = None) -> str:
+        """The name of the enum value of an answer, or of the status code of a refusal."""
+        try:
+            response = await self(name, request, credentials)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name if error.details() else "a refusal without a sentence"
+        for field in ("status", "result", "state"):
+            described = response.DESCRIPTOR.fields_by_name.get(field)
+            if described is not None:
+                return str(described.enum_type.values_by_number[getattr(response, field)].name)
+        return "OK"
+
+
+@pytest.fixture
+async def server(world: World) -> AsyncIterator[ControllerServer]:
+    async with await ControllerServer.start(world.controller) as server:
+        yield server
+
+
+@pytest.fixture
+async def call(server: ControllerServer) -> AsyncIterator[Client]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        yield Client(channel)
+
+
+@pytest.fixture
+async def stream(call: Client) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    await call("createStream", stream_config("s", 2))
+
+
+def stream_config(name: str, segments: int = 1, **more: Any) -> m.StreamConfig:
+    return m.StreamConfig(
+        streamInfo=m.StreamInfo(scope="a", stream=name),
+        scalingPolicy=m.ScalingPolicy(minNumSegments=segments),
+        **more,
+    )
+
+
+def transaction(message: m.CreateTxnResponse) -> m.TxnRequest:
+    return m.TxnRequest(streamInfo=S, txnId=message.txnId)
+
+
+UNKNOWN_TRANSACTION = m.TxnRequest(streamInfo=S, txnId=m.TxnId(highBits=-1, lowBits=-1))
+NO_STREAM = m.StreamInfo(scope="a", stream="no")
+NAMELESS = m.StreamInfo()
+
+ANSWERS: list[tuple[str, Any, str]] = [
+    ("createScope", m.ScopeInfo(scope="b"), "SUCCESS"),
+    ("createScope", m.ScopeInfo(scope="a"), "SCOPE_EXISTS"),
+    ("createScope", m.ScopeInfo(scope="a b"), "INVALID_SCOPE_NAME"),
+    ("createScope", m.ScopeInfo(scope="_system"), "SUCCESS"),
+    ("createScope", m.ScopeInfo(), "INTERNAL"),
+    ("checkScopeExists", m.ScopeInfo(), "INTERNAL"),
+    ("deleteScope", m.ScopeInfo(scope="no"), "SCOPE_NOT_FOUND"),
+    ("deleteScope", m.ScopeInfo(scope="a"), "SCOPE_NOT_EMPTY"),
+    ("deleteScopeRecursive", m.ScopeInfo(scope="no"), "SUCCESS"),
+    ("deleteScopeRecursive", m.ScopeInfo(scope="a"), "SUCCESS"),
+    ("createStream", stream_config("t"), "SUCCESS"),
+    ("createStream", stream_config("s"), "STREAM_EXISTS"),
+    ("createStream", stream_config("a/b"), "INVALID_STREAM_NAME"),
+    ("createStream", stream_config(""), "INVALID_STREAM_NAME"),
+    ("createStream", stream_config("t", 0), "FAILURE"),
+    ("createStream", m.StreamConfig(streamInfo=m.StreamInfo(scope="no", stream="s"),
+                                    scalingPolicy=m.ScalingPolicy(minNumSegments=1)), "SCOPE_NOT_FOUND"),
+    ("createStream", m.StreamConfig(), "INTERNAL"),
+    ("checkStreamExists", NO_STREAM, "OK"),
+    ("checkStreamExists", NAMELESS, "INTERNAL"),
+    ("getStreamConfiguration", NO_STREAM, "NOT_FOUND"),
+    ("updateStream", stream_config("no"), "STREAM_NOT_FOUND"),
+    ("updateStream", stream_config("s", 3), "SUCCESS"),
+    ("updateStream", stream_config("s", 0), "FAILURE"),
+    ("truncateStream", m.StreamCut(streamInfo=NO_STREAM, cut={0: 0}), "STREAM_NOT_FOUND"),
+    ("truncateStream", m.StreamCut(streamInfo=S, cut={0: 0}), "FAILURE"),
+    ("truncateStream", m.StreamCut(streamInfo=S), "FAILURE"),
+    ("truncateStream", m.StreamCut(streamInfo=S, cut={0: 0, 1: 0}), "SUCCESS"),
+    ("sealStream", NO_STREAM, "STREAM_NOT_FOUND"),
+    ("deleteStream", NO_STREAM, "STREAM_NOT_FOUND"),
+    ("deleteStream", S, "STREAM_NOT_SEALED"),
+    ("listStreamsInScope", m.StreamsInScopeRequest(scope=m.ScopeInfo(scope="no")), "SCOPE_NOT_FOUND"),
+    ("listStreamsInScopeForTag", m.StreamsInScopeWithTagRequest(scope=m.ScopeInfo(scope="no")), "SCOPE_NOT_FOUND"),
+    ("getCurrentSegments", NO_STREAM, "NOT_FOUND"),
+    ("getCurrentSegments", NAMELESS, "INTERNAL"),
+    ("getEpochSegments", m.GetEpochSegmentsRequest(streamInfo=S, epoch=1), "NOT_FOUND"),
+    ("getEpochSegments", m.GetEpochSegmentsRequest(streamInfo=S, epoch=-1), "INTERNAL"),
+    ("getSegments", m.GetSegmentsRequest(streamInfo=NO_STREAM), "NOT_FOUND"),
+    ("getSegmentsImmediatelyFollowing", m.SegmentId(streamInfo=NO_STREAM), "NOT_FOUND"),
+    ("getSegmentsImmediatelyFollowing", m.SegmentId(streamInfo=S, segmentId=-7), "OK"),
+    ("getSegmentsBetween", m.StreamCutRange(streamInfo=S), "INTERNAL"),
+    ("getSegmentsBetween", m.StreamCutRange(streamInfo=S, to={5: 0}), "UNKNOWN"),
+    ("isSegmentValid", m.SegmentId(streamInfo=NO_STREAM), "NOT_FOUND"),
+    ("isStreamCutValid", m.StreamCut(streamInfo=NO_STREAM), "NOT_FOUND"),
+    ("getURI", m.SegmentId(streamInfo=NO_STREAM), "OK"),
+    ("getURI", m.SegmentId(streamInfo=S, segmentId=-1), "INTERNAL"),
+    ("getURI", m.SegmentId(), "INTERNAL"),
+    ("scale", m.ScaleRequest(streamInfo=NO_STREAM, sealedSegments=[0]), "FAILURE"),
+    ("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[9]), "PRECONDITION_FAILED"),
+    ("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[0]), "FAILURE"),
+    ("checkScale", m.ScaleStatusRequest(streamInfo=NO_STREAM), "INVALID_INPUT"),
+    ("checkScale", m.ScaleStatusRequest(streamInfo=S, epoch=1), "INVALID_INPUT"),
+    ("checkScale", m.ScaleStatusRequest(streamInfo=S, epoch=-1), "INTERNAL"),
+    ("createTransaction", m.CreateTxnRequest(streamInfo=NO_STREAM, lease=LEASE_MS), "NOT_FOUND"),
+    ("createTransaction", m.CreateTxnRequest(streamInfo=S, lease=1), "UNKNOWN"),
+    ("pingTransaction", m.PingTxnRequest(streamInfo=S, lease=LEASE_MS), "UNKNOWN"),
+    ("commitTransaction", UNKNOWN_TRANSACTION, "FAILURE"),
+    ("abortTransaction", UNKNOWN_TRANSACTION, "FAILURE"),
+    ("checkTransactionState", UNKNOWN_TRANSACTION, "UNKNOWN"),
+    ("listCompletedTransactions", m.ListCompletedTxnRequest(streamInfo=NO_STREAM), "NOT_FOUND"),
+    ("noteTimestampFromWriter", m.TimestampFromWriter(writer="w", position=m.StreamCut(streamInfo=S)), "SUCCESS"),
+    ("noteTimestampFromWriter", m.TimestampFromWriter(position=m.StreamCut(streamInfo=NO_STREAM)), "NOT_FOUND"),
+    ("removeWriter", m.RemoveWriterRequest(writer="w", stream=S), "UNKNOWN_WRITER"),
+    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="g"), "SUCCESS"),
+    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="_g"), "INVALID_RG_NAME"),
+    ("createReaderGroup", m.ReaderGroupConfiguration(scope="no", readerGroupName="g"), "SCOPE_NOT_FOUND"),
+    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="g", readerGroupId="x"), "INTERNAL"),
+    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="g", retentionType=9), "INTERNAL"),
+    ("getReaderGroupConfig", m.ReaderGroupInfo(scope="a", readerGroup="no"), "RG_NOT_FOUND"),
+    ("updateReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="no"), "RG_NOT_FOUND"),
+    ("deleteReaderGroup", m.ReaderGroupInfo(scope="a", readerGroup="no"), "RG_NOT_FOUND"),
+    ("listSubscribers", NO_STREAM, "STREAM_NOT_FOUND"),
+    ("listSubscribers", S, "SUCCESS"),
+    ("updateSubscriberStreamCut", m.SubscriberStreamCut(streamCut=m.StreamCut(streamInfo=NO_STREAM)),
+     "STREAM_NOT_FOUND"),
+    ("updateSubscriberStreamCut", m.SubscriberStreamCut(streamCut=m.StreamCut(streamInfo=S)), "SUBSCRIBER_NOT_FOUND"),
+    ("createKeyValueTable", m.KeyValueTableConfig(scope="a", kvtName="k", partitionCount=1, primaryKeyLength=1),
+     "SUCCESS"),
+    ("createKeyValueTable", m.KeyValueTableConfig(scope="a", kvtName="_k", partitionCount=1, primaryKeyLength=1),
+     "INVALID_TABLE_NAME"),
+    ("createKeyValueTable", m.KeyValueTableConfig(scope="no", kvtName="k", partitionCount=1, primaryKeyLength=1),
+     "SCOPE_NOT_FOUND"),
+    ("createKeyValueTable", m.KeyValueTableConfig(scope="a", kvtName="k"), "INTERNAL"),
+    ("getKeyValueTableConfiguration", m.KeyValueTableInfo(scope="a", kvtName="no"), "TABLE_NOT_FOUND"),
+    ("getCurrentSegmentsKeyValueTable", m.KeyValueTableInfo(scope="a", kvtName="no"), "NOT_FOUND"),
+    ("listKeyValueTablesInScope", m.KVTablesInScopeRequest(scope=m.ScopeInfo(scope="no")), "SCOPE_NOT_FOUND"),
+    ("deleteKeyValueTable", m.KeyValueTableInfo(scope="a", kvtName="no"), "TABLE_NOT_FOUND"),
+    ("getControllerToBucketMapping", m.ControllerToBucketMappingRequest(), "UNIMPLEMENTED"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "request_", "expected"), ANSWERS)
+@pytest.mark.usefixtures("stream")
+async def test_a_method_answers_as_the_reference_does(call: Client, name: str, request_: Any, expected: str) -> None:
+    assert await call.status(name, request_) == expected
+
+
+def test_all_methods_but_those_of_no_client_are_served(world: World) -> None:
+    served = serve(world.controller, list)
+    assert METHODS.keys() - served.keys() == {"getControllerToBucketMapping"}
+
+
+@pytest.mark.usefixtures("stream")
+async def test_current_segments_cover_all_keys_and_are_empty_when_sealed(call: Client) -> None:
+    ranges = (await call("getCurrentSegments", S)).segmentRanges
+    assert [(each.segmentId.segmentId, each.minKey, each.maxKey) for each in ranges] == [(0, 0.0, 0.5), (1, 0.5, 1.0)]
+    assert ranges[0].segmentId.streamInfo == S
+    assert await call.status("sealStream", S) == "SUCCESS"
+    assert await call.status("sealStream", S) == "SUCCESS"
+    assert not (await call("getCurrentSegments", S)).segmentRanges
+    assert await call.status("updateStream", stream_config("s")) == "STREAM_SEALED"
+    assert await call.status("truncateStream", m.StreamCut(streamInfo=S, cut={0: 0, 1: 0})) == "STREAM_SEALED"
+    assert await call.status("createTransaction", m.CreateTxnRequest(streamInfo=S, lease=LEASE_MS)) == "INTERNAL"
+    assert await call.status("deleteStream", S) == "SUCCESS"
+
+
+@pytest.mark.usefixtures("stream")
+async def test_a_configuration_comes_back_with_what_clients_unwrap(call: Client) -> None:
+    config = await call("getStreamConfiguration", S)
+    assert [config.HasField(each) for each in ("streamInfo", "scalingPolicy", "tags")] == [True] * 3
+    assert not config.HasField("retentionPolicy")
+    sent = stream_config(
+        "s",
+        2,
+        tags=m.Tags(tag=["x", "y"]),
+        retentionPolicy=m.RetentionPolicy(retentionType=m.RetentionPolicy.SIZE, retentionParam=5, retentionMax=9),
+        rolloverSizeBytes=7,
+    )
+    await call("updateStream", sent)
+    assert await call("getStreamConfiguration", S) == sent
+
+
+@pytest.mark.usefixtures("stream")
+async def test_a_scale_is_seen_in_successors_epochs_and_heads(call: Client) -> None:
+    halves = [m.ScaleRequest.KeyRangeEntry(start=0.0, end=0.25), m.ScaleRequest.KeyRangeEntry(start=0.25, end=0.5)]
+    answer = await call("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[0], newKeyRanges=halves))
+    assert (answer.status, answer.epoch, len(answer.segments)) == (m.ScaleResponse.STARTED, 0, 2)
+    assert await call.status("checkScale", m.ScaleStatusRequest(streamInfo=S, epoch=0)) == "SUCCESS"
+    for name in ("getSegmentsImmediatelyFollowing", "getSegmentsImmediatlyFollowing"):
+        entries = (await call(name, m.SegmentId(streamInfo=S, segmentId=0))).segments
+        assert {entry.segment.segmentId.segmentId: list(entry.value) for entry in entries} == {
+            1 << 32 | 2: [0],
+            1 << 32 | 3: [0],
+        }
+    heads = (await call("getSegments", m.GetSegmentsRequest(streamInfo=S))).segments
+    assert {each.segmentId.segmentId: each.offset for each in heads} == {0: 0, 1: 0}
+    epoch = await call("getEpochSegments", m.GetEpochSegmentsRequest(streamInfo=S, epoch=1))
+    assert len(epoch.segmentRanges) == 3
+    between = await call("getSegmentsBetween", m.StreamCutRange(streamInfo=S, **{"from": {0: 0, 1: 0}}))
+    assert len(between.segments) == 4
+    assert not (await call("isSegmentValid", m.SegmentId(streamInfo=S, segmentId=0))).response
+    assert (await call("isSegmentValid", m.SegmentId(streamInfo=S, segmentId=1))).response
+    assert (await call("isStreamCutValid", m.StreamCut(streamInfo=S, cut={0: 0, 1: 5}))).response
+
+
+@pytest.mark.usefixtures("stream")
+async def test_a_transaction_lives_from_create_to_the_list_of_ended_ones(call: Client) -> None:
+    opened = await call("createTransaction", m.CreateTxnRequest(streamInfo=S, lease=LEASE_MS))
+    assert opened.txnId.lowBits >= 0
+    assert opened.txnId.highBits >> 32 == 0
+    assert [each.segmentId.segmentId for each in opened.activeSegments] == [0, 1]
+    ping = m.PingTxnRequest(streamInfo=S, txnId=opened.txnId, lease=LEASE_MS)
+    assert await call.status("pingTransaction", ping) == "OK"
+    large = m.PingTxnRequest(streamInfo=S, txnId=opened.txnId, lease=600_001)
+    assert await call.status("pingTransaction", large) == "LEASE_TOO_LARGE"
+    assert await call.status("checkTransactionState", transaction(opened)) == "OPEN"
+    assert await call.status("commitTransaction", transaction(opened)) == "SUCCESS"
+    assert await call.status("commitTransaction", transaction(opened)) == "SUCCESS"
+    assert await call.status("abortTransaction", transaction(opened)) == "FAILURE"
+    assert await call.status("checkTransactionState", transaction(opened)) == "COMMITTED"
+    assert await call.status("pingTransaction", ping) == "COMMITTED"
+    ended = (await call("listCompletedTransactions", m.ListCompletedTxnRequest(streamInfo=S))).response
+    assert [(each.txnId, each.status) for each in ended] == [(opened.txnId, m.TxnResponse.COMMITTED)]
+
+
+@pytest.mark.usefixtures("stream")
+async def test_a_reader_group_goes_round_by_id_and_generation(call: Client) -> None:
+    asked = m.ReaderGroupConfiguration(
+        scope="a",
+        readerGroupName="g",
+        groupRefreshTimeMillis=3_000,
+        retentionType=m.ReaderGroupConfiguration.AUTOMATIC,
+        readerGroupId="00000000-0000-0000-0000-000000000000",
+        startingStreamCuts=[m.StreamCut(streamInfo=S, cut={0: 1, 1: 2})],
+    )
+    config = (await call("createReaderGroup", asked)).config
+    assert config.readerGroupId != asked.readerGroupId
+    assert config.startingStreamCuts == asked.startingStreamCuts
+    info = m.ReaderGroupInfo(scope="a", readerGroup="g")
+    assert (await call("getReaderGroupConfig", info)).config == config
+    assert list((await call("listSubscribers", S)).subscribers) == ["a/g"]
+    moved = m.SubscriberStreamCut(
+        subscriber="a/g", readerGroupId=config.readerGroupId, streamCut=m.StreamCut(streamInfo=S, cut={0: 5, 1: 5})
+    )
+    assert await call.status("updateSubscriberStreamCut", moved) == "SUCCESS"
+    back = m.SubscriberStreamCut(
+        subscriber="a/g", readerGroupId=config.readerGroupId, streamCut=m.StreamCut(streamInfo=S, cut={0: 1, 1: 5})
+    )
+    assert await call.status("updateSubscriberStreamCut", back) == "STREAM_CUT_NOT_VALID"
+    updated = await call("updateReaderGroup", config)
+    assert (updated.status, updated.generation) == (m.UpdateReaderGroupResponse.SUCCESS, 1)
+    stale = await call("updateReaderGroup", config)
+    assert (stale.status, stale.generation) == (m.UpdateReaderGroupResponse.INVALID_CONFIG, 0)
+    assert await call.status("updateSubscriberStreamCut", moved) == "GENERATION_MISMATCH"
+    info.readerGroupId = config.readerGroupId
+    assert await call.status("deleteReaderGroup", info) == "SUCCESS"
+    assert await call.status("getReaderGroupConfig", info) == "RG_NOT_FOUND"
+
+
+@pytest.mark.usefixtures("stream")
+async def test_listings_carry_a_token_on_every_page_and_end_with_an_empty_one(call: Client) -> None:
+    for name, request, field in (
+        ("listScopes", m.ScopesRequest(), "scopes"),
+        ("listStreamsInScope", m.StreamsInScopeRequest(scope=m.ScopeInfo(scope="a")), "streams"),
+    ):
+        first = await call(name, request)
+        assert len(getattr(first, field)) == 1
+        assert first.continuationToken.token
+        request.continuationToken.CopyFrom(first.continuationToken)
+        last = await call(name, request)
+        assert not getattr(last, field)
+        assert last.HasField("continuationToken")
+
+
+async def test_a_table_is_told_with_its_partitions(call: Client) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    config = m.KeyValueTableConfig(scope="a", kvtName="k", partitionCount=2, primaryKeyLength=3, secondaryKeyLength=1)
+    assert await call.status("createKeyValueTable", config) == "SUCCESS"
+    assert await call.status("createKeyValueTable", config) == "TABLE_EXISTS"
+    info = m.KeyValueTableInfo(scope="a", kvtName="k")
+    assert (await call("getKeyValueTableConfiguration", info)).config == config
+    assert len((await call("getCurrentSegmentsKeyValueTable", info)).segmentRanges) == 2
+    listed = await call("listKeyValueTablesInScope", m.KVTablesInScopeRequest(scope=m.ScopeInfo(scope="a")))
+    assert list(listed.kvtables) == [info]
+    assert await call.status("deleteKeyValueTable", info) == "SUCCESS"
+
+
+async def test_the_cluster_is_this_server_and_the_stores_are_where_they_say(
+    call: Client, server: ControllerServer
+) -> None:
+    assert list((await call("getControllerServerList")).nodeURI) == [m.NodeUri(endpoint="127.0.0.1", port=server.port)]
+    assert await call("getURI", m.SegmentId(streamInfo=S)) == m.NodeUri(endpoint="store.example", port=12345)
+
+
+async def test_without_a_key_tokens_are_empty(call: Client) -> None:
+    assert (await call("getDelegationToken", S)).delegationToken == ""
+
+
+def basic(user: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:pw".encode()).decode()
+
+
+@pytest.fixture
+async def guarded(world: World) -> AsyncIterator[Client]:
+    """A server that knows an administrator, and one who may only read stream `s`."""
+    accounts = Accounts(
+        ["admin:pw:prn::*,READ_UPDATE", "reader:pw:prn::/scope:a/stream:s,READ;prn::/scope:a,READ;prn::/,READ"]
+    )
+    authority = Authority(accounts, "key" * 20, now_s=lambda: 0.0)
+    await world.stream()
+    await world.stream(name="t")
+    async with (
+        await ControllerServer.start(world.controller, authority=authority) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        yield Client(channel)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "credentials", "expected"),
+    [
+        ("createScope", m.ScopeInfo(scope="x"), None, "UNAUTHENTICATED"),
+        ("createScope", m.ScopeInfo(scope="x"), "Basic nonsense", "UNAUTHENTICATED"),
+        ("createScope", m.ScopeInfo(scope="x"), basic("otto"), "UNAUTHENTICATED"),
+        ("createScope", m.ScopeInfo(scope="x"), basic("reader"), "PERMISSION_DENIED"),
+        ("createScope", m.ScopeInfo(scope="x"), basic("admin"), "SUCCESS"),
+        ("checkStreamExists", S, basic("reader"), "OK"),
+        ("checkStreamExists", m.StreamInfo(scope="a", stream="t"), basic("reader"), "PERMISSION_DENIED"),
+        ("sealStream", S, basic("reader"), "PERMISSION_DENIED"),
+        ("getCurrentSegments", S, basic("reader"), "PERMISSION_DENIED"),
+        ("getCurrentSegments", m.StreamInfo(scope="a", stream="s", accessOperation=1), basic("reader"), "OK"),
+        ("getDelegationToken", S, basic("reader"), "PERMISSION_DENIED"),
+        ("getDelegationToken", m.StreamInfo(scope="a", stream="s", accessOperation=3), basic("reader"), "OK"),
+        ("getDelegationToken", m.StreamInfo(scope="a", stream="s", accessOperation=4), basic("reader"),
+         "PERMISSION_DENIED"),
+    ],
+)  # fmt: skip
+async def test_callers_may_do_what_their_entries_say(
+    guarded: Client, name: str, request_: Any, credentials: str | None, expected: str
+) -> None:
+    assert await guarded.status(name, request_, credentials) == expected
+
+
+async def test_listings_show_a_caller_what_he_may_read(guarded: Client) -> None:
+    request = m.StreamsInScopeRequest(scope=m.ScopeInfo(scope="a"))
+    for user, seen in (("admin", ["s", "t"]), ("reader", ["s"])):
+        answer = await guarded("listStreamsInScope", request, basic(user))
+        assert [each.stream for each in answer.streams] == seen
+
+
+async def test_tokens_come_with_the_answers_that_carry_them(guarded: Client) -> None:
+    calls: list[tuple[str, Any, Callable[[Any], str]]] = [
+        ("getCurrentSegments", S, lambda answer: answer.delegationToken),
+        ("getSegments", m.GetSegmentsRequest(streamInfo=S), lambda answer: answer.delegationToken),
+        ("getEpochSegments", m.GetEpochSegmentsRequest(streamInfo=S), lambda answer: answer.delegationToken),
+        ("createTransaction", m.CreateTxnRequest(streamInfo=S, lease=LEASE_MS), lambda answer: answer.delegationToken),
+        ("getDelegationToken", S, lambda answer: answer.delegationToken),
+    ]
+    for name, request, token in calls:
+        assert token(await guarded(name, request, basic("admin"))).count(".") == 2, name
+
+
+async def test_an_error_of_the_store_is_told_and_the_server_goes_on(world: World, call: Client) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    world.store.broken = {"create"}
+    assert await call.status("createStream", stream_config("s")) == "FAILURE"
+    world.store.broken = set()
+    assert await call.status("createStream", stream_config("s")) == "SUCCESS"
+
+
+def test_a_controller_needs_no_running_loop_to_be_made(world: World) -> None:
+    assert isinstance(world.controller, Controller)
