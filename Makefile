@@ -20,7 +20,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench conformance fuzz docs proto soak clean
+.PHONY: help setup serve test test-lowest lint bench conformance fuzz docs cert proto soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 
 docs: $(CORE) ## write the pages of docs/ that are generated
 	$(PY) tools/make_docs.py $(ARGS)
+
+cert: $(DEV) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
+	@$(PY) tools/make_cert.py $(ARGS)
 
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py
