@@ -180,7 +180,7 @@ class Authority:
         }
         if self._ttl_s >= 0:
             claims["exp"] = now_s + self._ttl_s
-        # Newer releases of the library warn of short keys; the key is the cluster's, and Pravega's own default is short.
+        # Newer releases of the library warn of short keys; this is the cluster's, and Pravega's own default is short.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return jwt.encode(claims, self._key, algorithm="HS512")
