@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from segstore import __version__
+from segstore.trace_cli import trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,6 +64,9 @@ def _fail(sentence: str, status: int) -> NoReturn:
 @click.version_option(__version__, prog_name="segstore")
 def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
+
+
+main.add_command(trace)
 
 
 _source = click.argument("source", metavar="FILE|-", default="-", type=click.File("rb"))

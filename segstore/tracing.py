@@ -1,0 +1,259 @@
+"""Traces as files: opened by what is in them, written by their suffix, recorded while a server runs.
+
+Invariants: a file that is written appears under its name when it is whole, or not at all, so that a trace may be
+converted onto itself; a recording is the exception, it grows block by block and is never longer than what it has, and
+never takes the place of a file that is there. What of a capture is damaged is reported, not skipped in silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import itertools
+import logging
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from segstore.wire.redaction import redact
+from segstore.wire.trace import (
+    Damage,
+    Direction,
+    Metadata,
+    Record,
+    RecordKind,
+    RecordWriter,
+    TraceWriter,
+    make_mark,
+    read_blocks,
+)
+from segstore.wire.trace_fixture import FixtureError, FixtureHeader, is_fixture, read_lines, write_lines
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["FileRecorder", "TraceFile", "UnknownSuffix", "redacted", "write_trace"]
+
+log = logging.getLogger(__name__)
+
+CAPTURE: Final = ".wtrace"
+FIXTURE: Final = ".jsonl"
+
+
+class UnknownSuffix(ValueError):
+    """The name of a file to be written does not say which form it is to have."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: a trace ends in {CAPTURE} (for machines) or {FIXTURE} (for people)")
+        self.path = path
+
+
+class TraceFile:
+    """A trace that is read, of either form; which one, its first bytes say.
+
+        with TraceFile(path) as trace:
+            for record in trace.records():
+                ...
+
+    Attributes: path, size (bytes), form ("capture" or "fixture"), metadata (known once `records` has begun), damages
+    (what of a capture could not be read so far). Raises OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metadata = Metadata()
+        self.damages: list[Damage] = []
+        self._file: BinaryIO = path.open("rb")
+        try:
+            self.size = os.fstat(self._file.fileno()).st_size
+            self.form = "fixture" if is_fixture(self._file.read(64)) else "capture"
+            self._file.seek(0)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> TraceFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def records(self, advance: Callable[[int], None] | None = None) -> Iterator[Record]:
+        """All records, in order. `advance` is told the bytes that are done. Raises TraceError."""
+        return self._fixture(advance) if self.form == "fixture" else self._capture(advance)
+
+    def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
+        def lines() -> Iterator[str]:
+            for number, line in enumerate(self._file, 1):
+                if advance is not None:
+                    advance(len(line))
+                try:
+                    yield line.decode()
+                except UnicodeDecodeError as cause:
+                    raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=number) from cause
+
+        for item in read_lines(lines()):
+            if isinstance(item, FixtureHeader):
+                self.metadata = item.metadata
+            else:
+                yield item
+
+    def _capture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
+        with self._mapped() as buffer:
+            for block in read_blocks(buffer):
+                if isinstance(block, Damage):
+                    self.damages.append(block)
+                    size = block.size
+                else:
+                    size = block.header.size
+                    if block.metadata is not None:
+                        self.metadata = block.metadata
+                    yield from block.columns
+                if advance is not None:
+                    advance(size)
+
+    def _mapped(self) -> contextlib.AbstractContextManager[Any]:
+        if not os.fstat(self._file.fileno()).st_size:
+            return contextlib.nullcontext(b"")  # which cannot be mapped
+        try:
+            return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):
+            return contextlib.nullcontext(self._file.read())  # a pipe
+
+
+def redacted(records: Iterable[Record]) -> Iterator[Record]:
+    """The records without delegation tokens, their lengths kept."""
+    for record in records:
+        if record.kind is RecordKind.FRAME or record.kind is RecordKind.BYTES:
+            record = record._replace(data=redact(record.data, record.kind is RecordKind.FRAME))
+        yield record
+
+
+def write_trace(
+    path: Path, records: Iterable[Record], metadata: Callable[[], Metadata], *, compress: bool = False
+) -> int:
+    """Writes a trace in the form that the suffix of `path` says, in place of what is there; how many records it has.
+
+    metadata: asked once the first record has come. Raises UnknownSuffix, OSError and whatever `records` raises; then
+    nothing is changed.
+    """
+    if path.suffix not in (CAPTURE, FIXTURE):
+        raise UnknownSuffix(path)
+    count = 0
+
+    def counted() -> Iterator[Record]:
+        nonlocal count
+        for count, record in enumerate(records, 1):  # noqa: B007 — read outside
+            yield record
+
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as file:
+            for piece in (
+                _capture(counted(), metadata, compress) if path.suffix == CAPTURE else _fixture(counted(), metadata)
+            ):
+                file.write(piece)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata]) -> Iterator[bytes]:
+    first = tuple(itertools.islice(records, 1))
+    for line in write_lines(metadata(), itertools.chain(first, records)):
+        yield line.encode()
+
+
+def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compress: bool) -> Iterator[bytes]:
+    first = tuple(itertools.islice(records, 1))
+    said = metadata()
+    # The same trace gives the same file, so the mark is a digest and not random.
+    mark = make_mark(hashlib.blake2b(repr((said, first)).encode(), digest_size=8).digest())
+    writer = RecordWriter(mark, said, compress=compress)
+    yield writer.start()
+    for record in itertools.chain(first, records):
+        yield writer.add(record)
+    yield writer.take()
+
+
+class FileRecorder:
+    """Records what a server's connections carry, into a new capture.
+
+    Every method returns at once but for the one that completes a block, which writes it with one call. `tick` is to be
+    called now and then, at least once in `FLUSH_AFTER_NS`, so that what is old gets written without further traffic.
+    When the disk fails the recording ends, with a line in the log and in `failure`; the server goes on.
+
+    Raises OSError, FileExistsError for a file that is there: a recording is worth more than a convenience.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        recorder: str,
+        wire_version: int,
+        redact_tokens: bool = False,
+        values: dict[str, str] | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.path = path
+        self.failure: OSError | None = None
+        self._clock = clock
+        metadata = Metadata(wire_version, recorder, values or {})
+        self._writer = TraceWriter(make_mark(os.urandom(8)), metadata, redact=redact if redact_tokens else None)
+        self._file: io.FileIO | None = io.FileIO(path, "xb")
+        self._write(self._writer.start())
+        if self.failure is not None:
+            raise self.failure
+
+    def opened(self, connection: int, **facts: str) -> None:
+        """A connection began; numbers are the caller's, and may come again once they are closed."""
+        self._writer.opened(self._clock(), connection, **facts)
+
+    def received(self, connection: int, data: bytes) -> None:
+        """The client sent these bytes, in whatever pieces. They are kept: no view of a buffer that changes."""
+        if self._writer.add(self._clock(), connection, 0, data):
+            self._write(self._writer.take())
+
+    def sent(self, connection: int, data: bytes) -> None:
+        """The store sent these bytes."""
+        if self._writer.add(self._clock(), connection, 1, data):
+            self._write(self._writer.take())
+
+    def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
+        """A connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
+        self._writer.closed(self._clock(), connection, by, **facts)
+
+    def tick(self) -> None:
+        """Writes what has waited long enough."""
+        if self._writer.due(self._clock()):
+            self._write(self._writer.take())
+
+    def close(self) -> None:
+        """Writes what is left and closes the file. May be called twice."""
+        if self._file is not None:
+            self._write(self._writer.finish(self._clock()))
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, block: bytes) -> None:
+        if self._file is None or not block:
+            return
+        view = memoryview(block)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            log.error("recording to %s has ended: %s", self.path, error)
+            self.failure = error
+            self._file.close()
+            self._file = None
