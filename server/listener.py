@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hub = hub
         self._loop = asyncio.get_running_loop()
         self.admin = admin
-        self._decoder = hub.service.frame_decoder()
+        self._decoder = hub.service.frame_decoder(join_appends=not admin)
         self._blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
         self._backlog: list[Command | Append] = []
         self._backlog_bytes = 0

@@ -110,13 +110,17 @@ class StoreService:
 
     # --- for sessions -----------------------------------------------------------------------------------------------
 
-    def frame_decoder(self) -> FrameDecoder:
-        """Of a new connection: reads frames as `settings.wire_version` did."""
+    def frame_decoder(self, *, join_appends: bool = False) -> FrameDecoder:
+        """Of a new connection: reads frames as `settings.wire_version` did.
+
+        join_appends: it is for an `AppendBlockDecoder`, which takes an append of two frames as one command.
+        """
         settings = self.settings
         return frame_decoder(
             settings.wire_version,
             max_frame_bytes=settings.limits.max_frame_bytes,
             strict=settings.strict_wire_version,
+            join_appends=join_appends,
         )
 
     def now_ms(self) -> int:

@@ -23,6 +23,7 @@ from segstore.wire.commands.append import (
     SetupAppend,
 )
 from segstore.wire.errors import WireError
+from segstore.wire.framing import WholeAppend
 from segstore.wire.schema import Buffer, Command
 
 __all__ = ["Append", "AppendBlockDecoder"]
@@ -102,9 +103,18 @@ class AppendBlockDecoder:
         Raises `AppendViolation`, whose `decoded` holds what came before the command that broke the rule.
         """
         out: list[Command | Append] = []
-        step = self._step
+        step, writers = self._step, self._writers
         try:
             for command in commands:
+                if type(command) is WholeAppend and self._block_writer is None:
+                    # As in `_step`, in place: on a busy connection nearly all commands are this one.
+                    writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
+                    writer = writers.get(writer_id.int)
+                    if writer is not None and number >= writer.last_event_number and count > 0:
+                        writer.last_event_number = number
+                        data, request_id = command.data, command.request_id
+                        out.append(Append(writer.segment, writer_id, number, count, data, None, request_id))
+                        continue
                 result = step(command)
                 if result is not None:
                     out.append(result)
@@ -126,6 +136,8 @@ class AppendBlockDecoder:
             self._block_data = bytes(self._block_data)
 
     def _step(self, command: Command) -> Command | Append | None:
+        if type(command) is WholeAppend and self._block_writer is not None:
+            raise self._within_block(command, AppendBlock.type_name)
         if isinstance(command, AppendBlockEnd):
             # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
             writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
@@ -138,11 +150,7 @@ class AppendBlockDecoder:
         if type(command) not in _APPENDING:
             return command
         if self._block_writer is not None:
-            writer_id = self._block_writer
-            self._drop_block()
-            raise AppendViolation(
-                AppendRule.BLOCK_OPEN, f"{command.type_name} came before the end", writer_id, command=command
-            )
+            raise self._within_block(command, command.type_name)
         if isinstance(command, AppendBlock):
             self._writer(command)
             self._block_writer = command.writer_id
@@ -192,6 +200,11 @@ class AppendBlockDecoder:
                 actual=command.num_events,
             )
         return self._backwards(command, writer, "last_event_number", command.last_event_number)
+
+    def _within_block(self, command: Command, type_name: str) -> AppendViolation:
+        writer_id = self._block_writer
+        self._drop_block()
+        return AppendViolation(AppendRule.BLOCK_OPEN, f"{type_name} came before the end", writer_id, command=command)
 
     def _conditional(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> Append:
         writer = self._writer(command)

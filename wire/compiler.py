@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.wire import lowering as low
 from segstore.wire.elements import EAGER_ELEMENTS, Elements
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFUSALS",
+    "Joined",
     "decoder_source",
     "encoder_source",
     "frame_decoder_source",
@@ -157,6 +158,7 @@ class _Reader:
         self.ahead = 0
         self.run: list[tuple[str, str]] = []
         self.after_flush: list[str] = []  # lines that follow the first read
+        self.read: dict[str, str] = {}  # attribute → the variable that was read for it, for UUIDs: their bytes
         self.ended = False  # what was emitted has compared the position with the end
         self.views = 0  # slices of `v`; many, where a loop takes them
 
@@ -257,8 +259,8 @@ class _Reader:
         line = self.source.line
         match node:
             case low.Fixed(name=name, format="16s"):
-                uuids = self.source.constant(_UUIDS, "UUIDS")
-                values[name] = f"{uuids}[{self.fixed('16s')}]"
+                self.read[name] = self.fixed("16s")
+                values[name] = f"{self.source.constant(_UUIDS, 'UUIDS')}[{self.read[name]}]"
             case low.Fixed(name=name, format=code):
                 values[name] = self.fixed(code)
             case low.Number(name=name, members=members, unknown=unknown):
@@ -696,13 +698,24 @@ def frame_decoder_source(cls: type[Command]) -> tuple[str, dict[str, Any]]:
     return source.text("\n".join(["def decode(b):", *head])), source.constants
 
 
-def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tuple[str, dict[str, Any]]:
+class Joined(NamedTuple):
+    """A block and its end, read as one value: `made` is a subclass of `end` that carries the data of `block`."""
+
+    block: type[Command]
+    end: type[Command]
+    made: type[Command]
+
+
+def frames_source(
+    often: tuple[type[Command], ...], *, joined: Joined | None = None, view: bool = False
+) -> tuple[str, dict[str, Any]]:
     """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out) -> position`: frames one after another.
 
     It appends to `out` the command of every whole frame between `f` and `end` and returns where it stopped: at a frame
-    that is not all there, or whose body is longer than `limit`. The commands that come often are decoded in
-    place, header and first fields in one read, as long as they are as today's peers send them; all others through
-    `decoders`. What these refuse goes to `slow(b, v, code, start, end)`, which knows why.
+    that is not all there, or whose body is longer than `limit`. The commands that come often are decoded in place,
+    header and first fields in one read, as long as they are as today's peers send them; all others through `decoders`.
+    With `joined`, a block right in front of its end, both whole and of one writer, is one value. What these refuse goes
+    to `slow(b, v, code, start, end)`, which knows why.
     """
     source = _Source()
     line = source.line
@@ -726,6 +739,8 @@ def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tu
         source.depth += 1
         values = reader.nodes(nodes, body=True)
         reader.end()
+        if joined is not None and cls is joined.block:
+            _join(source, joined, values, reader.read["writer_id"])
         line(f"out.append({reader._make(cls, values)})")
         line("f = e")
         line("continue")
@@ -742,6 +757,30 @@ def frames_source(often: tuple[type[Command], ...], *, view: bool = False) -> tu
     source.depth -= 1
     line("return f")
     return source.text("def frames(b, v, f, end, limit, decoders, slow, out):"), source.constants
+
+
+def _join(source: _Source, joined: Joined, block: dict[str, str], writer: str) -> None:
+    """Emits the look at the frame behind a block at `f`, which ends at `e`: the end of it, and nothing but?"""
+    ahead = _Reader(source, "", "e")
+    ahead.run = [("i", "code"), ("i", "size")]
+    for node in map(_present, low.lower(joined.end.parts)):
+        ahead.fixed("i" if isinstance(node, low.Data) else _format(node))
+    names = dict(zip((part.names[0] for part in joined.end.parts), (name for _, name in ahead.run[2:]), strict=True))
+    bytes_ = struct.calcsize(">" + "".join(code for code, _ in ahead.run))
+    line = source.line
+    line(f"if e + {bytes_} <= end:")
+    source.depth += 1
+    ahead.flush()
+    whole = f"{names['data']} == 0 and {names['size_of_whole_events']} == len({block['data']})"
+    known = f"code == {joined.end.code} and size == {bytes_ - 8} <= limit"
+    line(f"if {known} and {whole} and {names['writer_id']} == {writer}:")
+    source.depth += 1
+    values = {**names, **block}
+    made = source.constant(joined.made, joined.made.__name__)
+    line(f"out.append({made}({', '.join(values[name] for name in joined.made.__struct_fields__)}))")
+    line(f"f = e + {bytes_}")
+    line("continue")
+    source.depth -= 2
 
 
 def _present(node: low.Node) -> low.Node:
@@ -809,9 +848,11 @@ def make_frame_decoder(cls: type[Command]) -> Callable[[Any], Any]:
     return _compiled(cls.type_name, "decode", frame_decoder_source(cls))
 
 
-def make_frames(often: tuple[type[Command], ...], *, view: bool = False) -> Callable[..., int]:
+def make_frames(
+    often: tuple[type[Command], ...], *, joined: Joined | None = None, view: bool = False
+) -> Callable[..., int]:
     """`frames(buffer, view, start, end, limit, decoders, slow, out) -> position`, as `frames_source` says."""
-    return _compiled("of a buffer", "frames", frames_source(often, view=view))
+    return _compiled("of a buffer", "frames", frames_source(often, joined=joined, view=view))
 
 
 def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:

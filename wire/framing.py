@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from segstore.wire.codec import Codec, Decoders, UnknownPolicy
     from segstore.wire.schema import Buffer, Command
 
-__all__ = ["FrameDecoder"]
+__all__ = ["FrameDecoder", "WholeAppend"]
 
 _read_header = struct.Struct(">ii").unpack_from
 
@@ -37,9 +37,20 @@ OFTEN: Final[tuple[type[Command], ...]] = (AppendBlock, AppendBlockEnd, DataAppe
 """The commands that make up the traffic of a store: decoded in the loop that finds the frames."""
 
 
+class WholeAppend(AppendBlockEnd, frozen=True, gc=False):
+    """An AppendBlock and the AppendBlockEnd right behind it, as one: the end, with the block as its data.
+
+    The block was all whole events and no more, the end had no data: so the two say what this says, which is how nearly
+    all appends travel. Only where asked for; `segstore.wire.blocks` takes it as the two that it stands for.
+    """
+
+
 @cache
-def _loop(codec: Codec, view: bool = False) -> Callable[..., int]:
-    return compiler.make_frames(OFTEN, view=view) if codec == "generated" else _frames
+def _loop(codec: Codec, view: bool = False, join_appends: bool = False) -> Callable[..., int]:
+    if codec != "generated":
+        return _frames
+    joined = compiler.Joined(AppendBlock, AppendBlockEnd, WholeAppend) if join_appends else None
+    return compiler.make_frames(OFTEN, joined=joined, view=view)
 
 
 def _frames(
@@ -68,6 +79,7 @@ class FrameDecoder:
 
     max_frame_bytes: longest frame accepted, header included.
     unknown: "keep" yields `Unknown` for type codes that no command has, "refuse" raises UnknownCommand.
+    join_appends: an append of two frames may come as one `WholeAppend`, for who has no interest in the frames.
     """
 
     __slots__ = (
@@ -75,6 +87,7 @@ class FrameDecoder:
         "_decoders",
         "_failed",
         "_frames",
+        "_join_appends",
         "_max_body",
         "_need",
         "_pending",
@@ -88,12 +101,14 @@ class FrameDecoder:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         unknown: UnknownPolicy = "refuse",
         codec: Codec | None = None,
+        join_appends: bool = False,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._max_body = max_frame_bytes - HEADER_BYTES
         self._unknown: UnknownPolicy = unknown
         self._codec: Codec = codec or DEFAULT_CODEC
-        self._frames = _loop(self._codec)
+        self._join_appends = join_appends
+        self._frames = _loop(self._codec, False, join_appends)
         self._decoders = DECODERS[self._codec]
         self._pending = bytearray()
         self._need = HEADER_BYTES  # bytes that `pending` must reach before there is anything to do
@@ -120,7 +135,7 @@ class FrameDecoder:
             if view.format != "B" or not view.c_contiguous or view.ndim != 1:
                 view = view.cast("B")
             data = view
-            frames, decoders = _loop(self._codec, view=True), VIEW_DECODERS[self._codec]
+            frames, decoders = _loop(self._codec, True, self._join_appends), VIEW_DECODERS[self._codec]
         start, end = 0, view.nbytes if size is None else size
         try:
             while self._pending and start < end:

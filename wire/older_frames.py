@@ -74,8 +74,10 @@ _LAST_TO_READ_ON = 8
 _FIRST_WITH_REQUEST_IDS = 8
 
 
-def frame_decoder(version: int, *, max_frame_bytes: int = MAX_FRAME_BYTES, strict: bool = False) -> FrameDecoder:
+def frame_decoder(
+    version: int, *, max_frame_bytes: int = MAX_FRAME_BYTES, strict: bool = False, join_appends: bool = False
+) -> FrameDecoder:
     """The decoder of a wire version; for the current one it is `FrameDecoder` itself."""
     if version == WIRE_VERSION:
-        return FrameDecoder(max_frame_bytes=max_frame_bytes)
+        return FrameDecoder(max_frame_bytes=max_frame_bytes, join_appends=join_appends)
     return OlderFrameDecoder(version, max_frame_bytes=max_frame_bytes, strict=strict)
