@@ -193,7 +193,7 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option(
     "--transient-idle-s", type=float, default=600.0, show_default=True, help="Delete idle transient segments."
 )
-@click.option("--wire-version", type=int, default=17, show_default=True, help="Newest version to announce in Hello.")
+@click.option("--wire-version", type=int, default=17, show_default=True, help="Speak as this version did (5 to 17).")
 @click.option("--stores", type=click.IntRange(1), default=1, show_default=True, help="Stores sharing the containers.")
 @click.option("--published-host", metavar="NAME", help="Host name that clients are sent to, if not --host.")
 @click.option(

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are generated: docs/protocol.md, the reference of every command, from the schema.
+"""Writes the pages of docs/ that are generated: the reference of every command from the schema, and of every version.
 
     python tools/make_docs.py [--check]
 
@@ -19,6 +19,7 @@ from typing import Any
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
 from segstore.wire import lowering as low
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
+from segstore.wire.versions import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
 
 FAMILIES: tuple[ModuleType, ...] = (session, append, segment, attribute, table, errors, admin)
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -149,7 +150,7 @@ def protocol() -> str:
         f"Wire version {WIRE_VERSION}, oldest compatible {OLDEST_COMPATIBLE_VERSION}. A frame is a header and a body:",
         "int32 type code, int32 length of the body, the body. All numbers are big-endian and signed, but for the",
         f"length of a text. A frame has at most {MAX_FRAME_BYTES:,} bytes, header included. Bytes behind the last",
-        "field are ignored.",
+        "field are ignored. What older versions leave out: [wire-versions.md](wire-versions.md).",
         "",
         "| Type | On the wire |",
         "|---|---|",
@@ -178,7 +179,64 @@ def protocol() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"protocol.md": protocol}
+def changes(version: int) -> Iterator[str]:
+    """What a version knew that the one before did not."""
+    if version > OLDEST_COMPATIBLE_VERSION:
+        yield from (f"{cls.type_name} ({cls.code})" for cls, since in COMMANDS_SINCE.items() if since == version)
+    fields: dict[str, list[str]] = {}
+    for (owner, name), since in FIELDS_SINCE.items():
+        with_its_command = name == "continuation_token"
+        if since == version and not with_its_command:
+            fields.setdefault(name, []).append(owner.type_name if issubclass(owner, Command) else owner.__name__)
+    yield from (f"`{name}` of {', '.join(owners)}" for name, owners in fields.items())
+    yield from (f"{cls.type_name} ({cls.code}) is gone" for cls, last in COMMANDS_UNTIL.items() if last == version - 1)
+    if longest_frame_in(version) != longest_frame_in(max(version - 1, OLDEST_COMPATIBLE_VERSION)):
+        yield f"frames of up to {longest_frame_in(version):,} bytes, {longest_frame_in(version - 1):,} before"
+
+
+def wire_versions() -> str:
+    """docs/wire-versions.md."""
+    lines = [
+        "# Older wire versions",
+        "",
+        "Generated from `segstore/wire/versions.py` by `make docs`. Source: the history of the reference.",
+        "",
+        f"`segstore serve --wire-version N` ({OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION}) and",
+        "`MockSegmentStore(wire_version=N)` answer Hello with that version and read and write frames as the newest",
+        "release that announced it: replies end before the fields that it did not know, such fields of requests are",
+        "not seen, and a command that it did not know closes the connection. So does what it had no reply for: an",
+        "illegal argument before version",
+        f"{COMMANDS_SINCE[errors.ErrorMessage]}. The Rust and Python clients speak version 15 and retry for ever, in",
+        "silence, against a store that is older.",
+        "",
+        "| Version | Pravega | What came with it |",
+        "|---|---|---|",
+    ]
+    for version in RELEASES:
+        came = "; ".join(changes(version)) or "what is not named below"
+        lines.append(f"| {version} | {RELEASES[version]} | {came} |")
+    lines += [
+        "",
+        "Fields are only ever added at the end of a command. Beside that:",
+        "",
+        "- Before 8 requests had no id of their own where the table names `request_id`. Replies named a read by its",
+        "  offset and an append by its event number, and so does a store of that version. APPEND_BLOCK_END had eight",
+        "  bytes without a meaning in the place of its id.",
+        "- Before 16 INVALID_EVENT_NUMBER had one number, the id of the request; before 8 that was the event number.",
+        "- In 10 and 11 table iterations had a `prefix_filter`; today it is written empty.",
+        "- Up to 8 the reference took bytes behind the last field that it knew for another frame, and closed the",
+        "  connection once it had carried out the command (its issue 4211); before 8 it refused CONDITIONAL_APPEND",
+        "  with such bytes. Here they are ignored, as was meant, unless",
+        "  `MockSegmentStore(strict_wire_version=True)` asks for it.",
+        "- Versions 7, 12 and 13 were never released; they are the last commit before the next one.",
+        "",
+        "What a command does is today's in every version: only the frames are old. For instance, up to 8 the reference",
+        "closed the connection when a token was refused.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"protocol.md": protocol, "wire-versions.md": wire_versions}
 
 
 def main(arguments: list[str]) -> int:

@@ -20,6 +20,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "shared-writer-id": "two writers with one id on different segments both keep their pending appends",
     "append-beyond-a-frame": "an append that would make a frame too long travels in a block of its own",
     "bounded-writers": "the state of a connection's writers takes bounded memory",
+    "older-versions": "what older wire versions did is only in their frames, and bytes they did not know do not close",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
 """Id → what is different, in one line. Ids are the headings of docs/deviations.md."""
