@@ -255,9 +255,7 @@ def _read_update_segment_attribute(data: Any, at: int, end: int) -> UpdateSegmen
     segment = _text(data, at + 10, stop, end)
     attribute, new, expected, size = _attribute_update(data, stop)
     at = stop + 34
-    return UpdateSegmentAttribute(
-        request_id, segment, _uuid(attribute), new, expected, _text(data, at, at + size, end)
-    )
+    return UpdateSegmentAttribute(request_id, segment, _uuid(attribute), new, expected, _text(data, at, at + size, end))
 
 
 def _read_no_such_segment(data: Any, at: int, end: int) -> NoSuchSegment:
@@ -434,9 +432,7 @@ _pack_block_numbers = struct.Struct(">iqq").pack
 def _write_append_block_end(command: AppendBlockEnd) -> bytes:
     data = command.data
     size = _size(data)
-    head = _pack_block_end(
-        4, 44 + size, command.writer_id.int.to_bytes(16, "big"), command.size_of_whole_events, size
-    )
+    head = _pack_block_end(4, 44 + size, command.writer_id.int.to_bytes(16, "big"), command.size_of_whole_events, size)
     numbers = _pack_block_numbers(command.num_events, command.last_event_number, command.request_id)
     return head + data + numbers if size else head + numbers
 

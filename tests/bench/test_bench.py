@@ -1,0 +1,110 @@
+"""The benchmarks run, at sizes too small to mean anything, and say what they found."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import bench.__main__ as command
+from bench.harness import Effort, Figure, Report, Times, geometric_mean, measure, take_turns
+from bench.memory import PAYLOAD_BYTES, peak_bytes
+from segstore.wire import SegmentRead, encode, encode_parts
+
+TINY = Effort(rounds=2, slice_s=0.0002, scale=0.002)
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.codec.WARM", (4, 2))
+    monkeypatch.setattr("bench.codec.COLD", (4, 4))
+
+
+@pytest.mark.parametrize("name", ["codec", "memory", "framing", "server"])
+def test_each_benchmark_finds_a_figure_for_each_goal(name: str) -> None:
+    if name == "server" and not sys.platform.startswith("linux"):
+        pytest.skip("CPU time of another process is read from /proc")
+    report: Report = importlib.import_module(f"bench.{name}").run(TINY)
+    assert len(report.figures) == {"codec": 6, "memory": 6, "framing": 4, "server": 2}[name]
+    assert all(figure.value >= 0 and figure.goal > 0 for figure in report.figures)
+    for heading, rows in report.tables:
+        assert rows
+        assert {len(row) for row in rows} == {len(heading)}
+
+
+def test_a_payload_is_not_copied_on_its_way_through_the_codec() -> None:
+    figures = importlib.import_module("bench.memory").run(TINY).figures
+    assert [figure.name for figure in figures if not figure.met] == []
+
+
+def test_a_copy_of_a_payload_would_be_seen() -> None:
+    read = SegmentRead("a", 0, False, False, bytes(PAYLOAD_BYTES), 7)
+    assert peak_bytes(lambda: encode(read)) > PAYLOAD_BYTES > 100 * peak_bytes(lambda: encode_parts(read))
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    times = Times({"a": [1.0, 10.0, 30.0], "b": [2.0, 10.0, 10.0]})
+    assert times.ratio("a", "b") == 1.0
+    assert times.median("a") == 10.0
+    assert geometric_mean([2, 8]) == pytest.approx(4)
+
+
+def test_contenders_take_turns_and_the_first_of_a_round_changes() -> None:
+    order: list[str] = []
+
+    def contender(name: str) -> float:
+        order.append(name)
+        return 1.0
+
+    take_turns({name: lambda name=name: contender(name) for name in "abc"}, rounds=3)  # type: ignore[misc]
+    assert "".join(order) == "abcbcacab"
+
+
+def test_time_is_measured_for_one_call() -> None:
+    now = 0.0
+
+    def advance(by: float) -> None:
+        nonlocal now
+        now += by
+
+    times = measure({"short": lambda: advance(0.25), "long": lambda: advance(1)}, TINY, clock=lambda: now)
+    assert times.ratio("long", "short") == pytest.approx(4)
+    assert times.median("short") == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("value", "status"), [(0.8, 0), (0.95, 1)])
+def test_the_command_writes_json_and_the_page_and_its_status_says_whether_goals_are_met(
+    value: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report("Codec", figures=[Figure("decode", value, 0.85, at_most=True)], notes=["as seen"])
+    report.tables.append((("command", "ns"), [("HELLO", "1")]))
+    monkeypatch.setattr("bench.codec.run", lambda effort: report)
+    page = tmp_path / "performance.md"
+    page.write_text(f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n")
+    monkeypatch.setattr(command, "PAGE", page)
+    assert command.main(["codec", "--quick", "--write-docs", "--json", str(tmp_path / "found.json")]) == status
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["machine"]["python"] in page.read_text()
+    assert found["benchmarks"]["codec"]["figures"][0]["met"] is (status == 0)
+    said = capsys.readouterr()
+    assert f"| decode | {value:.2f} | ≤ 0.85 |" in said.out
+    assert ("missed: decode" in said.err) is bool(status)
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "| HELLO | 1 |" in text
+    assert "old" not in text
+
+
+def test_a_name_that_is_no_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["cdoec"])
+    assert "'cdoec' is no benchmark" in capsys.readouterr().err
+
+
+def test_the_page_has_the_marks_between_which_the_tables_go() -> None:
+    text = command.PAGE.read_text()
+    assert text.count(command.BEGIN) == text.count(command.END) == 1
