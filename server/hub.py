@@ -1,10 +1,10 @@
 """What the connections of a segment store share: a receive buffer, an account of what peers hold, deadlines, the end.
 
 The account is kept in bytes. A connection tells the hub what it holds after each read and each write; what a peer has
-read since then is only looked up when the sum is above half of `total_outstanding_bytes`. Then the replies that may
-wait for one peer shrink to its share, and above the limit the connection that holds the most is closed, until the sum
-is within it again. So the account costs an addition on the way of an append, and one peer, or hundreds, cannot take
-what the others need.
+read since then is looked up with the deadlines, twice a second, and when the sum is above half of
+`total_outstanding_bytes`. Then a peer gets no more replies than its share before it reads, and above the limit the
+connection that holds the most is closed, until the sum is within it again. So the account costs an addition for each
+read, and one peer, or hundreds, cannot take what the others need.
 
 Invariants: `outstanding_bytes` is the sum of what the connections say they hold; at most one connection is being run;
 after `close` no connection and no timer is left. Source: `ConnectionTracker`, which bounds the same in the reference
@@ -93,41 +93,36 @@ class ConnectionHub:
 
     # --- the account ------------------------------------------------------------------------------------------------
 
-    def account(self, difference: int) -> None:
-        """What one connection holds has changed by so many bytes."""
+    def account(self, connection: Connection, difference: int) -> None:
+        """What a connection holds has changed by so many bytes."""
         self.outstanding_bytes += difference
         if difference > 0 and self.outstanding_bytes > self._crowded_bytes and not self._relieving:
             self._relieving = True
             try:
-                self._relieve()
+                self._relieve(connection)
             finally:
                 self._relieving = False
 
-    def _relieve(self) -> None:
-        limits, now = self.limits, asyncio.get_running_loop().time()
-        over = self.outstanding_bytes > limits.total_outstanding_bytes
-        if not over and now < self._looked_at + _LOOK_AGAIN_S:
-            return
-        self._looked_at = now
-        for connection in self.connections:
-            connection.look_up()
-        if self.outstanding_bytes <= self._crowded_bytes:
-            return
-        share = max(1, self._crowded_bytes // len(self.connections))
-        for connection in tuple(self.connections):
-            connection.shrink(share)
-        while self.outstanding_bytes > limits.total_outstanding_bytes:
+    def _relieve(self, growing: Connection) -> None:
+        limit, now = self.limits.total_outstanding_bytes, asyncio.get_running_loop().time()
+        if self.outstanding_bytes > limit or now >= self._looked_at + _LOOK_AGAIN_S:
+            self._looked_at = now
+            for connection in self.connections:
+                connection.look_up()
+        if self.outstanding_bytes > self._crowded_bytes:
+            growing.shrink(max(1, self._crowded_bytes // len(self.connections)))
+        while self.outstanding_bytes > limit:
             largest = max(self.connections, key=lambda each: each.held_bytes)
             self.service.counters.evictions += 1
             largest.cut(
-                f"{self.outstanding_bytes} bytes are held for all peers, {limits.total_outstanding_bytes} are allowed, "
+                f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed, "
                 f"and {largest.held_bytes} of them for this one, the most"
             )
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     def watch(self, connection: Connection) -> None:
-        """The connection waits for something; it is asked for its deadline until it says that it has none."""
+        """The connection waits for something or holds something: it is asked for both until there is neither."""
         self._watched.add(connection)
         if self._sweeper is None and not self.closing:
             self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
@@ -137,11 +132,12 @@ class ConnectionHub:
         self._sweeper = loop.call_later(self._sweep_s, self._sweep)
         now = loop.time()
         for connection in tuple(self._watched):
+            connection.look_up()
             deadline = connection.waits.next_deadline(self.limits)
-            if deadline is None:
-                self._watched.discard(connection)
-            elif deadline[0] <= now:
+            if deadline is not None and deadline[0] <= now:
                 connection.missed(deadline[1], now)
+            elif deadline is None and not connection.held_bytes:
+                self._watched.discard(connection)
         if not self._watched:
             self._sweeper.cancel()
             self._sweeper = None

@@ -203,6 +203,7 @@ class Connection(asyncio.BufferedProtocol):
                 if session.ended or done == len(items):
                     break
                 self._write()
+                self.look_up()
                 if self._is_paused():
                     self._keep(items[done:])
                     break
@@ -314,10 +315,12 @@ class Connection(asyncio.BufferedProtocol):
         held += session.out_bytes + self._backlog_bytes
         if held != self.held_bytes:
             self._tell(held)
+            if held:
+                self._hub.watch(self)  # it looks again, so what the peer reads meanwhile does not count for long
 
     def _tell(self, held: int) -> None:
         difference, self.held_bytes = held - self.held_bytes, held
-        self._hub.account(difference)
+        self._hub.account(self, difference)
 
     def shrink(self, share: int) -> None:
         """No more than `share` bytes of replies may wait for this peer, until it has read them."""
