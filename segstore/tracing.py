@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from segstore.wire import MAX_FRAME_BYTES
 from segstore.wire.redaction import redact
 from segstore.wire.trace import (
     Damage,
@@ -201,6 +202,7 @@ class FileRecorder:
         recorder: str,
         wire_version: int,
         redact_tokens: bool = False,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
         values: dict[str, str] | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -208,7 +210,12 @@ class FileRecorder:
         self.failure: OSError | None = None
         self._clock = clock
         metadata = Metadata(wire_version, recorder, values or {})
-        self._writer = TraceWriter(make_mark(os.urandom(8)), metadata, redact=redact if redact_tokens else None)
+        self._writer = TraceWriter(
+            make_mark(os.urandom(8)),
+            metadata,
+            redact=redact if redact_tokens else None,
+            max_frame_bytes=max_frame_bytes,
+        )
         self._file: io.FileIO | None = io.FileIO(path, "xb")
         self._write(self._writer.start())
         if self.failure is not None:

@@ -227,7 +227,8 @@ class _Parser:
         return self.text[self.at : self.at + 1]
 
     def fail(self, expected: str) -> NoReturn:
-        raise FilterError(self.at + 1, expected, self.peek())
+        found = self.peek()  # which skips the blanks
+        raise FilterError(self.at + 1, expected, found)
 
     def word(self, *wanted: str) -> bool:
         """Takes the next word if it is one of those."""

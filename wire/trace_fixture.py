@@ -55,6 +55,7 @@ _CONTENTS: Final = ("type", "hex", "bytes", "open", "close")
 _KEYS: Final = ("at_ns", "conn", "dir", *_CONTENTS, "fields", "note")
 _EVENTS: Final = {RecordKind.OPEN: "open", RecordKind.CLOSE: "close"}
 _DIRECTIONS: Final = {"request": Direction.REQUEST, "reply": Direction.REPLY}
+_WORDS: Final = {int: "a whole number", str: "a text", dict: "an object"}
 _INT64: Final = 1 << 63
 
 
@@ -236,8 +237,9 @@ def _frame(found: dict[str, Any], number: int) -> bytes:
         cls = command_named(_expect(found, "type", str, number))
     except BadField as cause:
         raise FixtureError(cause.message, line=number, field="type", actual=cause.actual) from cause
+    fields = _expect(found, "fields", dict, number, {})
     try:
-        return encode(cls.from_dict(_expect(found, "fields", dict, number, {})))
+        return encode(cls.from_dict(fields))
     except WireError as cause:
         field = f"fields.{cause.field}" if cause.field else "fields"
         message = f"{cls.type_name}: {cause.message}"
@@ -289,7 +291,5 @@ def _expect(found: dict[str, Any], key: str, kind: type, number: int, default: A
     if value is None and key not in found:
         raise FixtureError("the key is missing", line=number, field=key)
     if type(value) is not kind:
-        raise FixtureError(
-            f"a {kind.__name__} is needed, not {type(value).__name__}", line=number, field=key, actual=value
-        )
+        raise FixtureError(f"{_WORDS[kind]} is needed, not {value!r:.40}", line=number, field=key, actual=value)
     return value

@@ -35,7 +35,7 @@ __all__ = ["BLOCK_BYTES", "FLUSH_AFTER_NS", "RecordWriter", "TraceWriter", "even
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
-_LONGEST_FRAME: Final = 0x00FF_FFFF + 8
+_LONGEST_FRAME: Final = 0x00FF_FFFF
 _FRAME_HEADER_BYTES: Final = 8
 
 _read_length = struct.Struct(">i").unpack_from
