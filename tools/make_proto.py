@@ -23,7 +23,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 
-PROTO = Path(__file__).parent.parent / "server" / "controller" / "proto"
+PROTO = Path(__file__).parent.parent / "wire" / "controller_api"
 SOURCE = "controller.proto"
 
 HEADER = '''\

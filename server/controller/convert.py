@@ -19,7 +19,7 @@ from segstore.server.controller.policies import (
     SubscriberRetention,
     TableConfig,
 )
-from segstore.server.controller.proto import messages as m
+from segstore.wire.controller_api import messages as m
 
 __all__ = [
     "from_reader_group",

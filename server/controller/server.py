@@ -21,9 +21,9 @@ from segstore.server.controller.answers import answer
 from segstore.server.controller.auth import Authority
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
-from segstore.server.controller.proto import METHODS, SERVICE, Method
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
+from segstore.wire.controller_api import METHODS, SERVICE, Method
 
 __all__ = ["ControllerServer", "TlsFiles"]
 

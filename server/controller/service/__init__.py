@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.proto import METHODS
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service.caller import Caller
 from segstore.server.controller.service.cluster import ClusterService
@@ -22,6 +21,7 @@ from segstore.server.controller.service.segments import SegmentService
 from segstore.server.controller.service.streams import StreamService
 from segstore.server.controller.service.tables import TableService
 from segstore.server.controller.service.transactions import TransactionService
+from segstore.wire.controller_api import METHODS
 
 __all__ = ["Caller", "Served", "serve"]
 

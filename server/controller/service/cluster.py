@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.proto import messages as m
 from segstore.server.controller.resources import permission_to_write, stream_resource, user_resource
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
+from segstore.wire.controller_api import messages as m
 
 __all__ = ["ClusterService"]
 

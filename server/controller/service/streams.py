@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.proto import messages as m
 from segstore.server.controller.resources import permission_to_write, scope_resource, stream_resource, user_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
+from segstore.wire.controller_api import messages as m
 
 __all__ = ["StreamService"]
 

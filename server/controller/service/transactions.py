@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.proto import messages as m
 from segstore.server.controller.resources import stream_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
 from segstore.server.controller.state import TransactionStatus
+from segstore.wire.controller_api import messages as m
 
 __all__ = ["TransactionService"]
 

@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, Endpoint, TlsFiles
 from segstore.server.controller.operations import Operation, TransactionEnded
 from segstore.server.controller.policies import StreamConfig
-from segstore.server.controller.proto import messages as m
 from segstore.server.controller.state import TransactionStatus
+from segstore.wire.controller_api import messages as m
 from tests.server.controller.fake_store import FakeStore
 from tests.server.controller.test_service import Client
 
@@ -150,7 +150,7 @@ async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
 ON_UVLOOP = """
 import grpc, uvloop
 from segstore.server.controller import Controller, ControllerServer
-from segstore.server.controller.proto import METHODS, messages as m
+from segstore.wire.controller_api import METHODS, messages as m
 
 async def main():
     async with await ControllerServer.start(Controller(None)) as server:

@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from segstore.server.controller import Accounts, Authority, Controller, ControllerServer
-from segstore.server.controller.proto import METHODS
-from segstore.server.controller.proto import messages as m
 from segstore.server.controller.service import serve
+from segstore.wire.controller_api import METHODS
+from segstore.wire.controller_api import messages as m
 from tests.server.controller.conftest import World
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 
-from segstore.server.controller.proto import messages
+from segstore.wire.controller_api import messages
 
 __all__ = ["METHODS", "SERVICE", "Method"]
 

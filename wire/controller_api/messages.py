@@ -5,14 +5,14 @@ another copy of this API, meets no conflict in protobuf's global pool. Follows `
 ``messages.pyi``, which is built with it.
 """
 
-from importlib.resources import files
+from pkgutil import get_data
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 _POOL = DescriptorPool()
-for _file in FileDescriptorSet.FromString(files(__package__).joinpath("controller.binpb").read_bytes()).file:
+for _file in FileDescriptorSet.FromString(get_data(__package__, "controller.binpb") or b"").file:
     _POOL.Add(_file)
 
 _DESCRIPTOR = _POOL.FindFileByName("controller.proto")

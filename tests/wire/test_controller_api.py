@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from segstore.server.controller.proto import METHODS, SERVICE, messages
+from segstore.wire.controller_api import METHODS, SERVICE, messages
 
-ROOT = Path(__file__).parents[3]
-PROTO = ROOT / "server" / "controller" / "proto"
+ROOT = Path(__file__).parents[2]
+PROTO = ROOT / "wire" / "controller_api"
 
 
 @pytest.fixture(scope="module")

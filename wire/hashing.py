@@ -1,0 +1,61 @@
+"""Hashes of names, as Guava and Java compute them, so that every client and server finds the same place.
+
+Pure functions of any text, lone surrogates included: Java hashes its UTF-16 characters as they are. Source: Guava's
+`murmur3_128` (`hashUnencodedChars`), Java's `String.hashCode`.
+"""
+
+from typing import Final
+
+__all__ = ["java_hash_code", "murmur3_128_low", "utf16"]
+
+_M64: Final = 2**64 - 1
+_C1: Final = 0x87C37B91114253D5
+_C2: Final = 0x4CF5AD432745937F
+
+
+def utf16(text: str) -> bytes:
+    """The characters that Java would hash, as bytes."""
+    return text.encode("utf-16-le", "surrogatepass")
+
+
+def java_hash_code(text: str) -> int:
+    """Java's `String.hashCode`, as a signed int32."""
+    value = 0
+    data = utf16(text)
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] | data[at + 1] << 8)) & 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value
+
+
+def _final_mix(h: int) -> int:
+    h ^= h >> 33
+    h = h * 0xFF51AFD7ED558CCD & _M64
+    h ^= h >> 33
+    h = h * 0xC4CEB9FE1A85EC53 & _M64
+    return h ^ h >> 33
+
+
+def murmur3_128_low(data: bytes, seed: int) -> int:
+    """The first eight bytes, little-endian, of murmur3_128 (x64); a negative seed is sign-extended, as Guava does."""
+    h1 = h2 = seed & _M64
+    size = len(data)
+    whole = size - size % 16
+    for at in range(0, whole, 16):
+        k1 = int.from_bytes(data[at : at + 8], "little") * _C1 & _M64
+        k1 = (k1 << 31 | k1 >> 33) * _C2 & _M64
+        h1 ^= k1
+        h1 = (h1 << 27 | h1 >> 37) + h2 & _M64
+        h1 = h1 * 5 + 0x52DCE729 & _M64
+        k2 = int.from_bytes(data[at + 8 : at + 16], "little") * _C2 & _M64
+        k2 = (k2 << 33 | k2 >> 31) * _C1 & _M64
+        h2 ^= k2
+        h2 = (h2 << 31 | h2 >> 33) + h1 & _M64
+        h2 = h2 * 5 + 0x38495AB5 & _M64
+    # An absent tail mixes zeros in, which changes nothing.
+    k2 = int.from_bytes(data[whole + 8 :], "little") * _C2 & _M64
+    h2 ^= (k2 << 33 | k2 >> 31) * _C1 & _M64
+    k1 = int.from_bytes(data[whole : whole + 8], "little") * _C1 & _M64
+    h1 ^= (k1 << 31 | k1 >> 33) * _C2 & _M64
+    h1 = ((h1 ^ size) + (h2 ^ size)) & _M64
+    h2 = (h1 + (h2 ^ size)) & _M64
+    return (_final_mix(h1) + _final_mix(h2)) & _M64
