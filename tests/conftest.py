@@ -30,6 +30,9 @@ ROOT = Path(__file__).parent.parent
 
 PARTS: dict[str, Callable[[], bool]] = {
     "atheris": lambda: find_spec("atheris") is not None,
+    "pravega, the official client": lambda: (
+        find_spec("pravega_client") is not None or bool(os.environ.get("OFFICIAL_CLIENT_PYTHON"))
+    ),
     "git": lambda: shutil.which("git") is not None,
     "../shared": (ROOT.parent / "shared").is_dir,
 }
@@ -114,6 +117,25 @@ async def loop_is_left_clean() -> AsyncIterator[None]:
         await asyncio.sleep(0)
     if left := leftovers():
         pytest.fail(_said(left), pytrace=False)
+
+
+async def _start_grpc() -> None:
+    from grpc import aio
+
+    aio.init_grpc_aio()  # wants a loop to run
+
+
+@pytest.fixture(scope="session")
+def grpc_runs() -> Iterator[None]:
+    """Keep gRPC's own thread and sockets for the whole run; they are its library's and no test's.
+
+    Every test that serves or calls over gRPC asks for this, or the check for what is left behind finds them.
+    """
+    from grpc import aio
+
+    asyncio.run(_start_grpc())
+    yield
+    aio.shutdown_grpc_aio()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

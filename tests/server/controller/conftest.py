@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 
@@ -65,21 +63,6 @@ class World:
             self.clock.now_ms = max(due_ms, self.clock.now_ms)
             await self.controller.run_due()
         self.clock.now_ms = end_ms
-
-
-async def _start_grpc() -> None:
-    grpc.aio.init_grpc_aio()  # wants a loop to run
-
-
-@pytest.fixture(scope="session")
-def grpc_runs() -> Iterator[None]:
-    """Keep gRPC's own thread and sockets for the whole run; they are its library's and no test's.
-
-    Every test that serves or calls over gRPC asks for this, or the check for what is left behind finds them.
-    """
-    asyncio.run(_start_grpc())
-    yield
-    grpc.aio.shutdown_grpc_aio()
 
 
 @pytest.fixture
