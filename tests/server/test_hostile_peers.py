@@ -124,37 +124,43 @@ async def test_a_peer_that_never_reads_holds_one_connections_share_and_one_read_
 
 async def test_a_peer_that_reads_again_gets_everything_in_order() -> None:
     limits = LimitSettings(connection_outstanding_bytes=MIB)
-    async with MockSegmentStore(limits=limits) as store, await filled(store, MIB) as healthy:
-        async with await Peer.connect(store) as peer:  # noqa: SIM117 — one line would be too long
-            peer.send(HELLO, set_up("scope/stream/1.#epoch.0"), *[read(0, MIB, request_id=each) for each in range(64)])
-            peer.send(KeepAlive())
-            stalled = connection_of(store, peer)
-            await until(lambda: stalled.session is not None and stalled.session.full)
-            assert await is_served(healthy)
-            answers = (await peer.receive(67))[2:]
-            assert answers.pop() == KeepAlive()
-            assert [each.request_id for each in answers if isinstance(each, SegmentRead)] == list(range(64))
-            assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
-            await until(lambda: stalled.held_bytes == 0)
-            assert await is_served(peer)
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store, MIB) as healthy,
+        await Peer.connect(store) as peer,
+    ):
+        peer.send(HELLO, set_up("scope/stream/1.#epoch.0"), *[read(0, MIB, request_id=each) for each in range(64)])
+        peer.send(KeepAlive())
+        stalled = connection_of(store, peer)
+        await until(lambda: stalled.session is not None and stalled.session.full)
+        assert await is_served(healthy)
+        answers = (await peer.receive(67))[2:]
+        assert answers.pop() == KeepAlive()
+        assert [each.request_id for each in answers if isinstance(each, SegmentRead)] == list(range(64))
+        assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
+        await until(lambda: stalled.held_bytes == 0)
+        assert await is_served(peer)
 
 
 async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that_were_sent() -> None:
     """They lie in the receive buffer when the peer stalls, and that belongs to the next read of anybody."""
     limits = LimitSettings(connection_outstanding_bytes=MIB)
-    async with MockSegmentStore(limits=limits) as store, await filled(store, MIB) as healthy:
-        async with await Peer.connect(store) as peer:  # noqa: SIM117 — one line would be too long
-            await peer.ask(HELLO, SetupAppend(9, WRITER, SEGMENT, ""))
-            appends = [append(each, bytes([each]) * 1000) for each in range(1, 65)]
-            peer.send(*[read(0, MIB, request_id=each) for each in range(16)], *appends)
-            stalled = connection_of(store, peer)
-            await until(lambda: stalled.session is not None and stalled.session.full and stalled._backlog)
-            for _ in range(4):
-                assert await is_served(healthy)  # overwrites the receive buffer
-            answers = await peer.receive(16 + 64)
-            assert [type(each) for each in answers] == [SegmentRead] * 16 + [DataAppended] * 64
-            stored = store.segments[SEGMENT].read_bytes(MIB, 64_000)
-            assert stored == b"".join(bytes([each]) * 1000 for each in range(1, 65))
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store, MIB) as healthy,
+        await Peer.connect(store) as peer,
+    ):
+        await peer.ask(HELLO, SetupAppend(9, WRITER, SEGMENT, ""))
+        appends = [append(each, bytes([each]) * 1000) for each in range(1, 65)]
+        peer.send(*[read(0, MIB, request_id=each) for each in range(16)], *appends)
+        stalled = connection_of(store, peer)
+        await until(lambda: stalled.session is not None and stalled.session.full and stalled._backlog)
+        for _ in range(4):
+            assert await is_served(healthy)  # overwrites the receive buffer
+        answers = await peer.receive(16 + 64)
+        assert [type(each) for each in answers] == [SegmentRead] * 16 + [DataAppended] * 64
+        stored = store.segments[SEGMENT].read_bytes(MIB, 64_000)
+        assert stored == b"".join(bytes([each]) * 1000 for each in range(1, 65))
 
 
 async def test_a_peer_that_reads_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,17 +196,20 @@ async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger() ->
 
 async def test_reads_woken_for_a_peer_that_does_not_read_wait_without_their_data() -> None:
     limits = LimitSettings(connection_outstanding_bytes=MIB)
-    async with MockSegmentStore(limits=limits) as store, await filled(store, 1000) as writer:
-        async with await Peer.connect(store) as peer:  # noqa: SIM117 — one line would be too long
-            peer.send(*[read(1000, request_id=each) for each in range(200)])
-            await until(lambda: len(store.store.waiters) == 200)
-            await writer.ask(append(1, bytes(MIB)))
-            hub = store.server.hub
-            assert hub.outstanding_bytes < 8 * MIB
-            assert await is_served(writer)
-            answers = await peer.receive(200)
-            assert sorted(each.request_id for each in answers if isinstance(each, SegmentRead)) == list(range(200))
-            assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store, 1000) as writer,
+        await Peer.connect(store) as peer,
+    ):
+        peer.send(*[read(1000, request_id=each) for each in range(200)])
+        await until(lambda: len(store.store.waiters) == 200)
+        await writer.ask(append(1, bytes(MIB)))
+        hub = store.server.hub
+        assert hub.outstanding_bytes < 8 * MIB
+        assert await is_served(writer)
+        answers = await peer.receive(200)
+        assert sorted(each.request_id for each in answers if isinstance(each, SegmentRead)) == list(range(200))
+        assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
 
 
 # --- peers that send too slowly ---------------------------------------------------------------------------------
