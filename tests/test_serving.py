@@ -1,0 +1,233 @@
+"""`segstore serve` as a process: what it announces, how it ends, what it says when it cannot begin."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from segstore.serving import announcement
+from segstore.wire import FrameDecoder, Hello, KeepAlive, encode
+from tests.server.certificates import trusting, write_certificate
+from tests.server.support import append, create, read, set_up
+
+PATIENCE_S = 30.0
+SERVE = (sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0")
+
+
+class Served:
+    """A running `segstore serve` and what it announced."""
+
+    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
+        self.process = process
+        self.line = line
+
+    @property
+    def announced(self) -> dict[str, str | None]:
+        made: dict[str, str | None] = json.loads(self.line)
+        return made
+
+    def connect(self) -> socket.socket:
+        host, port = str(self.announced["segment_store"]).rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+    def errors(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@contextmanager
+def served(*options: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [*SERVE, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            stdout: IO[str] | None = process.stdout
+            assert stdout is not None
+            yield Served(process, stdout.readline())
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def refused(*options: str) -> tuple[int, str]:
+    """The exit status and the complaint of one that does not begin."""
+    made = subprocess.run([*SERVE, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert made.stdout == ""
+    return made.returncode, made.stderr
+
+
+def ask(connection: socket.socket, *commands: object, count: int) -> list[object]:
+    connection.sendall(b"".join(encode(each) for each in commands))  # type: ignore[arg-type]
+    decoder, answers = FrameDecoder(), []
+    while len(answers) < count:
+        data = connection.recv(1 << 16)
+        assert data
+        answers += [type(each) for each in decoder.feed(data)]
+    return answers
+
+
+# --- the announcement -------------------------------------------------------------------------------------------
+
+
+def test_the_announcement_as_json_names_every_part_with_its_address() -> None:
+    addresses = {"segment_store": ("127.0.0.1", 5), "controller": None, "admin": ("::1", 6), "http": None}
+    assert json.loads(announcement(addresses, "json")) == {
+        "segment_store": "127.0.0.1:5",
+        "controller": None,
+        "admin": "[::1]:6",
+        "http": None,
+    }
+
+
+def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
+    addresses = {"segment_store": ("127.0.0.1", 5), "controller": None, "admin": ("::1", 6), "http": None}
+    assert announcement(addresses, "text") == "segstore listens: segment store 127.0.0.1:5, admin [::1]:6"
+
+
+def test_json_is_announced_with_exactly_the_promised_keys_once_all_listen() -> None:
+    with served("--announce", "json", "--admin-port", "0") as store:
+        assert list(store.announced) == ["segment_store", "controller", "admin", "http"]
+        assert store.announced["http"] is None
+        for part in ("segment_store", "admin"):
+            host, port = str(store.announced[part]).rsplit(":", 1)
+            socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+        assert store.end() == 0
+
+
+def test_a_part_that_was_not_asked_for_is_null() -> None:
+    with served("--announce", "json") as store:
+        assert store.announced["admin"] is None
+        assert store.end() == 0
+
+
+def test_text_is_one_line() -> None:
+    with served() as store:
+        assert store.line.startswith("segstore listens: segment store 127.0.0.1:")
+        assert store.end() == 0
+        assert store.process.stdout is not None
+        assert store.process.stdout.read() == ""
+
+
+# --- serving and ending -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals) -> None:
+    with served("--announce", "json") as store, store.connect() as connection:
+        assert ask(connection, Hello(17, 5), create(), set_up(), append(0), count=4)
+        connection.sendall(encode(read(4)))  # one that waits at the tail
+        assert ask(connection, KeepAlive(), count=1) == [KeepAlive]
+        assert store.end(number) == 0
+        assert connection.recv(1) == b""
+        assert "Traceback" not in store.errors()
+
+
+def test_replies_on_their_way_arrive_though_the_store_is_told_to_end() -> None:
+    size = 2 * 1024 * 1024
+    with served("--announce", "json") as store, store.connect() as connection:
+        ask(connection, Hello(17, 5), create(), set_up(), append(0, bytes(size)), count=4)
+        connection.sendall(b"".join(encode(read(0, size, each)) for each in range(3)) + encode(KeepAlive()))
+        got = len(connection.recv(1))
+        store.process.send_signal(signal.SIGTERM)
+        with suppress(ConnectionResetError):
+            while data := connection.recv(1 << 20):
+                got += len(data)
+        assert got > 3 * size
+        assert store.process.wait(PATIENCE_S) == 0
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    size = 2 * 1024 * 1024
+    with served("--announce", "json") as store, store.connect() as connection:
+        ask(connection, Hello(17, 5), create(), set_up(), append(0, bytes(size)), count=4)
+        connection.sendall(b"".join(encode(read(0, size, each)) for each in range(20)))
+        connection.recv(1)
+        store.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            store.process.wait(0.2)  # it waits for a peer that does not read
+        assert store.end() == 128 + signal.SIGTERM
+        assert "Traceback" not in store.errors()
+
+
+def test_a_peer_that_broke_the_protocol_is_on_standard_error() -> None:
+    with served("--announce", "json") as store, store.connect() as connection:
+        host, port = connection.getsockname()
+        connection.sendall(bytes(8))
+        assert connection.recv(1) == b""
+        assert store.end() == 0
+        errors = store.errors()
+        assert f"{host}:{port}" in errors
+        assert "at byte 0" in errors
+
+
+def test_tls_is_served(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    options = ("--announce", "json", "--tls-cert", str(certificate), "--tls-key", str(key))
+    with served(*options) as store, store.connect() as plain:
+        with trusting().wrap_socket(plain, server_hostname="localhost") as connection:
+            assert ask(connection, Hello(17, 5), count=1) == [Hello]
+            assert isinstance(connection, ssl.SSLSocket)
+        assert store.end() == 0
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_one_sentence_and_status_1() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, complaint = refused("--port", str(port))
+    assert status == 1
+    assert complaint.strip() == (
+        f"segstore: port {port} on 127.0.0.1 is taken by another process; choose another, or 0 for a free one"
+    )
+
+
+def test_a_host_that_is_not_ours_is_one_sentence_and_status_1() -> None:
+    status, complaint = refused("--host", "192.0.2.1")
+    assert status == 1
+    assert "192.0.2.1" in complaint
+    assert len(complaint.strip().splitlines()) == 1
+
+
+def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    key.write_text("no key")
+    status, complaint = refused("--tls-cert", str(certificate), "--tls-key", str(key))
+    assert status == 1
+    assert str(key) in complaint
+    assert len(complaint.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (("--containers", "2", "--own", "5"), "container 5"),
+        (("--port", "70000"), "70000"),
+        (("--long-poll-s", "-1"), "--long-poll-s"),
+        (("--wire-version", "99"), "--wire-version"),
+        (("--tls-cert", __file__), "tls_key"),
+        (("--unknown",), "--unknown"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_options_are_one_sentence_and_status_2(options: tuple[str, ...], names: str) -> None:
+    status, complaint = refused(*options)
+    assert status == 2
+    assert names in complaint
+    assert len(complaint.strip().splitlines()) == 1
