@@ -52,6 +52,10 @@ _compress_option = click.option("--compress", is_flag=True, help="Compress the b
 _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens; lengths stay.")
 
 
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
     """A trace and its records. What goes wrong is said with the file's name, what is damaged when all is done."""
@@ -63,7 +67,7 @@ def _reading(path: Path) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
         except OSError as error:
             raise click.ClickException(f"{path}: {error}") from error
         advance = None
-        if opened.size >= _LONG_WORK_BYTES and sys.stderr.isatty():
+        if opened.size >= _LONG_WORK_BYTES and _is_terminal():
             bar: Any = click.progressbar(length=opened.size, label=path.name, file=sys.stderr)
             advance = stack.enter_context(bar).update
         yield opened, _named(path, opened.records(advance))

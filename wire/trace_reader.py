@@ -82,7 +82,7 @@ def mark_of(buffer: Buffer) -> bytes | None:
         if found is not None:
             return read_header(buffer, found).mark
         if not MAGIC.startswith(bytes(buffer[: len(MAGIC)])):
-            raise NotATrace("this is no capture: there is no block in it", offset=0) from cause
+            raise NotATrace("this is no capture: there is no block in it") from cause
     return None
 
 

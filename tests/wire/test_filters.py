@@ -47,7 +47,12 @@ READ = subject(
     latency_ns=5_000_000,
     time_ns=1_500_000_000,
 )
-MERGE = subject(segments=("a/b/0", "c/d/1.#epoch.0#transaction.00000000000000000000000000000001"), failure=True, direction=1, malformed=True)
+MERGE = subject(
+    segments=("a/b/0", "c/d/1.#epoch.0#transaction.00000000000000000000000000000001"),
+    failure=True,
+    direction=1,
+    malformed=True,
+)
 
 
 @pytest.mark.parametrize(

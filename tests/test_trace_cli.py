@@ -1,0 +1,259 @@
+"""`segstore trace`: what is printed, what is written, what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from segstore.cli import main
+from segstore.wire import (
+    Hello,
+    NoSuchSegment,
+    ReadSegment,
+    SealSegment,
+    SegmentRead,
+    SegmentSealed,
+)
+from segstore.wire.trace import Direction, Record, RecordKind, event_data
+from tests.wire.traces import capture, frame, record
+
+MS = 1_000_000
+DIALOGUE = [
+    Record(0, 1, Direction.REQUEST, RecordKind.OPEN, event_data(peer="127.0.0.1:4711")),
+    record(Hello(17, 5), at=1 * MS),
+    record(Hello(17, 5), at=2 * MS, reply=True),
+    record(ReadSegment("scope/stream/0", 0, 100, "secret", 7), at=3 * MS),
+    record(SegmentRead("scope/stream/0", 0, False, True, b"data", 7), at=5 * MS, reply=True),
+    record(SealSegment(8, "scope/other/0", "secret"), at=6 * MS),
+    record(NoSuchSegment(8, "scope/other/0", "", -1), at=16 * MS, reply=True),
+    record(frame(9, b"ab"), at=17 * MS),
+    record(SealSegment(9, "scope/other/0", "secret"), at=18 * MS),
+    record(b"\0\0", at=19 * MS, kind=RecordKind.BYTES),
+    Record(20 * MS, 1, Direction.REPLY, RecordKind.CLOSE, event_data(reason="it broke the protocol")),
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(capture(DIALOGUE))
+    return path
+
+
+def run(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(main, ["trace", *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_show_prints_a_line_for_each_record(trace: Path) -> None:
+    lines = run("show", trace).stdout.splitlines()
+    assert len(lines) == len(DIALOGUE)
+    assert lines[0] == '    0.000000  #1 > opened peer="127.0.0.1:4711"'
+    assert lines[1] == "    0.001000  #1 > HELLO high_version=17 low_version=5"
+    assert lines[2].endswith("#1 < HELLO high_version=17 low_version=5  after 1 ms")
+    assert lines[4].endswith("after 2 ms")
+    assert "READ_SEGMENT, 10 bytes, malformed: READ_SEGMENT.segment at byte 8" in lines[7]
+    assert lines[9].endswith("#1 > 2 bytes that make no frame")
+    assert lines[10].endswith('#1 < closed by the store reason="it broke the protocol"')
+
+
+def test_show_prints_what_a_filter_chooses(trace: Path) -> None:
+    lines = run("show", trace, "-f", "failure and latency >= 10ms and scope = scope").stdout.splitlines()
+    assert len(lines) == 1
+    assert "NO_SUCH_SEGMENT" in lines[0]
+    assert run("show", trace, "--filter", "size > 1GiB").stdout == ""
+
+
+def test_show_prints_the_bytes_of_each_field(trace: Path) -> None:
+    shown = run("show", trace, "--hex", "-f", "type = HELLO and direction = request").stdout
+    assert "00 00 00 11" in shown
+    assert "high_version" in shown
+    assert "00 00" in run("show", trace, "--hex", "-f", "kind = bytes").stdout
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--hex",)])
+def test_show_prints_tokens_only_on_request(trace: Path, form: tuple[str, ...]) -> None:
+    assert "secret" not in run("show", trace, *form).stdout
+    if form == ("--json",):
+        assert "secret" in run("show", trace, *form, "--show-tokens").stdout
+    if form == ("--hex",):
+        assert '"secret"' in run("show", trace, *form, "--show-tokens").stdout
+
+
+def test_show_prints_the_lines_of_a_fixture_as_json(trace: Path, tmp_path: Path) -> None:
+    run("convert", trace, tmp_path / "b.jsonl")
+    shown = run("show", trace, "--json", "--show-tokens").stdout.splitlines()
+    assert shown == (tmp_path / "b.jsonl").read_text().splitlines()[1:]
+    assert json.loads(run("show", trace, "--json", "-f", "failure").stdout)["at_ns"] == 16 * MS
+
+
+def test_stats_counts(trace: Path) -> None:
+    shown = run("stats", trace).stdout
+    assert "capture of" in shown
+    assert "recorded by test, wire version 17" in shown
+    assert "why: tests" in shown
+    assert "1 connections, 0 of them open at the end, 0.020 s" in shown
+    assert "without a reply: SEAL_SEGMENT 1" in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["request", "READ_SEGMENT", "2", str(len(DIALOGUE[3].data) + 10), "1"] in rows
+    assert ["reply", "NO_SUCH_SEGMENT", "1", str(len(DIALOGUE[6].data)), "1"] in rows
+    assert ["READ_SEGMENT", "1", "2", "ms", "2", "ms", "2", "ms"] in rows
+
+
+def test_stats_are_also_json(trace: Path) -> None:
+    found = json.loads(run("stats", trace, "--json").stdout)
+    assert (found["form"], found["wire_version"], found["connections"], found["damages"]) == ("capture", 17, 1, [])
+    assert found["unanswered"] == {"SEAL_SEGMENT": 1}
+    latencies = {each["command"]: each for each in found["latencies"]}
+    assert latencies["SEAL_SEGMENT"] == {
+        "command": "SEAL_SEGMENT",
+        "answered": 1,
+        "p50_ns": 10 * MS,
+        "p99_ns": 10 * MS,
+        "max_ns": 10 * MS,
+    }
+    hello = next(each for each in found["traffic"] if (each["direction"], each["command"]) == ("reply", "HELLO"))
+    assert (hello["frames"], hello["size"]) == (1, 16)
+
+
+def test_stats_of_what_a_filter_chooses(trace: Path) -> None:
+    found = json.loads(run("stats", trace, "--json", "-f", "type = HELLO").stdout)
+    assert {each["command"] for each in found["traffic"]} == {"HELLO"}
+
+
+def test_percentiles_are_values_that_occurred(tmp_path: Path) -> None:
+    pairs = []
+    for number in range(1, 201):
+        pairs += [
+            record(SealSegment(number, "s", ""), at=1000 * number),
+            record(SegmentSealed(number, "s"), at=1000 * number + number, reply=True),
+        ]
+    (tmp_path / "a.wtrace").write_bytes(capture(pairs))
+    (found,) = json.loads(run("stats", tmp_path / "a.wtrace", "--json").stdout)["latencies"]
+    assert (found["p50_ns"], found["p99_ns"], found["max_ns"]) == (100, 198, 200)
+
+
+def test_convert_there_and_back_changes_nothing(trace: Path, tmp_path: Path) -> None:
+    fixture, back, again = tmp_path / "b.jsonl", tmp_path / "c.wtrace", tmp_path / "d.jsonl"
+    assert run("convert", trace, fixture).stdout == f"{len(DIALOGUE)} records\n"
+    run("convert", fixture, back, "--compress")
+    run("convert", back, again)
+    assert fixture.read_bytes() == again.read_bytes()
+    assert run("diff", trace, again).output == ""
+
+
+def test_convert_redacts_on_request(trace: Path, tmp_path: Path) -> None:
+    run("convert", trace, tmp_path / "b.jsonl", "--redact")
+    assert "secret" not in (tmp_path / "b.jsonl").read_text()
+    assert '"delegation_token": "******"' in (tmp_path / "b.jsonl").read_text()
+    shown = run("diff", trace, tmp_path / "b.jsonl", status=1).stdout
+    assert "delegation_token: the tokens differ" in shown
+    assert "secret" not in shown
+
+
+def test_filter_writes_what_fits(trace: Path, tmp_path: Path) -> None:
+    assert run("filter", trace, tmp_path / "b.wtrace", "-f", "type = HELLO or kind = open").stdout == "3 records\n"
+    assert len(run("show", tmp_path / "b.wtrace").stdout.splitlines()) == 3
+    assert "recorded by test" in run("stats", tmp_path / "b.wtrace").stdout
+
+
+def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> None:
+    changed = list(DIALOGUE)
+    changed[3] = record(ReadSegment("scope/stream/0", 64, 100, "secret", 7))
+    (tmp_path / "b.wtrace").write_bytes(capture(changed[:-3]))
+    lines = run("diff", trace, tmp_path / "b.wtrace", status=1).stdout.splitlines()
+    assert lines[:2] == ["connection 1, request 2:", "  offset: 0 in A, 64 in B"]
+    assert lines[2].startswith("  A: ")
+    assert any("00 00 00 00 00 00 00 40" in line and "offset" in line for line in lines)
+    (tmp_path / "b.wtrace").write_bytes(capture(DIALOGUE[:-3]))
+    assert "  only A goes on, with 2 more" in run("diff", trace, tmp_path / "b.wtrace", status=1).stdout
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+
+def test_a_torn_trace_is_used_and_reported(trace: Path, tmp_path: Path) -> None:
+    data = trace.read_bytes()
+    trace.write_bytes(data[:-10])
+    result = run("show", trace, status=1)
+    assert len(result.stdout.splitlines()) == 9
+    assert f"{trace}: the last block is torn: " in result.stderr
+    assert "are lost" in result.stderr
+    result = run("convert", trace, tmp_path / "b.jsonl", status=1)
+    assert "9 records" in result.stdout
+    assert "torn" in result.stderr
+    assert json.loads(run("stats", trace, "--json", status=1).stdout)["damages"][0]["torn"] is True
+
+
+def test_a_damaged_trace_is_used_and_reported(trace: Path) -> None:
+    data = bytearray(trace.read_bytes())
+    data[len(data) // 2] ^= 1
+    trace.write_bytes(data)
+    result = run("show", trace, status=1)
+    assert len(result.stdout.splitlines()) == len(DIALOGUE) - 3
+    assert "a block is damaged: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"GIF89a", "this is no capture: there is no block in it"),
+        (b'{"segstore_trace": 9}\n', "the fixture has version 9; this release reads up to 1"),
+        (
+            b'{"segstore_trace": 1}\n{"at_ns": 0, "conn": 1, "dir": "reply", "type": "HELLO", "fields": {}}',
+            "line 2: fields.high_version: HELLO: the field is missing",
+        ),
+        (b"{", "line 1: not JSON at column 2"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "stats"])
+def test_what_is_no_trace_is_named(tmp_path: Path, command: str, data: bytes, said: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(data)
+    assert f"{path}: {said}" in run(command, path, status=1).stderr
+
+
+def test_a_capture_of_another_version_is_named(trace: Path) -> None:
+    data = bytearray(trace.read_bytes())
+    data[16:18] = struct.pack("<H", 2)
+    data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
+    trace.write_bytes(data)
+    assert "the trace has version 2; this release reads up to 1" in run("show", trace, status=1).stderr
+
+
+def test_the_side_of_a_diff_that_is_at_fault_is_named(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(b"GIF89a")
+    assert f"{tmp_path / 'bad'}: this is no capture" in run("diff", tmp_path / "bad", trace, status=1).stderr
+    assert f"{tmp_path / 'bad'}: this is no capture" in run("diff", trace, tmp_path / "bad", status=1).stderr
+
+
+def test_a_filter_that_cannot_be_read_is_a_wrong_option(trace: Path) -> None:
+    said = run("show", trace, "-f", "type = READ", status=2).stderr
+    assert "column 8: expected a command" in said
+
+
+def test_a_name_without_a_form_is_a_wrong_option(trace: Path, tmp_path: Path) -> None:
+    assert "ends in .wtrace" in run("convert", trace, tmp_path / "b.bin", status=2).stderr
+
+
+def test_a_folder_that_is_not_there_is_named(trace: Path, tmp_path: Path) -> None:
+    assert str(tmp_path / "no" / "b.jsonl") in run("convert", trace, tmp_path / "no" / "b.jsonl", status=1).stderr
+
+
+def test_the_event_of_another_recorder_is_shown_by_its_length(tmp_path: Path) -> None:
+    (tmp_path / "a.wtrace").write_bytes(capture([record(b"not JSON", kind=RecordKind.OPEN)]))
+    assert run("show", tmp_path / "a.wtrace").stdout.endswith("opened 8 bytes\n")
+
+
+def test_long_work_on_a_terminal_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from segstore import trace_cli
+
+    monkeypatch.setattr(trace_cli, "_LONG_WORK_BYTES", 10)
+    monkeypatch.setattr(trace_cli, "_is_terminal", lambda: True)
+    assert "a.wtrace" in run("stats", trace).stderr

@@ -1,0 +1,225 @@
+"""Traces as files: read by what they hold, written whole or not at all, recorded block by block."""
+
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.tracing import FileRecorder, TraceFile, UnknownSuffix, redacted, write_trace
+from segstore.wire import Hello, SealSegment, encode
+from segstore.wire.trace import FLUSH_AFTER_NS, Damage, Direction, Metadata, NotATrace, Record, RecordKind
+from segstore.wire.trace_fixture import FixtureError
+from tests.wire.traces import METADATA, capture, frame, record, records
+
+HELLO = encode(Hello(17, 5))
+
+
+def read(path: Path) -> tuple[list[Record], Metadata, list[Damage]]:
+    with TraceFile(path) as opened:
+        return list(opened.records()), opened.metadata, opened.damages
+
+
+class Clock:
+    """A millisecond a call."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += 1_000_000
+        return self.now_ns
+
+
+def a_recorder(path: Path, clock: Clock | None = None, *, redact_tokens: bool = False) -> FileRecorder:
+    return FileRecorder(
+        path, recorder="test", wire_version=17, redact_tokens=redact_tokens, values={"why": "x"}, clock=clock or Clock()
+    )
+
+
+@given(drawn=st.lists(records(), max_size=6), compress=st.booleans())
+def test_a_trace_keeps_everything_in_either_form(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[Record], compress: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("trace")
+    forms = []
+    before: list[Record] = drawn
+    for name in ("a.wtrace", "b.jsonl", "c.wtrace", "d.jsonl"):
+        assert write_trace(folder / name, before, lambda: METADATA, compress=compress) == len(drawn)
+        before, metadata, damages = read(folder / name)
+        assert (before, metadata, damages) == (drawn, METADATA, [])
+        forms.append((folder / name).read_bytes())
+    assert forms[0] == forms[2], "the same trace gives the same file"
+    assert forms[1] == forms[3]
+
+
+def test_the_form_is_told_by_what_is_in_the_file(tmp_path: Path) -> None:
+    write_trace(tmp_path / "a.jsonl", [record(HELLO)], lambda: METADATA)
+    (tmp_path / "a.jsonl").rename(tmp_path / "a.wtrace")
+    with TraceFile(tmp_path / "a.wtrace") as opened:
+        assert opened.form == "fixture"
+        assert list(opened.records()) == [record(HELLO)]
+
+
+def test_a_trace_can_be_written_onto_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(capture([record(HELLO, at=at) for at in range(10)]))
+    with TraceFile(path) as opened:
+        write_trace(path, (each for each in opened.records() if each.ts_ns % 2), lambda: opened.metadata)
+    assert [each.ts_ns for each in read(path)[0]] == [1, 3, 5, 7, 9]
+    assert read(path)[1] == METADATA
+
+
+def test_a_trace_that_cannot_be_finished_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(b"before")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"segstore_trace": 1}\n{"at_ns": 0}\n')
+    with TraceFile(bad) as opened, pytest.raises(FixtureError):
+        write_trace(path, opened.records(), lambda: opened.metadata)
+    assert path.read_bytes() == b"before"
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, bad.name])
+
+
+def test_a_name_that_does_not_say_the_form_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownSuffix, match=r"ends in \.wtrace"):
+        write_trace(tmp_path / "trace", [], lambda: METADATA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damages_are_kept_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(capture([record(HELLO, at=at) for at in range(7)])[:-20])
+    found, _, damages = read(path)
+    assert [each.ts_ns for each in found] == [0, 1, 2, 3, 4, 5]
+    assert [damage.torn for damage in damages] == [True]
+
+
+def test_an_empty_file_is_a_torn_capture_and_another_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(b"")
+    assert [damage.size for damage in read(path)[2]] == [0]
+    path.write_bytes(b"GIF89a")
+    with pytest.raises(NotATrace):
+        read(path)
+
+
+def test_a_fixture_that_is_no_text_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"segstore_trace": 1}\n{"\xff": 1}\n')
+    with pytest.raises(FixtureError, match="line 2: not UTF-8 at byte 2"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["a.wtrace", "a.jsonl"])
+def test_all_bytes_of_a_file_are_told_as_progress(tmp_path: Path, name: str) -> None:
+    write_trace(tmp_path / name, [record(HELLO, at=at) for at in range(9)], lambda: METADATA)
+    done: list[int] = []
+    with TraceFile(tmp_path / name) as opened:
+        list(opened.records(done.append))
+    assert sum(done) == opened.size
+
+
+def test_redaction_takes_tokens_out_of_frames_and_of_halves() -> None:
+    whole = encode(SealSegment(1, "s", "secret"))
+    found = list(
+        redacted([record(whole), record(whole[:-2], kind=RecordKind.BYTES), record(b"{}", kind=RecordKind.OPEN)])
+    )
+    assert [each.data for each in found] == [
+        whole.replace(b"secret", b"******"),
+        whole[:-2].replace(b"secr", b"****"),
+        b"{}",
+    ]
+
+
+# --- recording --------------------------------------------------------------------------------------------------
+
+
+def test_a_recording_holds_what_happened(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    recorder = a_recorder(path)
+    recorder.opened(1, peer="127.0.0.1:4711")
+    recorder.received(1, HELLO + HELLO[:5])
+    recorder.sent(1, HELLO)
+    recorder.received(1, HELLO[5:])
+    recorder.closed(1, Direction.REPLY, reason="done")
+    recorder.close()
+    recorder.close()
+    found, metadata, damages = read(path)
+    assert [(each.kind.name, each.direction.name, each.data) for each in found] == [
+        ("OPEN", "REQUEST", b'{"peer":"127.0.0.1:4711"}'),
+        ("FRAME", "REQUEST", HELLO),
+        ("FRAME", "REPLY", HELLO),
+        ("FRAME", "REQUEST", HELLO),
+        ("CLOSE", "REPLY", b'{"reason":"done"}'),
+    ]
+    assert [each.ts_ns for each in found] == sorted(each.ts_ns for each in found)
+    assert metadata == Metadata(17, "test", {"why": "x"})
+    assert damages == []
+
+
+def test_a_recording_can_be_read_while_it_grows(tmp_path: Path) -> None:
+    path, clock = tmp_path / "a.wtrace", Clock()
+    recorder = a_recorder(path, clock)
+    assert read(path) == ([], Metadata(17, "test", {"why": "x"}), [])
+    recorder.received(1, HELLO)
+    recorder.tick()
+    assert read(path)[0] == [], "not yet due"
+    clock.now_ns += FLUSH_AFTER_NS
+    recorder.tick()
+    assert [each.data for each in read(path)[0]] == [HELLO]
+    recorder.received(1, frame(3, bytes(5 << 20)))
+    assert len(read(path)[0]) == 2, "a full block is written at once"
+    recorder.close()
+
+
+def test_a_recording_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        a_recorder(path)
+    assert path.read_bytes() == b"precious"
+
+
+def test_a_recording_leaves_tokens_out_where_that_is_asked(tmp_path: Path) -> None:
+    recorder = a_recorder(tmp_path / "a.wtrace", redact_tokens=True)
+    recorder.received(1, encode(SealSegment(1, "s", "secret")))
+    recorder.received(1, encode(SealSegment(2, "s", "secret"))[:-1])
+    recorder.close()
+    assert b"secre" not in (tmp_path / "a.wtrace").read_bytes()
+    assert len(read(tmp_path / "a.wtrace")[0]) == 2
+
+
+class FullDisk(io.FileIO):
+    """Takes a few bytes a call, then none."""
+
+    left = 1000
+
+    def write(self, data: object) -> int:
+        if self.left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        view = memoryview(data)[:300]  # type: ignore[arg-type]
+        self.left -= len(view)
+        return super().write(view)
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("segstore.tracing.io.FileIO", FullDisk)
+    recorder = a_recorder(tmp_path / "a.wtrace")
+    for _ in range(3):
+        recorder.received(1, frame(3, bytes(5 << 20)))
+    assert recorder.failure is not None
+    assert recorder.failure.errno == errno.ENOSPC
+    assert len(caplog.records) == 1
+    assert "has ended" in caplog.text
+    recorder.tick()
+    recorder.close()
+    _, metadata, damages = read(tmp_path / "a.wtrace")
+    assert metadata.recorder == "test"
+    assert [damage.torn for damage in damages] == [True]
