@@ -9,9 +9,10 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from segstore.wire import COMMANDS, WireError, decode, encode, encode_parts, schema
+from segstore.wire import COMMANDS, MAX_FRAME_BYTES, FrameTooLarge, WireError, decode, encode, encode_parts, schema
 from segstore.wire.codec import DECODERS, HEADER_BYTES, VIEW_DECODERS
 from segstore.wire.compiler import REFUSALS, make_frame_decoder
+from tests.strategies import as_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from segstore.wire import Buffer, Command
     from segstore.wire.codec import Codec
 
-__all__ = ["CODECS", "check_body", "check_encode", "check_frame", "outcome", "refusal"]
+__all__ = ["CODECS", "check_body", "check_encode", "check_frame", "outcome", "read_by_schema", "refusal"]
 
 CODECS: tuple[Codec | None, ...] = (None, "generated", "construct")
 """None is the quickest way of the codec that the process uses."""
@@ -105,6 +106,28 @@ def check_frame(frame: Buffer, before: bytes = b"", after: bytes = b"") -> Comma
         written = check_encode(value)
         if written is not None:
             again = decode(written)
-            assert again == value, f"{frame.hex()}: {again!r} is not {value!r}"
+            assert again == as_read(value), f"{frame.hex()}: {again!r} is not {value!r}"
             assert encode(again) == written, frame.hex()
     return value
+
+
+def read_by_schema(stream: bytes, limit: int = MAX_FRAME_BYTES) -> tuple[list[Command], tuple[Any, ...] | None, int]:
+    """A stream of frames read one by one: its commands, the error that ends it, the bytes of the last frame if cut off.
+
+    The error is (type, text, facts), or (FrameTooLarge, code).
+    """
+    found: list[Command] = []
+    at = 0
+    while len(stream) - at >= HEADER_BYTES:
+        code, length = struct.unpack_from(">iI", stream, at)
+        if length + HEADER_BYTES > limit:
+            return found, (FrameTooLarge, code), 0
+        stop = at + HEADER_BYTES + length
+        if stop > len(stream):
+            break
+        result = outcome(partial(decode, stream[at:stop], codec="construct"))
+        if result[0] == "raises":
+            return found, result[1:], 0
+        found.append(result[1])
+        at = stop
+    return found, None, len(stream) - at

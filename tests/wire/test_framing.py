@@ -25,13 +25,12 @@ from segstore.wire import (
     Unknown,
     UnknownCommand,
     WireError,
-    decode,
     encode,
 )
 from segstore.wire.codec import Codec
 from segstore.wire.framing import OFTEN
 from tests.strategies import as_read, command_of, commands, framed, mutated
-from tests.wire.agreement import outcome, refusal
+from tests.wire.agreement import outcome, read_by_schema, refusal
 
 CODECS: tuple[Codec, ...] = ("generated", "construct")
 EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
@@ -49,25 +48,6 @@ def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
     near = draw(st.integers(0, 12))
     cuts = sorted({*cuts, min(near, len(data))}) if draw(st.booleans()) else cuts
     return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-
-
-def expected_of(stream: bytes, limit: int = MAX_FRAME_BYTES) -> tuple[list[Command], tuple[Any, ...] | None, int]:
-    """What the schema makes of a stream: its commands, the error that ends it, the bytes left over."""
-    found: list[Command] = []
-    at = 0
-    while len(stream) - at >= HEADER_BYTES:
-        code, length = struct.unpack_from(">iI", stream, at)
-        if length + HEADER_BYTES > limit:
-            return found, (FrameTooLarge, code), 0
-        stop = at + HEADER_BYTES + length
-        if stop > len(stream):
-            break
-        result = outcome(lambda frame=stream[at:stop]: decode(frame, codec="construct"))  # type: ignore[misc]
-        if result[0] == "raises":
-            return found, result[1:], 0
-        found.append(result[1])
-        at = stop
-    return found, None, len(stream) - at
 
 
 # Any pieces ----------------------------------------------------------------------------------------------------------
@@ -124,7 +104,7 @@ def test_only_the_first_bytes_of_a_larger_buffer_are_taken(values: list[Command]
 def test_a_broken_stream_gives_its_good_commands_then_its_error(
     stream: bytes, limit: int, kind: Any, data: st.DataObject
 ) -> None:
-    commands_before, error, left = expected_of(stream, limit)
+    commands_before, error, left = read_by_schema(stream, limit)
     pieces = data.draw(chunked(stream))
     for codec in CODECS:
         decoder = FrameDecoder(max_frame_bytes=limit, codec=codec)
@@ -156,7 +136,7 @@ def test_commands_of_heavy_traffic_are_read_alike_however_they_are_cut(value: Co
     for cut in cuts:
         # a good frame behind it, whose bytes a reader that runs over would take
         stream = framed(value.code, body[:cut]) + encode(value) + body[cut:]
-        commands_before, error, _ = expected_of(stream[: 2 * HEADER_BYTES + cut + len(body)])
+        commands_before, error, _ = read_by_schema(stream[: 2 * HEADER_BYTES + cut + len(body)])
         for kind in (bytes, memoryview):
             found = outcome(partial(FrameDecoder().feed, kind(stream), 2 * HEADER_BYTES + cut + len(body)))
             assert found == (("is", commands_before) if error is None else ("raises", *error))

@@ -1,0 +1,40 @@
+"""One target under atheris, as a process: `python -m tests.fuzz.process TARGET [libFuzzer's options and folders]`.
+
+The instrumentation of imports covers the codec's modules; generated functions are made by `exec` and are instrumented
+one by one.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Any
+
+import atheris
+
+with atheris.instrument_imports(include=["segstore.wire"], enable_loader_override=False):
+    from segstore.wire import blocks, codec, compiler  # noqa: F401 — blocks is imported to be instrumented
+
+_plain_compiled = compiler._compiled
+
+
+def _instrumented(*arguments: Any) -> Any:
+    return atheris.instrument_func(_plain_compiled(*arguments))
+
+
+def main() -> None:
+    target, *options = sys.argv[1:]
+    compiler._compiled = _instrumented
+    for table in (codec.DECODERS["generated"], codec.VIEW_DECODERS["generated"]):
+        table.clear()
+
+    from tests.fuzz.targets import TARGETS
+
+    # libFuzzer starts itself again to merge, through a shell
+    again = " ".join(map(shlex.quote, (sys.executable, "-m", "tests.fuzz.process", target)))
+    atheris.Setup([again, *options], TARGETS[target])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

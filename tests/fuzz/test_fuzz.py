@@ -1,0 +1,101 @@
+"""The corpora hold, and fuzzing works: what `make fuzz` does, briefly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz import corpus
+from tests.fuzz.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+EACH_TARGET = pytest.mark.parametrize("target", TARGETS)
+
+
+@EACH_TARGET
+def test_every_input_of_the_corpus_keeps_the_promises(target: str) -> None:
+    found = corpus.inputs(target)
+    assert found
+    for data in found:
+        TARGETS[target](data)
+
+
+@EACH_TARGET
+def test_the_corpus_is_small_and_in_order(target: str) -> None:
+    found = corpus.inputs(target)
+    assert sum(map(len, found)) <= corpus.MAX_CORPUS_BYTES
+    assert max(map(len, found)) <= corpus.MAX_INPUT_BYTES
+    assert found == sorted(set(found), key=lambda data: (len(data), data))
+
+
+@EACH_TARGET
+@given(st.binary(max_size=300))
+def test_any_input_keeps_the_promises(target: str, data: bytes) -> None:
+    TARGETS[target](data)
+
+
+def test_no_input_that_broke_a_promise_lies_about() -> None:
+    names = {path.name for path in corpus.CORPORA.iterdir()}
+    assert names == {"README.md", *(f"{target}.hex" for target in TARGETS)}
+
+
+def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"FUZZ_SECONDS": "10"},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+
+
+@pytest.mark.needs("atheris")
+@EACH_TARGET
+def test_a_few_thousand_guided_executions_break_no_promise(target: str) -> None:
+    done = fuzz("--no-keep", "--runs", "4000", target)
+    assert done.returncode == 0, done.stderr[-3000:]
+    executed = [int(line.split()[-1]) for line in done.stderr.splitlines() if "number_of_executed_units" in line]
+    assert executed
+    assert executed[0] > 500
+
+
+@pytest.mark.needs("atheris")
+def test_a_broken_promise_is_found_and_told(tmp_path: Path) -> None:
+    """The harness itself: a codec that misreads one field does not pass."""
+    broken = (
+        "import sys; sys.argv[0] = 'broken'\n"
+        "from tests.fuzz import process\n"
+        "from segstore.wire import compiler\n"
+        "plain = compiler._Reader._data\n"
+        "def misread(self, node):\n"
+        "    target = plain(self, node)\n"
+        "    self.source.line(f'{target} = {target}[1:]')\n"
+        "    return target\n"
+        "compiler._Reader._data = misread\n"
+        "process.main()\n"
+    )
+    corpus.unpack(tmp_path, corpus.inputs("decoder"))
+    done = subprocess.run(
+        [sys.executable, "-c", broken, "decoder", "-runs=2000", f"-artifact_prefix={tmp_path}{os.sep}", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "AssertionError" in done.stdout + done.stderr
+
+
+def test_a_target_that_does_not_exist_is_a_mistake_of_usage() -> None:
+    done = fuzz("nothing")
+    assert done.returncode == 2
+    assert "there is no target nothing; there are decoder, framing, blocks" in done.stderr
