@@ -203,6 +203,8 @@ def _pem(help_text: str) -> dict[str, Any]:
     help="Users of the controller, user:password:entries a line.",
 )
 @click.option("--max-connections", type=click.IntRange(1), help="Connections at a time; no bound if not given.")
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Record all traffic.")
+@click.option("--trace-redact", is_flag=True, help="Leave delegation tokens out of the recording.")
 @click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def serve(**options: Any) -> int:
     """Run a mock segment store. Once all its ports listen it prints one line; SIGTERM or Ctrl-C ends it."""

@@ -7,15 +7,18 @@ and end the process with status 0; a second one ends it at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import uvloop
 
+from segstore import __version__
 from segstore.server import StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.controller.auth import Accounts, Authority
@@ -23,6 +26,8 @@ from segstore.server.controller.auth import Accounts, Authority
 __all__ = ["ServeOptions", "announcement", "serve"]
 
 log = logging.getLogger(__name__)
+
+_TICK_S = 0.5
 
 
 class ServeOptions(StoreSettings):
@@ -33,6 +38,8 @@ class ServeOptions(StoreSettings):
     password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
     published_host: the name under which clients find the stores and the controller; None for `host`.
     data: folder that segments are kept in; None for memory.
+    trace: new file that all traffic of the stores is recorded to; None for no recording.
+    trace_redact: whether the recording leaves out delegation tokens.
     announce: "text" or "json".
     """
 
@@ -42,6 +49,8 @@ class ServeOptions(StoreSettings):
     published_host: str | None = None
     http_port: int | None = None
     data: Path | None = None
+    trace: Path | None = None
+    trace_redact: bool = False
     announce: str = "text"
 
 
@@ -75,6 +84,38 @@ def _cluster(options: ServeOptions) -> Cluster:
     return Cluster(settings, authority=Authority(accounts, options.auth_key, now_s=time.time))
 
 
+@contextlib.asynccontextmanager
+async def _recording(options: ServeOptions, cluster: Cluster) -> AsyncIterator[None]:
+    """Records what the stores' connections carry, if that is asked, until the last of them has ended."""
+    if options.trace is None:
+        yield
+        return
+    from segstore.tracing import FileRecorder
+
+    recorder = FileRecorder(
+        options.trace,
+        recorder=f"segstore {__version__} serve",
+        wire_version=options.wire_version,
+        redact_tokens=options.trace_redact,
+        max_frame_bytes=options.limits.max_frame_bytes,
+    )
+
+    async def ticking() -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            recorder.tick()
+
+    for store in cluster.stores:
+        store.hub.recorder = recorder
+    task = asyncio.create_task(ticking(), name="segstore recording")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        recorder.close()
+
+
 async def _serve(options: ServeOptions) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -85,7 +126,8 @@ async def _serve(options: ServeOptions) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop, number)
-    async with _cluster(options) as cluster:
+    made = _cluster(options)
+    async with _recording(options, made), made as cluster:
         addresses: dict[str, tuple[str, int] | None] = {
             "segment_store": cluster.address,
             "controller": cluster.controller_address,

@@ -209,6 +209,7 @@ class FileRecorder:
         self.path = path
         self.failure: OSError | None = None
         self._clock = clock
+        self._count = 0
         metadata = Metadata(wire_version, recorder, values or {})
         self._writer = TraceWriter(
             make_mark(os.urandom(8)),
@@ -216,14 +217,20 @@ class FileRecorder:
             redact=redact if redact_tokens else None,
             max_frame_bytes=max_frame_bytes,
         )
-        self._file: io.FileIO | None = io.FileIO(path, "xb")
+        try:
+            self._file: io.FileIO | None = io.FileIO(path, "xb")
+        except FileExistsError as cause:
+            said = "there is a file already, and a recording never takes the place of one"
+            raise FileExistsError(cause.errno, said, str(path)) from cause
         self._write(self._writer.start())
         if self.failure is not None:
             raise self.failure
 
-    def opened(self, connection: int, **facts: str) -> None:
-        """A connection began; numbers are the caller's, and may come again once they are closed."""
-        self._writer.opened(self._clock(), connection, **facts)
+    def opened(self, **facts: str) -> int:
+        """A connection began; its number, counted from 1."""
+        self._count += 1
+        self._writer.opened(self._clock(), self._count, **facts)
+        return self._count
 
     def received(self, connection: int, data: bytes) -> None:
         """The client sent these bytes, in whatever pieces. They are kept: no view of a buffer that changes."""

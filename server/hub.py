@@ -21,6 +21,7 @@ from segstore.server.session import Ending
 
 if TYPE_CHECKING:
     from segstore.server.listener import Connection
+    from segstore.server.recording import Recorder
     from segstore.server.service import StoreService
 
 __all__ = ["ConnectionHub"]
@@ -40,6 +41,7 @@ class ConnectionHub:
         connections: all that are open.
         outstanding_bytes: what is held for all peers, as the connections said last.
         receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
+        recorder: is told what connections carry that begin from now on; None for nobody.
     """
 
     def __init__(self, service: StoreService) -> None:
@@ -50,6 +52,7 @@ class ConnectionHub:
         self.receive_view = memoryview(self.receive_buffer)
         self.outstanding_bytes = 0
         self.closing = False
+        self.recorder: Recorder | None = None
         self._crowded_bytes = limits.total_outstanding_bytes // 2
         self._looked_at = float("-inf")
         self._relieving = False

@@ -22,6 +22,7 @@ from segstore.server.deadlines import Missed, Waits
 from segstore.server.session import Ending, Session
 from segstore.wire import WireError
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
+from segstore.wire.trace_blocks import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +57,11 @@ class Connection(asyncio.BufferedProtocol):
         "_decoder",
         "_hub",
         "_loop",
+        "_number",
         "_paused",
+        "_problem",
         "_progress_bytes",
+        "_recorder",
         "_shrunk",
         "_transport",
         "admin",
@@ -80,6 +84,9 @@ class Connection(asyncio.BufferedProtocol):
         self._catching_up = False
         self._progress_bytes = 0
         self._transport: asyncio.Transport | None = None
+        self._recorder = hub.recorder
+        self._number = 0
+        self._problem = ""
         self.held_bytes = 0
         self.session: Session | None = None
         self.waits = Waits(self._loop.time())
@@ -92,6 +99,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
         self.session = Session(hub.service, peer, admin=self.admin, on_reply=lambda: hub.reply_queued(self))
+        if self._recorder is not None:
+            store = _address(transport.get_extra_info("sockname"))
+            self._number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
         counters.connections += 1
         full = limits.max_connections is not None and len(hub.connections) >= limits.max_connections
         if full or hub.closing:
@@ -119,6 +129,10 @@ class Connection(asyncio.BufferedProtocol):
                 session.close()
             finally:
                 hub.leave()
+            if self._recorder is not None:
+                why = session.why or self._problem or (str(exc) if exc is not None else "")
+                ours = bool(session.why or self._problem)
+                self._recorder.closed(self._number, Direction(ours), **({"reason": why} if why else {}))
         hub.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -128,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         hub, decoder, blocks = self._hub, self._decoder, self._blocks
         counters = hub.service.counters
         counters.bytes_in += nbytes
+        if self._recorder is not None:
+            self._recorder.received(self._number, bytes(hub.receive_view[:nbytes]))
         if self.session is None or self.session.ended:
             return
         problem: WireError | None = None
@@ -283,6 +299,10 @@ class Connection(asyncio.BufferedProtocol):
         size, large = session.out_bytes, session.out_has_payload
         self._hub.service.counters.bytes_out += size
         out = session.take_out()
+        if self._recorder is not None:
+            data = b"".join(out)  # also where the socket could do without, for the recorder keeps what it gets
+            self._recorder.sent(self._number, data)
+            out = [data]
         if len(out) == 1:
             transport.write(out[0])
         elif large:
@@ -375,6 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self.session is not None
         if not self.session.ended:
             peer, facts = self.session.peer, problem.facts()
+            self._problem = f"it broke the protocol: {problem}"
             self.session.end("")
             log.warning(
                 "connection from %s closed: it broke the protocol: %s", peer, problem, extra={"peer": peer, **facts}

@@ -142,7 +142,7 @@ def test_redaction_takes_tokens_out_of_frames_and_of_halves() -> None:
 def test_a_recording_holds_what_happened(tmp_path: Path) -> None:
     path = tmp_path / "a.wtrace"
     recorder = a_recorder(path)
-    recorder.opened(1, peer="127.0.0.1:4711")
+    assert recorder.opened(peer="127.0.0.1:4711") == 1
     recorder.received(1, HELLO + HELLO[:5])
     recorder.sent(1, HELLO)
     recorder.received(1, HELLO[5:])

@@ -1,0 +1,34 @@
+"""What a listener tells whoever records its traffic.
+
+A recorder gives each connection a number and takes its bytes as they go over the wire: once for each read and for each
+write, before anything is made of what was read and after everything that changes what is written. Its calls return at
+once and raise nothing. Where the bytes go is not known here; `segstore.tracing.FileRecorder` writes a trace.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from segstore.wire.trace_blocks import Direction
+
+__all__ = ["Recorder"]
+
+
+class Recorder(Protocol):
+    """Takes what connections carry. Bytes are handed over: nobody changes them."""
+
+    def opened(self, **facts: str) -> int:
+        """A connection began; its number for the other calls."""
+        ...
+
+    def received(self, connection: int, data: bytes) -> None:
+        """The client sent these bytes, in whatever pieces."""
+        ...
+
+    def sent(self, connection: int, data: bytes) -> None:
+        """The store writes these bytes."""
+        ...
+
+    def closed(self, connection: int, by: Direction, **facts: str) -> None:
+        """A connection is over. by: REQUEST if the client left, REPLY if the store ended it."""
+        ...
