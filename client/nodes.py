@@ -1,0 +1,239 @@
+"""Which node to ask, and for how long a connection to it may take: pure state over nodes and a clock's readings.
+
+    DISCONNECTED ──connecting()──▶ CONNECTING ──ready()──▶ READY
+          ▲                            │                     │
+          └───────disconnected()───────┴─────────────────────┘
+
+There is no state for a timeout: an attempt that took too long is cancelled and is DISCONNECTED. Only nodes in
+CONNECTING are timed. Each consecutive failure to set up doubles that node's timeout and its back-off; READY resets
+both.
+
+Invariants: `timed` holds exactly the nodes in CONNECTING; a timeout is never above its maximum. Times are milliseconds
+of any monotonic clock, given by the caller, as is the `Random` of the jitter. Nothing here does I/O; a transition that
+the table lacks is a `ValueError`, a defect of the caller.
+
+Follows KIP-601, `ClusterConnectionStates` and `NetworkClient.leastLoadedNode` (Kafka). Deliberate differences: nodes
+are looked at in the order given (Kafka starts at a random one); the choice among disconnected nodes is by failed
+attempts, as the text has it; `least_recently_tried` is what shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from enum import Enum, auto
+from random import Random
+from typing import Final, Generic, TypeVar
+
+from segstore.client.retry import Backoff
+
+__all__ = ["TRANSITIONS", "Event", "NodeState", "NodeStates", "SetupHistory"]
+
+N = TypeVar("N", bound=Hashable)
+
+
+class NodeState(Enum):
+    """Where the connection to a node stands."""
+
+    DISCONNECTED = auto()
+    CONNECTING = auto()
+    READY = auto()
+
+
+class Event(Enum):
+    """What happens to it."""
+
+    CONNECTING = auto()
+    READY = auto()
+    DISCONNECTED = auto()
+
+
+TRANSITIONS: Final = {
+    (NodeState.DISCONNECTED, Event.CONNECTING): NodeState.CONNECTING,
+    (NodeState.CONNECTING, Event.READY): NodeState.READY,
+    (NodeState.CONNECTING, Event.DISCONNECTED): NodeState.DISCONNECTED,
+    (NodeState.READY, Event.DISCONNECTED): NodeState.DISCONNECTED,
+}
+
+
+class SetupHistory:
+    """How setting up connections to one node went: its next timeout, and when it may be tried again.
+
+    Attributes:
+        failures: consecutive failed set-ups and lost connections, which set the back-off.
+        failed_setups: consecutive set-ups that did not become ready, which set the timeout.
+        last_attempt_ms: when the last one began; None before the first.
+    """
+
+    __slots__ = (
+        "_backoff",
+        "_random",
+        "_retry_at_ms",
+        "_timeouts",
+        "failed_setups",
+        "failures",
+        "last_attempt_ms",
+        "timeout_ms",
+    )
+
+    def __init__(self, timeouts: Backoff, backoff: Backoff, random: Random) -> None:
+        self._timeouts = timeouts
+        self._backoff = backoff
+        self._random = random
+        self.failures = 0
+        self.failed_setups = 0
+        self.last_attempt_ms: float | None = None
+        self._retry_at_ms = float("-inf")
+        self.timeout_ms = timeouts.delay_ms(1, random)
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long its back-off still lasts."""
+        return max(self._retry_at_ms - now_ms, 0.0)
+
+    def began(self, now_ms: float) -> None:
+        self.last_attempt_ms = now_ms
+
+    def succeeded(self) -> None:
+        self.failures = self.failed_setups = 0
+        self._retry_at_ms = float("-inf")
+        self.timeout_ms = self._timeouts.delay_ms(1, self._random)
+
+    def failed(self, now_ms: float, *, while_setting_up: bool) -> None:
+        self.failures += 1
+        self._retry_at_ms = now_ms + self._backoff.delay_ms(self.failures, self._random)
+        if while_setting_up:
+            self.failed_setups += 1
+            self.timeout_ms = self._timeouts.delay_ms(self.failed_setups + 1, self._random)
+
+
+class _Node:
+    __slots__ = ("history", "in_flight", "state")
+
+    def __init__(self, history: SetupHistory) -> None:
+        self.history = history
+        self.state = NodeState.DISCONNECTED
+        self.in_flight = 0
+
+
+class NodeStates(Generic[N]):
+    """The nodes of a cluster, as one client sees them."""
+
+    def __init__(
+        self,
+        nodes: Iterable[N],
+        *,
+        timeouts: Backoff,
+        backoff: Backoff,
+        random: Random,
+        least_recently_tried: bool = False,
+    ) -> None:
+        self._nodes: dict[N, _Node] = {node: _Node(SetupHistory(timeouts, backoff, random)) for node in nodes}
+        self._least_recently_tried = least_recently_tried
+        self._timed: dict[N, float] = {}
+
+    def __iter__(self) -> Iterator[N]:
+        return iter(self._nodes)
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _move(self, node: N, event: Event) -> _Node:
+        entry = self._nodes[node]
+        following = TRANSITIONS.get((entry.state, event))
+        if following is None:
+            raise ValueError(f"{node} is {entry.state.name} and cannot take {event.name}")
+        entry.state = following
+        return entry
+
+    def connecting(self, node: N, now_ms: float) -> float:
+        """A set-up begins; returns how many milliseconds it may take."""
+        entry = self._move(node, Event.CONNECTING)
+        entry.history.began(now_ms)
+        timeout_ms = entry.history.timeout_ms
+        self._timed[node] = now_ms + timeout_ms
+        return timeout_ms
+
+    def ready(self, node: N) -> None:
+        """Its connection is set up."""
+        entry = self._move(node, Event.READY)
+        del self._timed[node]
+        entry.history.succeeded()
+
+    def disconnected(self, node: N, now_ms: float) -> None:
+        """Its connection or the attempt at one is gone, whatever the reason; requests in flight on it are over."""
+        was_connecting = self._nodes[node].state is NodeState.CONNECTING
+        entry = self._move(node, Event.DISCONNECTED)
+        self._timed.pop(node, None)
+        entry.in_flight = 0
+        entry.history.failed(now_ms, while_setting_up=was_connecting)
+
+    def sent(self, node: N) -> None:
+        """A request is in flight."""
+        self._nodes[node].in_flight += 1
+
+    def answered(self, node: N) -> None:
+        """A request is no longer in flight; one that a disconnect took with it no longer counts."""
+        entry = self._nodes[node]
+        entry.in_flight = max(entry.in_flight - 1, 0)
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    def state(self, node: N) -> NodeState:
+        return self._nodes[node].state
+
+    def history(self, node: N) -> SetupHistory:
+        return self._nodes[node].history
+
+    def in_flight(self, node: N) -> int:
+        return self._nodes[node].in_flight
+
+    @property
+    def timed(self) -> frozenset[N]:
+        """The nodes whose set-up is timed: those in CONNECTING."""
+        return frozenset(self._timed)
+
+    def timed_out(self, now_ms: float) -> list[N]:
+        """The nodes whose set-up has taken too long by now; the caller cancels them and says `disconnected`."""
+        return [node for node, deadline in self._timed.items() if now_ms >= deadline]
+
+    def can_connect(self, node: N, now_ms: float) -> bool:
+        """Whether it is disconnected and past its back-off."""
+        entry = self._nodes[node]
+        return entry.state is NodeState.DISCONNECTED and entry.history.wait_ms(now_ms) <= 0
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long until some disconnected node is past its back-off."""
+        waits = [
+            entry.history.wait_ms(now_ms)
+            for entry in self._nodes.values()
+            if entry.state is NodeState.DISCONNECTED
+        ]
+        return min(waits, default=0.0)
+
+    def least_loaded(self, now_ms: float) -> N | None:
+        """The node to ask next, or None.
+
+        A connected one with the fewest requests in flight, at once if there are none; else one that is connecting, the
+        last in the list; else a disconnected one past its back-off, with the fewest failed attempts and of those the
+        one tried longest ago.
+        """
+        best: N | None = None
+        fewest = 0
+        connecting: N | None = None
+        for node, entry in self._nodes.items():
+            if entry.state is NodeState.READY:
+                if entry.in_flight == 0:
+                    return node
+                if best is None or entry.in_flight < fewest:
+                    best, fewest = node, entry.in_flight
+            elif entry.state is NodeState.CONNECTING:
+                connecting = node
+        if best is not None:
+            return best
+        if connecting is not None:
+            return connecting
+        free = [node for node in self._nodes if self.can_connect(node, now_ms)]
+        return min(free, key=self._preference, default=None)
+
+    def _preference(self, node: N) -> tuple[int, float]:
+        history = self._nodes[node].history
+        tried = float("-inf") if history.last_attempt_ms is None else history.last_attempt_ms
+        return 0 if self._least_recently_tried else history.failures, tried

@@ -1,0 +1,76 @@
+"""Each failure reply becomes the error that says what the caller can do, with its facts as attributes."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from segstore.client import errors
+from segstore.wire import (
+    COMMANDS,
+    AuthTokenCheckFailed,
+    AuthTokenErrorCode,
+    Command,
+    ConditionalCheckFailed,
+    ErrorMessage,
+    ErrorMessageCode,
+    InvalidEventNumber,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAlreadyExists,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableSegmentNotEmpty,
+    WrongHost,
+)
+
+REPLIES: list[tuple[Command, type[errors.ClientError], type[errors.ClientError]]] = [
+    (WrongHost(7, "s", "host:1"), errors.WrongStore, errors.Retriable),
+    (SegmentIsSealed(7, "s", "", 5), errors.SegmentSealed, errors.SegmentOver),
+    (NoSuchSegment(7, "s"), errors.SegmentMissing, errors.SegmentOver),
+    (SegmentIsTruncated(7, "s", 9, "", 3), errors.SegmentTruncated, errors.Final),
+    (SegmentAlreadyExists(7, "s"), errors.SegmentExists, errors.Final),
+    (AuthTokenCheckFailed(7, "", AuthTokenErrorCode.TOKEN_EXPIRED), errors.TokenExpired, errors.Unauthenticated),
+    (AuthTokenCheckFailed(7), errors.TokenRefused, errors.Unauthenticated),
+    (OperationUnsupported(7, "fly"), errors.NotSupported, errors.Final),
+    (InvalidEventNumber(UUID(int=1), 7), errors.PeerRefused, errors.Retriable),
+    (ErrorMessage(7, "s", "no", ErrorMessageCode.UNSPECIFIED), errors.PeerRefused, errors.Retriable),
+    (ConditionalCheckFailed(UUID(int=1), 3, 7), errors.ConditionFailed, errors.Final),
+    (TableKeyBadVersion(7, "s"), errors.ConditionFailed, errors.Final),
+    (TableKeyDoesNotExist(7, "s"), errors.ConditionFailed, errors.Final),
+    (TableSegmentNotEmpty(7, "s"), errors.ConditionFailed, errors.Final),
+]
+
+
+@pytest.mark.parametrize(("reply", "kind", "branch"), REPLIES)
+def test_a_failure_reply_is_the_error_of_its_branch(
+    reply: Command, kind: type[errors.ClientError], branch: type[errors.ClientError]
+) -> None:
+    error = errors.failure(reply, endpoint="h:1", segment="s")
+    assert type(error) is kind
+    assert isinstance(error, branch)
+    assert error.facts()["request_id"] == 7
+    assert error.facts()["endpoint"] == "h:1"
+    assert error.segment == "s"
+    assert str(error) == error.message
+
+
+def test_every_failure_reply_of_the_protocol_is_known() -> None:
+    # ConditionalCheckFailed is no failure in the reference's eyes.
+    known = {type(reply) for reply, *_ in REPLIES} - {ConditionalCheckFailed}
+    assert known == {command for command in COMMANDS.values() if command.is_failure}
+
+
+def test_a_reply_that_fits_nothing_is_a_violation() -> None:
+    assert isinstance(errors.failure(COMMANDS[100]()), errors.ProtocolViolation)
+
+
+def test_each_error_has_one_branch() -> None:
+    branches = (errors.Retriable, errors.Unauthenticated, errors.SegmentOver, errors.Final)
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and kind is not errors.ClientError:
+            assert sum(issubclass(kind, branch) for branch in branches) == 1, name

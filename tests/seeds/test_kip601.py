@@ -1,0 +1,191 @@
+"""KIP-601, line by line. Pure state on a clock that stands still; what takes sockets is at the end."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from segstore.client.config import ClientSettings
+from segstore.client.nodes import TRANSITIONS, Event, NodeState, NodeStates
+from segstore.client.retry import Backoff
+
+TIMEOUTS = ClientSettings().setup_timeout
+BACKOFF = ClientSettings().reconnect_backoff
+
+
+def nodes(*names: str, jitter: bool = True, **more: bool) -> NodeStates[str]:
+    still = {} if jitter else {"jitter": 0.0}
+    return NodeStates(
+        names,
+        timeouts=TIMEOUTS.model_copy(update=still),
+        backoff=BACKOFF.model_copy(update=still),
+        random=Random(1),
+        **more,
+    )
+
+
+@pytest.mark.seed("601.1")
+def test_the_set_up_timeout_is_ten_seconds_and_answers_to_its_older_name() -> None:
+    assert ClientSettings().socket_connection_setup_timeout_ms == 10_000
+    assert ClientSettings.model_validate({"connections_setup_timeout_ms": 5}).socket_connection_setup_timeout_ms == 5
+
+
+@pytest.mark.seed("601.2")
+def test_the_set_up_timeout_doubles_with_jitter_and_never_passes_thirty_seconds() -> None:
+    assert ClientSettings().socket_connection_setup_timeout_max_ms == 30_000
+    exact = TIMEOUTS.model_copy(update={"jitter": 0.0})
+    assert [exact.delay_ms(attempt, Random()) for attempt in (1, 2, 3, 9)] == [10_000, 20_000, 30_000, 30_000]
+    random = Random(7)
+    for attempt, middle in ((1, 10_000), (2, 20_000), (3, 30_000)):
+        seen = [TIMEOUTS.delay_ms(attempt, random) for _ in range(300)]
+        assert min(seen) >= middle * 0.8
+        assert max(seen) <= min(middle * 1.2, 30_000)
+        assert max(seen) - min(seen) > middle * 0.15
+
+
+@pytest.mark.seed("601.3")
+def test_only_connecting_nodes_are_timed_and_only_failing_set_ups_raise_the_timeout() -> None:
+    states = nodes("a", "b", jitter=False)
+    assert states.timed == set()
+    assert states.connecting("a", 0) == 10_000
+    assert states.timed == {"a"}
+    assert states.timed_out(9_999) == []
+    assert states.timed_out(10_000) == ["a"]
+    states.disconnected("a", 10_000)
+    assert states.timed == set()
+    assert states.connecting("a", 20_000) == 20_000
+    states.ready("a")
+    assert states.timed == set()
+    assert states.timed_out(10**9) == []
+    states.disconnected("a", 30_000)
+    assert states.connecting("a", 40_000) == 10_000, "ready had reset it, and losing a ready node does not raise it"
+    assert states.connecting("b", 40_000) == 10_000, "each node has its own"
+
+
+@pytest.mark.seed("601.4")
+def test_there_is_no_state_for_a_timeout() -> None:
+    assert {state.name for state in NodeState} == {"DISCONNECTED", "CONNECTING", "READY"}
+    states = nodes("a")
+    states.connecting("a", 0)
+    states.disconnected("a", 1)
+    assert states.state("a") is NodeState.DISCONNECTED
+
+
+@pytest.mark.seed("601.4")
+def test_what_the_transition_table_lacks_is_refused() -> None:
+    takes = {
+        Event.CONNECTING: lambda states: states.connecting("a", 0),
+        Event.READY: lambda states: states.ready("a"),
+        Event.DISCONNECTED: lambda states: states.disconnected("a", 0),
+    }
+    path = {NodeState.DISCONNECTED: [], NodeState.CONNECTING: [Event.CONNECTING], NodeState.READY: list(Event)[:2]}
+    for state, before in path.items():
+        for event, take in takes.items():
+            states = nodes("a")
+            for each in before:
+                takes[each](states)
+            assert states.state("a") is state
+            if (state, event) in TRANSITIONS:
+                take(states)
+                assert states.state("a") is TRANSITIONS[state, event]
+            else:
+                with pytest.raises(ValueError, match="cannot take"):
+                    take(states)
+
+
+@pytest.mark.seed("601.5")
+def test_a_connected_node_with_nothing_in_flight_wins_else_the_one_with_the_least() -> None:
+    states = nodes("a", "b", "c")
+    for node in "abc":
+        states.connecting(node, 0)
+        states.ready(node)
+        states.sent(node)
+        states.sent(node)
+    states.answered("b")
+    assert states.least_loaded(0) == "b"
+    states.answered("c")
+    states.answered("c")
+    assert states.least_loaded(0) == "c"
+    states.answered("b")
+    assert states.least_loaded(0) == "b", "the first with none in flight"
+
+
+@pytest.mark.seed("601.5")
+def test_a_loaded_connected_node_goes_before_a_connecting_one() -> None:
+    states = nodes("a", "b")
+    states.connecting("a", 0)
+    states.ready("a")
+    states.sent("a")
+    states.connecting("b", 0)
+    assert states.least_loaded(0) == "a"
+
+
+@pytest.mark.seed("601.5")
+def test_without_a_connected_node_the_last_connecting_one_is_taken() -> None:
+    states = nodes("a", "b", "c", "d")
+    states.connecting("a", 0)
+    states.connecting("c", 0)
+    assert states.least_loaded(0) == "c"
+
+
+@pytest.mark.seed("601.5")
+def test_among_disconnected_nodes_the_fewest_failures_win_and_then_the_least_recently_tried() -> None:
+    states = nodes("a", "b", "c")
+
+    def fail(node: str, now_ms: float) -> None:
+        states.connecting(node, now_ms)
+        states.disconnected(node, now_ms)
+
+    assert states.least_loaded(0) == "a"
+    fail("a", 0)
+    assert states.least_loaded(10_000) == "b"
+    fail("b", 10_000)
+    fail("c", 5_000)
+    assert states.least_loaded(50_000) == "a", "one failure each: the one tried longest ago"
+    fail("a", 50_000)
+    assert states.least_loaded(90_000) == "c"
+
+
+@pytest.mark.seed("601.5")
+def test_the_switch_takes_the_least_recently_tried_whatever_its_failures() -> None:
+    shipped = nodes("a", "b", least_recently_tried=True)
+    text = nodes("a", "b")
+    for states in (shipped, text):
+        for now_ms in (0, 5_000, 10_000):
+            states.connecting("a", now_ms)
+            states.disconnected("a", now_ms)
+        states.connecting("b", 20_000)
+        states.disconnected("b", 20_000)
+    assert shipped.least_loaded(60_000) == "a"
+    assert text.least_loaded(60_000) == "b"
+
+
+@pytest.mark.seed("601.5")
+def test_with_every_node_in_its_back_off_or_no_node_at_all_there_is_none() -> None:
+    states = nodes("a", jitter=False)
+    states.connecting("a", 0)
+    states.disconnected("a", 0)
+    assert states.least_loaded(49) is None
+    assert states.wait_ms(49) == 1
+    assert states.least_loaded(50) == "a"
+    assert nodes().least_loaded(0) is None
+
+
+@pytest.mark.seed("601.6")
+def test_the_reconnect_back_off_of_a_node_doubles_from_fifty_milliseconds_to_a_second() -> None:
+    states = nodes("a", "b", jitter=False)
+    now_ms, waits = 0.0, []
+    for _ in range(7):
+        states.connecting("a", now_ms)
+        states.disconnected("a", now_ms)
+        waits.append(states.history("a").wait_ms(now_ms))
+        assert not states.can_connect("a", now_ms + waits[-1] - 0.5)
+        now_ms += waits[-1]
+    assert waits == [50, 100, 200, 400, 800, 1000, 1000]
+    assert states.can_connect("b", 0), "each node has its own"
+    assert Backoff(initial_ms=50, multiplier=2, max_ms=1000, jitter=0.2) == BACKOFF
+    states.connecting("a", now_ms)
+    states.ready("a")
+    states.disconnected("a", now_ms)
+    assert states.history("a").wait_ms(now_ms) == 50, "ready resets it"
