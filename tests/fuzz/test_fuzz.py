@@ -73,13 +73,13 @@ def test_a_broken_promise_is_found_and_told(tmp_path: Path) -> None:
     broken = (
         "import sys; sys.argv[0] = 'broken'\n"
         "from tests.fuzz import process\n"
-        "from segstore.wire import compiler\n"
-        "plain = compiler._Reader._data\n"
+        "from segstore.wire.codegen.decoder import Reader\n"
+        "plain = Reader._data\n"
         "def misread(self, node):\n"
         "    target = plain(self, node)\n"
         "    self.source.line(f'{target} = {target}[1:]')\n"
         "    return target\n"
-        "compiler._Reader._data = misread\n"
+        "Reader._data = misread\n"
         "process.main()\n"
     )
     corpus.unpack(tmp_path, corpus.inputs("decoder"))

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.wire import COMMANDS, HEADER_BYTES, Command, ConditionalAppend, Event, compiler, encode, schema
+from segstore.wire import COMMANDS, HEADER_BYTES, Command, ConditionalAppend, Event, codegen, compiler, encode, schema
 from segstore.wire import lowering as low
+from segstore.wire.codegen import runtime
 from tests.strategies import FRAMED, as_read, command_of, refused_of
 
 CLASSES = pytest.mark.parametrize("cls", FRAMED.values(), ids=lambda cls: cls.type_name)
@@ -105,11 +106,11 @@ def test_a_decoder_of_whole_frames_refuses_other_codes_and_lengths(cls: type[Com
 
 
 SOURCES: list[tuple[str, Callable[[type[Command]], tuple[str, dict[str, Any]]]]] = [
-    ("decoder", compiler.decoder_source),
-    ("decoder for views", lambda cls: compiler.decoder_source(cls, view=True)),
-    ("decoder of frames", compiler.frame_decoder_source),
-    ("encoder", compiler.encoder_source),
-    ("encoder in parts", lambda cls: compiler.encoder_source(cls, parts=True)),
+    ("decoder", codegen.decoder_source),
+    ("decoder for views", lambda cls: codegen.decoder_source(cls, view=True)),
+    ("decoder of frames", codegen.frame_decoder_source),
+    ("encoder", codegen.encoder_source),
+    ("encoder in parts", lambda cls: codegen.encoder_source(cls, parts=True)),
 ]
 
 
@@ -138,9 +139,9 @@ def test_the_source_of_a_class_is_always_the_same(cls: type[Command]) -> None:
 
 
 def test_neighbouring_fields_of_a_fixed_width_are_read_and_written_at_once() -> None:
-    text, constants = compiler.decoder_source(COMMANDS[7])
+    text, constants = codegen.decoder_source(COMMANDS[7])
     assert any(name.startswith("read_16sqqqq") for name in constants)
-    text, constants = compiler.encoder_source(COMMANDS[7])
+    text, constants = codegen.encoder_source(COMMANDS[7])
     assert "pack_ii16sqqqq" in text
 
 
@@ -149,7 +150,7 @@ def test_a_node_without_a_generator_is_refused() -> None:
         pass
 
     cls = COMMANDS[21]
-    for source in (compiler.decoder_source, compiler.encoder_source, compiler.frame_decoder_source):
+    for source in (codegen.decoder_source, codegen.encoder_source, codegen.frame_decoder_source):
         with (
             mock.patch.object(low, "lower", return_value=(Novel("request_id"),)),
             pytest.raises(TypeError, match="for Novel"),
@@ -169,11 +170,11 @@ def test_writer_ids_that_are_remembered_are_what_uuid_makes(ids: list[UUID]) -> 
 
 def test_what_is_remembered_is_bounded() -> None:
     decode, write = compiler.make_decoder(ConditionalAppend), compiler.make_encoder(COMMANDS[21])
-    for number in range(3 * compiler._MEMO_ENTRIES):
+    for number in range(3 * runtime.MEMO_ENTRIES):
         body = encode(ConditionalAppend(UUID(int=number), 1, 1, Event(b"x")))[HEADER_BYTES:]
         decode(body, memoryview(body), 0, len(body))
         write(COMMANDS[21](1, f"segment {number}"))
         write(COMMANDS[21](1, "x" * 60000 + str(number))) if number < 5 else None
-    assert len(compiler._UUIDS) <= compiler._MEMO_ENTRIES
-    assert len(compiler._TEXTS) <= compiler._MEMO_ENTRIES
-    assert max(map(len, compiler._TEXTS)) <= compiler._MEMO_CHARACTERS
+    assert len(runtime.UUIDS) <= runtime.MEMO_ENTRIES
+    assert len(runtime.TEXTS) <= runtime.MEMO_ENTRIES
+    assert max(map(len, runtime.TEXTS)) <= runtime.MEMO_CHARACTERS

@@ -1,0 +1,87 @@
+"""What generated code calls: memory of the UUIDs and names seen last, checks of buffers and lists.
+
+Memory is bounded in entries and in the length of a name, whatever peers send.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any, Final
+
+from segstore.wire.elements import Elements
+from segstore.wire.types import MAX_FRAME_BYTES, encode_mutf8
+
+__all__ = [
+    "MAX_BODY",
+    "MEMO_CHARACTERS",
+    "MEMO_ENTRIES",
+    "REFUSALS",
+    "TEXTS",
+    "UUIDS",
+    "Short",
+    "check_list",
+    "size_of",
+]
+
+REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError, OverflowError, IndexError)
+"""What generated code raises when it does not take its input; the schema then says why."""
+
+MAX_BODY: Final = MAX_FRAME_BYTES - 8
+MEMO_ENTRIES: Final = 4096
+MEMO_CHARACTERS: Final = 512
+
+# A UUID without what its constructor checks: 16 bytes are always one. Its slots refuse assignment, not descriptors.
+_Uuid: Final = uuid.UUID
+_new_uuid: Final = _Uuid.__new__
+_set_int: Final = _Uuid.__dict__["int"].__set__
+_set_safety: Final = _Uuid.__dict__["is_safe"].__set__
+_UNKNOWN_SAFETY: Final = uuid.SafeUUID.unknown
+
+
+class _Uuids(dict[bytes, uuid.UUID]):
+    """16 bytes → UUID, remembering the writers seen last: making a UUID costs more than all else in a frame."""
+
+    def __missing__(self, data: bytes) -> uuid.UUID:
+        made = _new_uuid(_Uuid)
+        _set_int(made, int.from_bytes(data, "big"))
+        _set_safety(made, _UNKNOWN_SAFETY)
+        if len(self) >= MEMO_ENTRIES:
+            self.clear()
+        self[data] = made
+        return made
+
+
+class _Texts(dict[str, bytes]):
+    """Text → its length and its modified UTF-8, remembering the names that were sent last."""
+
+    def __missing__(self, text: str) -> bytes:
+        data = text.encode() if text.isascii() and "\0" not in text else encode_mutf8(text)
+        data = len(data).to_bytes(2, "big") + data
+        if len(text) <= MEMO_CHARACTERS:
+            if len(self) >= MEMO_ENTRIES:
+                self.clear()
+            self[text] = data
+        return data
+
+
+def size_of(data: Any) -> int:
+    if type(data) is memoryview and data.c_contiguous:
+        return data.nbytes
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise ValueError("not in one piece")
+    return view.nbytes
+
+
+def check_list(value: Any) -> None:
+    if not isinstance(value, (tuple, list, Elements)):
+        raise TypeError("not a tuple")
+
+
+class Short(ValueError):
+    """The frame ended before its fields did. Raised as a class: one instance would gather every traceback."""
+
+
+UUIDS: Final = _Uuids()
+TEXTS: Final = _Texts()

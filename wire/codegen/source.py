@@ -1,0 +1,46 @@
+"""The text of one generated function while it is being written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["Source"]
+
+
+class Source:
+    """Lines of one function, the constants that it refers to, and fresh names."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.functions: list[str] = []
+        self.depth = 1
+        self.constants: dict[str, Any] = {}
+        self._names = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, stem: str) -> str:
+        self._names += 1
+        return f"{stem}{self._names}"
+
+    def constant(self, value: Any, stem: str) -> str:
+        for name, known in self.constants.items():
+            if known is value:
+                return name
+        name = f"{stem}{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def struct(self, formats: Iterable[str], method: str) -> tuple[str, int]:
+        """The name of a bound `struct` method for these formats, and their size in bytes."""
+        joined = "".join(formats)
+        name = f"{method}_{joined.replace('?', 'o')}"
+        compiled = struct.Struct(">" + joined)
+        self.constants[name] = getattr(compiled, "unpack_from" if method == "read" else "pack")
+        return name, compiled.size
+
+    def text(self, head: str) -> str:
+        return "\n".join([*self.functions, head, *self.lines, ""])
