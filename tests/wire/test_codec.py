@@ -153,13 +153,10 @@ def test_a_frame_reads_the_same_from_every_kind_of_buffer(value: Command) -> Non
 @CLASSES
 def test_both_codecs_agree_on_every_truncation(cls: type[Command]) -> None:
     @settings(max_examples=8)
-    @given(command_of(cls), st.data())
-    def holds(value: Command, data: st.DataObject) -> None:
+    @given(command_of(cls).filter(lambda value: len(encode(value)) < 250), SURROUNDINGS)
+    def holds(value: Command, behind: bytes) -> None:
         body = encode(value)[HEADER_BYTES:]
-        every = range(len(body))
-        cuts = [*every] if len(body) < 200 else [*every[:4], *every[-4:], data.draw(st.sampled_from(every))]
-        behind = data.draw(SURROUNDINGS)
-        for cut in cuts:
+        for cut in range(len(body)):
             # what was cut off lies behind the body: the most inviting bytes to read too far into
             kept = check_body(cls.code, body[:cut], before=body[-9:], after=body[cut:])
             assert kept == check_body(cls.code, body[:cut], after=behind)
