@@ -203,6 +203,12 @@ def _pem(help_text: str) -> dict[str, Any]:
     help="Users of the controller, user:password:entries a line.",
 )
 @click.option("--max-connections", type=click.IntRange(1), help="Connections at a time; no bound if not given.")
+@click.option(
+    "--faults",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What is to go wrong (YAML or JSON).",
+)
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Record all traffic.")
 @click.option("--trace-redact", is_flag=True, help="Leave delegation tokens out of the recording.")
 @click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -212,6 +218,7 @@ def serve(**options: Any) -> int:
 
     from segstore import serving
     from segstore.server import LimitSettings
+    from segstore.server.fault_file import FaultFileError
 
     try:
         limits = LimitSettings(max_connections=options.pop("max_connections"))
@@ -224,6 +231,6 @@ def serve(**options: Any) -> int:
         ) from error
     try:
         serving.serve(settings)
-    except OSError as error:
+    except (OSError, FaultFileError) as error:
         raise click.ClickException(str(error)) from error
     return 0

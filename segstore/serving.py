@@ -22,6 +22,9 @@ from segstore import __version__
 from segstore.server import StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.controller.auth import Accounts, Authority
+from segstore.server.fault_file import read_faults
+from segstore.server.faults import Faults
+from segstore.server.runner import LoopClock
 
 __all__ = ["ServeOptions", "announcement", "serve"]
 
@@ -38,6 +41,7 @@ class ServeOptions(StoreSettings):
     password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
     published_host: the name under which clients find the stores and the controller; None for `host`.
     data: folder that segments are kept in; None for memory.
+    faults: file of what is to go wrong, see `segstore.server.fault_file`; None for nothing.
     trace: new file that all traffic of the stores is recorded to; None for no recording.
     trace_redact: whether the recording leaves out delegation tokens.
     announce: "text" or "json".
@@ -49,6 +53,7 @@ class ServeOptions(StoreSettings):
     published_host: str | None = None
     http_port: int | None = None
     data: Path | None = None
+    faults: Path | None = None
     trace: Path | None = None
     trace_redact: bool = False
     announce: str = "text"
@@ -81,7 +86,8 @@ def _cluster(options: ServeOptions) -> Cluster:
     accounts = None
     if options.password_file is not None:
         accounts = Accounts(options.password_file.read_text(encoding="utf-8").splitlines())
-    return Cluster(settings, authority=Authority(accounts, options.auth_key, now_s=time.time))
+    faults = None if options.faults is None else Faults(LoopClock(), read_faults(options.faults))
+    return Cluster(settings, authority=Authority(accounts, options.auth_key, now_s=time.time), faults=faults)
 
 
 @contextlib.asynccontextmanager

@@ -5,6 +5,18 @@
 """
 
 from segstore.server.config import LimitSettings, StoreSettings
+from segstore.server.fault_file import FaultFileError, read_faults
+from segstore.server.fault_rules import FaultSettings, Rule
 from segstore.server.runner import AddressInUse, MockSegmentStore, SegmentStoreServer
 
-__all__ = ["AddressInUse", "LimitSettings", "MockSegmentStore", "SegmentStoreServer", "StoreSettings"]
+__all__ = [
+    "AddressInUse",
+    "FaultFileError",
+    "FaultSettings",
+    "LimitSettings",
+    "MockSegmentStore",
+    "Rule",
+    "SegmentStoreServer",
+    "StoreSettings",
+    "read_faults",
+]

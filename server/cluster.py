@@ -21,7 +21,11 @@ from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.segment_admin import Endpoint, Load
 from segstore.server.controller.server import ControllerServer, TlsFiles
-from segstore.server.runner import SegmentStoreServer
+from segstore.server.fault_rules import FaultSettings
+from segstore.server.faults import Faults, NoFaults
+from segstore.server.observe import Observed, Observer
+from segstore.server.runner import LoopClock, SegmentStoreServer
+from segstore.server.service import Clock
 from segstore.server.store.errors import NoSuchSegment, NotOwner, SegmentExists, SegmentSealed, StoreError
 from segstore.server.store.store import SegmentStore
 from segstore.wire.names import container_of
@@ -181,7 +185,7 @@ class LocalSegments:
         return loads
 
 
-class Cluster:
+class Cluster(Observed):
     """Stores and a controller, started and stopped together.
 
     Attributes:
@@ -191,9 +195,22 @@ class Cluster:
         controller_address: (host, port) that clients are to use, once started.
     """
 
-    def __init__(self, settings: ClusterSettings, *, authority: Authority | None = None) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        *,
+        authority: Authority | None = None,
+        faults: Faults | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """faults: what is to go wrong at the stores; None for stores at which nothing can. clock: of the stores."""
         self.settings = settings
-        self.stores = [SegmentStoreServer(each) for each in settings.of_stores()]
+        self.observer = None if faults is None else faults.observer
+        self.stores = [
+            SegmentStoreServer(each, clock=clock, faults=faults, number=number)
+            for number, each in enumerate(settings.of_stores())
+        ]
+        self._faults = faults
         self.controller: Controller | None = None
         self.controller_address: tuple[str, int] | None = None
         self._authority = authority
@@ -203,6 +220,13 @@ class Cluster:
     def address(self) -> tuple[str, int] | None:
         """Of the first store."""
         return self.stores[0].address
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong at the stores. Raises NoFaults."""
+        if self._faults is None:
+            raise NoFaults
+        return self._faults
 
     async def start(self) -> None:
         """Listens everywhere or nowhere. Raises CannotListen, OSError."""
@@ -236,6 +260,8 @@ class Cluster:
             await served.aclose(min(drain_s, 1.0))
         for store in self.stores:
             await store.stop(drain_s=drain_s)
+        if self._faults is not None:
+            self._faults.report()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -253,7 +279,8 @@ class MockCluster(Cluster):
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
-    Keyword arguments beside `stores`, `controller` and `published_host` are those of `StoreSettings`.
+    `faults`, `clock` and `watched` are as in `MockSegmentStore`; keyword arguments beside those named are the fields of
+    `StoreSettings`.
     """
 
     def __init__(
@@ -263,6 +290,9 @@ class MockCluster(Cluster):
         controller: ControllerConfig | None = None,
         published_host: str | None = None,
         authority: Authority | None = None,
+        faults: FaultSettings | None = None,
+        clock: Clock | None = None,
+        watched: bool = True,
         **store: Any,
     ) -> None:
         settings = ClusterSettings(
@@ -272,7 +302,11 @@ class MockCluster(Cluster):
             controller=controller or ControllerConfig(),
             published_host=published_host,
         )
-        super().__init__(settings, authority=authority)
+        if faults is not None and not watched:
+            raise ValueError("faults need watched=True")
+        clock = clock or LoopClock()
+        made = Faults(clock, faults, observer=Observer()) if watched else None
+        super().__init__(settings, authority=authority, faults=made, clock=clock)
 
     @property
     def controller_uri(self) -> str:

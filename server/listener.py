@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from segstore.server.hub import ConnectionHub
     from segstore.wire import Buffer, Command
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "own"]
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     def _keep(self, items: Sequence[Command | Append]) -> None:
         """Keeps requests for later, with payloads of their own: the receive buffer belongs to the next read."""
         for item in items:
-            kept, size = _own(item)
+            kept, size = own(item)
             self._backlog.append(kept)
             self._backlog_bytes += size + _KEPT_ITEM_BYTES
 
@@ -420,15 +420,15 @@ def _gather(parts: list[Buffer]) -> list[Buffer]:
     return out
 
 
-def _own(value: Any) -> tuple[Any, int]:
+def own(value: Any) -> tuple[Any, int]:
     """The same value with buffers of its own, and how many bytes these have."""
     if isinstance(value, memoryview):
         return bytes(value), value.nbytes
     if isinstance(value, tuple):
-        made = [_own(each) for each in value]
+        made = [own(each) for each in value]
         return tuple(each for each, _ in made), sum(size + 64 for _, size in made)
     if isinstance(value, msgspec.Struct):
-        made = [_own(getattr(value, name)) for name in value.__struct_fields__]
+        made = [own(getattr(value, name)) for name in value.__struct_fields__]
         return type(value)(*(each for each, _ in made)), sum(size for _, size in made)
     return value, len(value) if isinstance(value, (str, bytes)) else 0
 

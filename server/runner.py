@@ -14,12 +14,16 @@ import ssl
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from segstore.server.config import StoreSettings
+from segstore.server.fault_rules import FaultSettings
+from segstore.server.faults import Faults, NoFaults
+from segstore.server.faulty_connection import FaultyConnection
 from segstore.server.hub import ConnectionHub
 from segstore.server.listener import Connection
-from segstore.server.service import StoreService, TimerHandle
+from segstore.server.observe import Observed, Observer
+from segstore.server.service import Clock, StoreService, TimerHandle
 from segstore.server.store.segment import Segment
 from segstore.server.store.store import SegmentStore
 
@@ -72,14 +76,22 @@ class SegmentStoreServer:
     """One segment store with its data port and, where set, its admin port.
 
     Attributes:
-        settings, store, service, hub: its parts, for looking at.
+        settings, store, service, hub, faults: its parts, for looking at.
         address, admin_address: (host, port) once started; None before, and for an admin port that is not served.
     """
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(
+        self, settings: StoreSettings, *, clock: Clock | None = None, faults: Faults | None = None, number: int = 0
+    ) -> None:
+        """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
+
+        number: of the store in its cluster, which rules of faults may name.
+        """
         self.settings = settings
+        self.faults = faults
+        self.number = number
         self.store = SegmentStore(settings.containers, settings.own, reuse_names=settings.reuse_names)
-        self.service = StoreService(settings, self.store, LoopClock(), lambda: secrets.token_hex(16))
+        self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
         self.hub = ConnectionHub(self.service)
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
@@ -109,7 +121,7 @@ class SegmentStoreServer:
             }
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self.hub, admin=admin), host, port, backlog=_BACKLOG, **tls
+                lambda: self._connection(admin), host, port, backlog=_BACKLOG, **tls
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -119,6 +131,11 @@ class SegmentStoreServer:
         self._servers.append(server)
         name = server.sockets[0].getsockname()
         return name[0], name[1]
+
+    def _connection(self, admin: bool) -> Connection:
+        if self.faults is None:
+            return Connection(self.hub, admin=admin)
+        return FaultyConnection(self.hub, self.faults, self.number, admin=admin)
 
     def _ssl(self, port: int) -> ssl.SSLContext | None:
         certificate, key = self.settings.tls_cert, self.settings.tls_key
@@ -188,18 +205,45 @@ class SegmentStoreServer:
         await self.stop()
 
 
-class MockSegmentStore:
+class MockSegmentStore(Observed):
     """A segment store for a test, on free ports of this machine.
 
         async with MockSegmentStore() as mock:
             connect(mock.host, mock.port)
+            mock.faults.add("type = APPEND_BLOCK_END", nth=3, do="close after")
+            await mock.wait_for("type = APPEND_BLOCK_END", count=3, stage="applied")
             assert mock.store.segment_info("scope/stream/0.#epoch.0").length == 12
 
-    Keyword arguments are those of `StoreSettings`.
+    Keyword arguments are those of `StoreSettings`, beside
+        faults: what goes wrong from the start, as from `segstore.server.fault_file.read_faults`.
+        clock: what time the store has, and its faults.
+        watched: False leaves out all that faults and requests need, so that connections are those of a bare `serve`.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}))
+    watched_by_default: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        faults: FaultSettings | None = None,
+        clock: Clock | None = None,
+        watched: bool | None = None,
+        **settings: Any,
+    ) -> None:
+        clock = clock or LoopClock()
+        watched = self.watched_by_default if watched is None else watched
+        if faults is not None and not watched:
+            raise ValueError("faults need watched=True")
+        self.observer = Observer() if watched else None
+        made = Faults(clock, faults, observer=self.observer) if watched else None
+        self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}), clock=clock, faults=made)
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong. Raises NoFaults."""
+        if self.server.faults is None:
+            raise NoFaults
+        return self.server.faults
 
     @property
     def host(self) -> str:
@@ -237,3 +281,5 @@ class MockSegmentStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.server.stop(drain_s=1.0)
+        if self.server.faults is not None:
+            self.server.faults.report()

@@ -233,6 +233,10 @@ class Session:
             self.why = why
             self._on_reply()
 
+    def forget_writer(self, writer_id: UUID) -> None:
+        """The writer is to be set up again before it appends; it ends the connection if it does not."""
+        self._writers.pop(writer_id.int, None)
+
     def stop_waiting(self) -> None:
         """Drops the reads that wait; they are not answered any more."""
         for read in tuple(self.reads):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from segstore.wire.schema import Command
 
-__all__ = ["Exchange", "Exchanges", "Unanswered"]
+__all__ = ["Exchange", "Exchanges", "Unanswered", "segments_of"]
 
 _SEGMENTS: Final = ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id")
 _SEVERAL: Final = ("source_segment_ids", "sources")
@@ -100,10 +100,7 @@ class Exchange:
         command = self.command
         if command is None:
             return ()
-        names = [name for field in _SEGMENTS if (name := getattr(command, field, None)) is not None]
-        for field in _SEVERAL:
-            names.extend(getattr(command, field, ()))
-        return tuple(names) or self._from_context or (self.answers[0].segments if self.answers else ())
+        return segments_of(command) or self._from_context or (self.answers[0].segments if self.answers else ())
 
     @property
     def request_id(self) -> int | None:
@@ -140,6 +137,14 @@ class Exchange:
     def latency_ns(self) -> int | None:
         """Of a reply, how long the oldest of the requests that it answers has waited."""
         return self.record.ts_ns - self.answers[0].record.ts_ns if self.answers else None
+
+
+def segments_of(command: Command) -> tuple[str, ...]:
+    """The segments that a command names itself."""
+    names = [name for field in _SEGMENTS if (name := getattr(command, field, None)) is not None]
+    for field in _SEVERAL:
+        names.extend(getattr(command, field, ()))
+    return tuple(names)
 
 
 class Unanswered(NamedTuple):

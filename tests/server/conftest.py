@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-_ON_BOTH = frozenset({"test_listener.py", "test_hostile_peers.py", "test_runner.py"})
+from segstore.server import MockSegmentStore
+
+_ON_BOTH = frozenset({"test_listener.py", "test_hostile_peers.py", "test_runner.py", "test_faulty_connection.py"})
+_OF_PLAIN_CONNECTIONS = frozenset({"test_listener.py", "test_hostile_peers.py", "test_recording.py"})
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
@@ -20,3 +23,10 @@ def pytest_asyncio_loop_factories(
     if Path(item.path).name in _ON_BOTH:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def plain_connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of the way that requests take in production are of that way, and not of the one that notes them."""
+    if request.path.name in _OF_PLAIN_CONNECTIONS:
+        monkeypatch.setattr(MockSegmentStore, "watched_by_default", False)

@@ -1,0 +1,137 @@
+"""Fault files: YAML or JSON, read with the place of whatever does not fit.
+
+Refused with `FaultFileError`, whose text names file, line and path within the file. A key that stands twice is refused:
+one of the two would be lost.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from segstore.server import fault_rules
+from segstore.server.fault_rules import FaultSettings
+
+__all__ = ["FaultFileError", "parse_faults", "read_faults"]
+
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+class FaultFileError(ValueError):
+    """A fault file that does not fit. Attributes: source, line (from 1, None if there is none), path, reason."""
+
+    def __init__(self, source: str, line: int | None, path: str, reason: str) -> None:
+        where = f"{source}: line {line}" if line is not None else source
+        super().__init__(f"{where}: {path}: {reason}" if path else f"{where}: {reason}")
+        self.source = source
+        self.line = line
+        self.path = path
+        self.reason = reason
+
+
+def read_faults(path: Path) -> FaultSettings:
+    """Reads a fault file; its suffix `.json` says JSON, anything else YAML. Raises FaultFileError, OSError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FaultFileError(str(path), None, "", f"not UTF-8 at byte {error.start}") from error
+    return parse_faults(text, str(path), form="json" if path.suffix.lower() == ".json" else "yaml")
+
+
+def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> FaultSettings:
+    """Reads the text of a fault file. Raises FaultFileError."""
+    if form == "json":
+        try:
+            given = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+            raise FaultFileError(source, line, "", f"this is no JSON: {error}") from error
+        text = text.replace("\t", " ")  # which YAML, read for the lines alone, does not take as a blank
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        _no_key_twice(root, source)
+        if form != "json":
+            given = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = None if mark is None else mark.line + 1
+        raise FaultFileError(source, line, "", f"this is no YAML: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, FaultFileError):
+            raise
+        raise FaultFileError(source, None, "", f"this is no YAML: {error}") from error
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise FaultFileError(source, 1, "", f"an object is needed with the keys {_names(FaultSettings)}")
+    try:
+        return FaultSettings.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        line, path = _place(root, first["loc"])
+        raise FaultFileError(source, line, path, _reason(first)) from error
+
+
+def _reason(found: Any) -> str:
+    """In a sentence what does not fit; for a key that there is not, those that there are."""
+    message = str(found["msg"]).removeprefix("Value error, ")
+    if found["type"] != "extra_forbidden":
+        return message
+    model: type[BaseModel] = FaultSettings
+    for part in found["loc"][:-1]:
+        if part == "rules":
+            model = fault_rules.Rule
+        elif isinstance(part, str) and part.startswith("<"):
+            model = getattr(fault_rules, part[1:-1])
+    near = difflib.get_close_matches(str(found["loc"][-1]), model.model_fields, 1)
+    return "there is no such key" + (f" ({near[0]}?)" if near else f"; there are {_names(model)}")
+
+
+def _names(model: type[BaseModel]) -> str:
+    return ", ".join(model.model_fields)
+
+
+def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]:
+    """The line of what a location means, and its path as a person writes it."""
+    line = None if node is None else node.start_mark.line + 1
+    path = ""
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if found is None:
+                if isinstance(part, int) or part.startswith("<"):
+                    continue  # the first of one action, and which action it is: no places in the file
+                path += f".{part}"
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+            path += f".{part}"
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+            path += f"[{part}]"
+    return line, path.lstrip(".")
+
+
+def _no_key_twice(root: Any, source: str) -> None:
+    waiting, seen = [(root, "")], set()
+    while waiting:
+        node, path = waiting.pop()
+        if id(node) in seen:
+            continue  # an alias
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting.extend((each, f"{path}[{index}]") for index, each in enumerate(node.value))
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        keys: set[str] = set()
+        for key, value in node.value:
+            here = f"{path}.{key.value}".lstrip(".")
+            if key.tag != _MERGE and str(key.value) in keys:
+                raise FaultFileError(source, key.start_mark.line + 1, here, "the key stands twice")
+            keys.add(str(key.value))
+            waiting.append((value, here))

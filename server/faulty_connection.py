@@ -1,0 +1,433 @@
+"""A connection of a store on which faults happen, and whose requests are noted: what carries decisions out.
+
+It takes the place of `Connection` where a store has `Faults`; a store without them has not one instruction of this on
+its way. Requests are carried out one by one, their replies taken out of the session, and put into a queue, which
+lets them leave in order, each when its waits are over.
+
+Invariants: what waits keeps back what is behind it on its connection, unless it may be overtaken; while a request is
+kept back, the peer is not read, so at most one read's worth of requests is kept; above `connection_outstanding_bytes`
+of replies that wait, no more is carried out for the peer; when the connection is gone, nothing waits for it any more.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.server.deadlines import Missed
+from segstore.server.fault_decisions import Plan, Wait
+from segstore.server.fault_rules import Close, Corrupt, Drop, Duplicate, Error, Truncate
+from segstore.server.listener import Connection, own
+from segstore.server.observe import Seen, reply_seen, request_seen
+from segstore.server.session import WRITE_ABOVE_BYTES, Ending
+from segstore.wire import COMMANDS, HEADER_BYTES, ReadSegment, SetupAppend, WireError, decode
+from segstore.wire.block_decoder import Append
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from segstore.server.faults import Faults, Waiting
+    from segstore.server.hub import ConnectionHub
+    from segstore.server.session import Session
+    from segstore.wire import Buffer, Command
+
+__all__ = ["FaultyConnection"]
+
+_HEADER: Final = struct.Struct(">ii")
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+_NO_PLAN: Final = Plan()
+
+
+class _Reply:
+    """A frame, or what is left of it, in the queue of those that are to leave."""
+
+    __slots__ = ("data", "ready", "seen", "size")
+
+    def __init__(self, data: bytes, seen: Seen | None, *, ready: bool) -> None:
+        self.data = data
+        self.size = len(data)
+        self.seen = seen
+        self.ready = ready
+
+
+class FaultyConnection(Connection):
+    """One peer of a store with faults. faults: of the store. store: its number in the cluster."""
+
+    __slots__ = ("_blocked", "_fault_number", "_faults", "_late", "_queue", "_queued_bytes", "_store", "_waits_of")
+
+    def __init__(self, hub: ConnectionHub, faults: Faults, store: int = 0, *, admin: bool = False) -> None:
+        super().__init__(hub, admin=admin)
+        self._faults = faults
+        self._store = store
+        self._fault_number = faults.next_connection()
+        self._blocked = False
+        self._queue: deque[_Reply] = deque()
+        self._queued_bytes = 0
+        self._late: dict[int, deque[tuple[Seen, Plan]]] = {}
+        self._waits_of: set[Waiting] = set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for waiting in tuple(self._waits_of):
+            waiting.cancel()
+        self._waits_of.clear()
+        self._queue.clear()
+        self._queued_bytes = 0
+        super().connection_lost(exc)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _is_paused(self) -> bool:
+        return super()._is_paused() or self._blocked or self._is_full()
+
+    def _is_full(self) -> bool:
+        return self._queued_bytes > self._hub.limits.connection_outstanding_bytes
+
+    def _run(self, items: Sequence[Command | Append]) -> None:
+        session, hub = self.session, self._hub
+        assert session is not None
+        if self._is_paused() or self._backlog:
+            self._keep(items)
+            return
+        hub.enter(self)
+        try:
+            for done, item in enumerate(items, 1):
+                self._take(session, item)
+                if session.ended:
+                    break
+                if session.out_bytes > WRITE_ABOVE_BYTES:
+                    self._write()
+                if self._is_paused():
+                    self._keep(items[done:])
+                    break
+        except Exception as error:  # noqa: BLE001 — as in Connection: this connection ends and the others go on
+            hub.service.failed(session, error)
+        finally:
+            hub.leave()
+        self._stop_reading_if_full()
+        self.flush()
+
+    def _take(self, session: Session, item: Command | Append) -> None:
+        """A request has come: decides about it, and carries it out or lets it wait."""
+        faults = self._faults
+        seen = request_seen(
+            item,
+            faults.next_request(),
+            store=self._store,
+            connection=self._fault_number,
+            now_s=faults.clock.now_s(),
+            started_s=faults.started_s,
+        )
+        if faults.observer is not None:
+            faults.observer.add(seen)
+        plan = faults.decide(seen)
+        if plan is None:
+            self._carry_out(session, item, seen, _NO_PLAN)
+        elif not plan.before:
+            self._carry_out(session, item, seen, plan)
+        else:
+            kept, _ = own(item)
+            if not plan.before.overtake:
+                self._blocked = True
+                self._stop_reading()
+            self._wait(plan.before, lambda: self._go_on(kept, seen, plan))
+
+    def _go_on(self, item: Command | Append, seen: Seen, plan: Plan) -> None:
+        """A request has waited long enough."""
+        session, hub = self.session, self._hub
+        if not plan.before.overtake:
+            self._blocked = False
+        if session is None or session.ended:
+            return
+        hub.enter(self)
+        try:
+            self._carry_out(session, item, seen, plan)
+        except Exception as error:  # noqa: BLE001 — as in Connection
+            hub.service.failed(session, error)
+        finally:
+            hub.leave()
+        self.flush()
+        if not plan.before.overtake:
+            if self.waits.frame_since is not None:
+                self.waits.frame_since = self._loop.time()
+            self._catch_up_soon()
+
+    def _wait(self, wait: Wait, go_on: Any) -> None:
+        """Calls back when a wait is over, if the connection is there then."""
+        waiting: Waiting | None = None
+        over = False
+
+        def finish() -> None:
+            nonlocal over
+            over = True
+            if waiting is not None:
+                self._waits_of.discard(waiting)
+            go_on()
+
+        waiting = self._faults.wait(wait, finish)
+        if not over:
+            self._waits_of.add(waiting)
+
+    def _stop_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.pause_reading()
+
+    def _stop_reading_if_full(self) -> None:
+        if self._is_full():
+            self._stop_reading()
+
+    def missed(self, missed: Missed, now_s: float) -> None:
+        if missed in (Missed.FRAME, Missed.BLOCK) and (self._blocked or self._is_full()):
+            return  # the rest of it may be there, but this side does not read
+        super().missed(missed, now_s)
+
+    def _carry_out(self, session: Session, item: Command | Append, seen: Seen, plan: Plan) -> None:
+        self._collect(session)
+        action = plan.action
+        match action:
+            case Error(at="before"):
+                frames = self._error(session, item, seen, action)
+                self._note(seen, frames)
+                self._send(session, frames, seen, plan.after)
+                return
+            case Drop(drop="request"):
+                return
+            case Close(close="before"):
+                self._end(session, plan, action)
+                return
+            case Duplicate(duplicate="request"):
+                second = own(item)[0]
+                self._perform(session, item, seen, plan)
+                if not session.ended:
+                    self._perform(session, second, seen, plan)
+            case _:
+                self._perform(session, item, seen, plan)
+
+    def _perform(self, session: Session, item: Command | Append, seen: Seen, plan: Plan) -> None:
+        """Lets the store carry a request out, and deals with its reply."""
+        waiting = len(session.reads)
+        session.receive(item)
+        frames = _frames(session.take_out())
+        if not frames and isinstance(item, ReadSegment) and len(session.reads) > waiting:
+            self._late.setdefault(item.request_id, deque()).append((seen, plan))
+            return
+        if not frames and session.ended:
+            return
+        self._note(seen, frames)
+        self._reply(session, frames, seen, plan, item)
+
+    def _error(self, session: Session, item: Command | Append | None, seen: Seen, action: Error) -> list[bytes]:
+        """The frame of an error that is sent in place of the store or of its reply."""
+        if isinstance(item, Append | SetupAppend):
+            # As the reference does when an append or its set-up fails: the writer is to be set up again.
+            session.forget_writer(item.writer_id)
+        session.reply(
+            action.reply(
+                request_id=seen.request_id or 0,
+                segment=seen.segments[0] if seen.segments else "",
+                writer_id=seen.writer_id,
+                number=seen.event_number if seen.event_number >= 0 else seen.offset,
+                said=seen.type_name,
+            )
+        )
+        return _frames(session.take_out())
+
+    def _note(self, seen: Seen, frames: list[bytes]) -> None:
+        """Tells the observer how a request came out."""
+        observer = self._faults.observer
+        if observer is None:
+            return
+        cls = COMMANDS.get(_HEADER.unpack_from(frames[0])[0]) if frames else None
+        now_s = self._faults.clock.now_s()
+        failure = cls is not None and cls.is_failure
+        observer.carried_out(seen, now_s, None if cls is None else cls.type_name, failure=failure)
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def _collect(self, session: Session) -> None:
+        """Takes what the session has to send that is not the reply to what is being carried out: reads that waited."""
+        if not session.out:
+            return
+        for frame in _frames(session.take_out()):
+            seen, plan = self._asked_for(frame)
+            if seen is not None:
+                self._note(seen, [frame])
+            self._reply(session, [frame], seen, plan, None)
+
+    def _asked_for(self, frame: bytes) -> tuple[Seen | None, Plan]:
+        """The read that a late reply answers, and what is planned for it."""
+        request_id = getattr(decode(frame), "request_id", None) if self._late else None
+        those = self._late.get(request_id) if request_id is not None else None
+        if not those or request_id is None:
+            return None, _NO_PLAN
+        found = those.popleft()
+        if not those:
+            del self._late[request_id]
+        return found
+
+    def _reply(
+        self, session: Session, frames: list[bytes], seen: Seen | None, plan: Plan, item: Command | Append | None
+    ) -> None:
+        """Sends the reply to a request as is planned for it."""
+        action = plan.action
+        if isinstance(action, Error) and seen is not None and frames:
+            frames = self._error(session, item, seen, action)
+        elif action is not None:
+            frames = self._changed(session, frames, plan, plan.after)
+        if not self._faults.looks_at_replies:
+            self._send(session, frames, seen, plan.after)
+            return
+        for frame in frames:
+            self._send_watched(session, frame, seen, plan.after)
+
+    def _send_watched(self, session: Session, frame: bytes, request: Seen | None, after: Wait) -> None:
+        """Asks the rules on replies about a frame, and sends what they leave of it."""
+        if session.ended:
+            return
+        try:
+            reply = decode(frame)
+        except WireError:
+            self._send(session, [frame], request, after)  # a rule on the request has spoilt it
+            return
+        now_s = self._faults.clock.now_s()
+        about = reply_seen(reply, len(frame), request, store=self._store, connection=self._fault_number, now_s=now_s)
+        plan = self._faults.decide(about)
+        if plan is None:
+            self._send(session, [frame], request, after)
+            return
+        if request is not None:
+            request.faults = (*request.faults, *about.faults)
+        wait = Wait(
+            after.seconds + plan.after.seconds,
+            after.holds + plan.after.holds,
+            after.overtake or plan.after.overtake,
+        )
+        action = plan.action
+        if isinstance(action, Error):
+            frames = self._error(session, None, about, action)
+        else:
+            frames = self._changed(session, [frame], plan, wait, late=True)
+        self._send(session, frames, request, wait)
+
+    def _changed(
+        self, session: Session, frames: list[bytes], plan: Plan, wait: Wait, *, late: bool = False
+    ) -> list[bytes]:
+        """What an action leaves of the reply. late: the rule is one on replies, so every action is on this frame."""
+        action = plan.action
+        match action:
+            case Drop():
+                return []
+            case Duplicate(duplicate=what) if late or what == "reply":
+                return [each for each in frames for _ in range(2)]
+            case Corrupt(corrupt=at, xor=xor):
+                return [_corrupted(each, at, xor) for each in frames]
+            case Truncate(truncate=length):
+                return [each[:length] for each in frames if length]
+            case Close(reply_bytes=length):
+                if length:
+                    self._send(session, [b"".join(frames)[:length]], None, wait)
+                self._end(session, plan, action)
+                return []
+        return frames
+
+    def _send(self, session: Session, frames: list[bytes], seen: Seen | None, wait: Wait) -> None:
+        """Queues frames to leave when a wait is over; the time of a round trip runs meanwhile."""
+        seconds = wait.seconds + self._faults.round_trip_s(self._store)
+        if seconds or wait.holds:
+            wait = Wait(seconds, wait.holds, wait.overtake)
+        for frame in frames:
+            reply = _Reply(frame, seen, ready=not wait)
+            if not wait.overtake:
+                self._queue.append(reply)
+            self._queued_bytes += reply.size
+            if wait:
+                self._wait(wait, lambda reply=reply, last=wait.overtake: self._is_ready(reply, last=last))
+        if frames and not wait:
+            self._hub.reply_queued(self)
+
+    def _is_ready(self, reply: _Reply, *, last: bool) -> None:
+        """A reply may leave; one that others could overtake, behind all that are there."""
+        reply.ready = True
+        if last:
+            self._queue.append(reply)
+        self._hub.reply_queued(self)
+
+    def _end(self, session: Session, plan: Plan, action: Close) -> None:
+        """Ends the connection as a rule says, once what was sent before is written."""
+        why = f"fault {plan.rule!r}: {action.word}"
+        transport = self._transport
+        if not action.reset or transport is None:
+            session.end(why, Ending.FLUSHED)
+            return
+        self._write()
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.cut(why)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        session = self.session
+        if session is None:
+            return
+        self._collect(session)
+        was_full = self._is_full()
+        queue, now_s, observer = self._queue, None, self._faults.observer
+        written: list[Buffer] = []
+        size = 0
+        while queue and queue[0].ready:
+            reply = queue.popleft()
+            written.append(reply.data)
+            size += reply.size
+            if observer is not None and reply.seen is not None:
+                if now_s is None:
+                    now_s = self._faults.clock.now_s()
+                observer.replied(reply.seen, now_s)
+        if not written:
+            return
+        self._queued_bytes -= size
+        session.out, session.out_bytes = written, size
+        super()._write()
+        if was_full and not self._is_full():
+            self._catch_up_soon()
+
+    def flush(self) -> None:
+        session = self.session
+        if session is not None and session.ending is Ending.FLUSHED and not self._hub.closing:
+            self._write()
+            if self._queue or self._overtaken():
+                return  # what still waits leaves first; each that is ready comes here again
+        super().flush()
+
+    def _overtaken(self) -> bool:
+        return self._queued_bytes > sum(each.size for each in self._queue)
+
+
+def _frames(parts: Sequence[Buffer]) -> list[bytes]:
+    """Whole frames out of the parts that a session has queued."""
+    if not parts:
+        return []
+    if len(parts) == 1 and len(parts[0]) >= HEADER_BYTES:
+        data = bytes(parts[0])
+        if _HEADER.unpack_from(data)[1] + HEADER_BYTES == len(data):
+            return [data]
+    else:
+        data = b"".join(parts)
+    frames, at = [], 0
+    while at < len(data):
+        end = at + HEADER_BYTES + _HEADER.unpack_from(data, at)[1]
+        frames.append(data[at:end])
+        at = end
+    return frames
+
+
+def _corrupted(frame: bytes, at: int, xor: int) -> bytes:
+    """A frame with a changed byte; as it is if it has no such byte."""
+    if not -len(frame) <= at < len(frame):
+        return frame
+    changed = bytearray(frame)
+    changed[at] ^= xor
+    return bytes(changed)
