@@ -60,6 +60,14 @@ class Ending(Enum):
     """At once: the replies to what came in the same read are not written, as in the reference."""
 
 
+_MAX_RUN = 512
+"""Appends that are stored before their acknowledgements are made."""
+
+
+def _nobody() -> None:
+    """Is told of replies when the connection is gone."""
+
+
 class _Writer:
     """A writer that was set up.
 
@@ -193,6 +201,15 @@ class Session:
                             continue
                         container = writer.container
                     expected = item.expected_offset
+                    if expected is None and done < total:
+                        run = _run_of(items, done - 1)
+                        if len(run) > 1:
+                            stored = self._append_run(run, writer)
+                            appended += stored
+                            done += len(run) - 1
+                            if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
+                                break
+                            continue
                     try:
                         length = container.append(
                             segment,
@@ -218,6 +235,35 @@ class Session:
         finally:
             service.counters.appends += appended
         return done
+
+    def _append_run(self, run: Sequence[Append], writer: _Writer) -> int:
+        """Stores appends that follow each other, and queues an acknowledgement for each; returns how many."""
+        first = run[0]
+        segment, writer_id = first.segment, first.writer_id
+        try:
+            lengths = writer.container.append_run(
+                segment, writer_id, run, last_event_number=writer.last_stored, now_ms=self._service.now_ms()
+            )
+        except StoreError as error:
+            self._append_failed(first, error)
+            if len(run) > 1 and not self.ended:
+                self._end_of_writer(run[1], self._writers.get(writer_id.int))
+            return 0
+        writer.last_stored = run[-1].event_number
+        encode, out, previous, size = self._encode, self.out, writer.last_acknowledged, 0
+        silent = not out
+        for append, length in zip(run, lengths, strict=True):
+            number = append.event_number
+            if previous < number:
+                frame = encode(DataAppended(append.request_id, writer_id, number, previous, length))
+                out.append(frame)
+                size += len(frame)
+                previous = number
+        writer.last_acknowledged = previous
+        self.out_bytes += size
+        if silent and out:
+            self._on_reply()
+        return len(run)
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
@@ -255,6 +301,7 @@ class Session:
             self._service.drop_transient(name)
         self._transients.clear()
         self.take_out()
+        self._on_reply = _nobody  # the socket's owner refers to this: without a cycle both are freed at once
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -397,6 +444,27 @@ class Session:
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))
+
+
+def _run_of(items: Sequence[Command | Append], start: int) -> list[Append]:
+    """The appends from `start` on that go one after another to one segment, from one writer, without a condition."""
+    first = items[start]
+    assert type(first) is Append
+    segment, writer_id, number = first.segment, first.writer_id, first.event_number
+    run = [first]
+    for index in range(start + 1, min(len(items), start + _MAX_RUN)):
+        item = items[index]
+        if (
+            type(item) is not Append
+            or item.writer_id is not writer_id
+            or item.segment is not segment
+            or item.expected_offset is not None
+            or item.event_number < number
+        ):
+            break
+        number = item.event_number
+        run.append(item)
+    return run
 
 
 _SPECIAL: dict[type, Callable[[Session, Any], None]] = {

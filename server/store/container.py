@@ -15,8 +15,8 @@ transient segments that were not used for a while are listed for deletion by clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 from uuid import UUID
 
 from segstore.server.store.attributes import (
@@ -67,7 +67,7 @@ from segstore.server.store.tables import TableSegment, TableWrite
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
 
-__all__ = ["MAX_TRANSIENT_ATTRIBUTES", "Container", "Data"]
+__all__ = ["MAX_TRANSIENT_ATTRIBUTES", "Container", "Data", "PendingAppend"]
 
 Data = Buffer | list[Buffer]
 """What an append brings: one buffer, or several that are written one after the other."""
@@ -76,6 +76,19 @@ MAX_TRANSIENT_ATTRIBUTES: Final = 16
 """A transient segment that has more attributes than this, core ones included, takes no update any more."""
 
 _FIRST_EPOCH: Final = 1
+
+
+class PendingAppend(Protocol):
+    """One append of a run: the number of its last event, how many events, their bytes."""
+
+    @property
+    def event_number(self) -> int: ...
+
+    @property
+    def event_count(self) -> int: ...
+
+    @property
+    def data(self) -> Buffer: ...
 
 
 class Container(ContainerState):
@@ -309,6 +322,58 @@ class Container(ContainerState):
             copy = b"".join(data) if isinstance(data, list) else bytes(data)
             self._journal(Appended(name, copy, event_count, now_ms, writer_id, event_number))
         return segment.length
+
+    def append_run(
+        self, name: str, writer_id: UUID, run: Sequence[PendingAppend], *, last_event_number: int, now_ms: int
+    ) -> list[int]:
+        """Write several unconditional appends of one writer, in order, and return the length after each.
+
+        The same as ``append`` for each, with what cannot change between them checked once. Raises as ``append`` does;
+        nothing is written then.
+        """
+        segment = self.segments.get(name)
+        if segment is None:
+            raise NoSuchSegment(name)
+        attributes = segment.attributes
+        if segment.gate or self._journal is not None:
+            return self._append_each(name, writer_id, run, last_event_number, now_ms)
+        if attributes.get(writer_id) != last_event_number:
+            self._check_writer(segment, writer_id, last_event_number)
+        if now_ms >= segment.index_due_ms:
+            self._note_for_index(segment, now_ms)
+        lengths = []
+        write, events, number = segment.write, 0, last_event_number
+        try:
+            for each in run:
+                write(each.data)
+                lengths.append(segment.length)
+                events += each.event_count
+                number = each.event_number
+        finally:  # no memory for the next one: those before it stand
+            attributes[writer_id] = number
+            segment.event_count = (segment.event_count or 0) + events
+            segment.last_modified_ms = now_ms
+        return lengths
+
+    def _append_each(
+        self, name: str, writer_id: UUID, run: Sequence[PendingAppend], last_event_number: int, now_ms: int
+    ) -> list[int]:
+        lengths = []
+        for each in run:
+            number = each.event_number
+            lengths.append(
+                self.append(
+                    name,
+                    writer_id,
+                    number,
+                    each.event_count,
+                    each.data,
+                    last_event_number=last_event_number,
+                    now_ms=now_ms,
+                )
+            )
+            last_event_number = number
+        return lengths
 
     def merge(
         self,
