@@ -50,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "__weakref__",
         "_backlog",
         "_backlog_bytes",
         "_blocks",
@@ -143,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         counters = hub.service.counters
         counters.bytes_in += nbytes
         if self._recorder is not None:
-            self._recorder.received(self._number, bytes(hub.receive_view[:nbytes]))
+            self._recorder.received(self._number, hub.receive_view[:nbytes])
         if self.session is None or self.session.ended:
             return
         problem: WireError | None = None
@@ -299,16 +300,14 @@ class Connection(asyncio.BufferedProtocol):
         size, large = session.out_bytes, session.out_has_payload
         self._hub.service.counters.bytes_out += size
         out = session.take_out()
+        if len(out) > 1:
+            out = _gather(out) if large else [b"".join(out)]
         if self._recorder is not None:
-            data = b"".join(out)  # also where the socket could do without, for the recorder keeps what it gets
-            self._recorder.sent(self._number, data)
-            out = [data]
+            self._recorder.sent(self._number, out)
         if len(out) == 1:
             transport.write(out[0])
-        elif large:
-            transport.writelines(_gather(out))
         else:
-            transport.write(b"".join(out))
+            transport.writelines(out)
 
     def _close(self, session: Session, transport: asyncio.Transport) -> None:
         """Closes: what was written before still goes out, if the peer takes it in time."""

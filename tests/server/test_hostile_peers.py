@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
@@ -152,17 +153,18 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
         await Peer.connect(store) as peer,
     ):
         await peer.ask(HELLO, SetupAppend(9, WRITER, SEGMENT, ""))
-        appends = [append(each, bytes([each]) * 1000) for each in range(1, 65)]
+        # Large enough that the codec leaves them where they came in.
+        appends = [append(each, bytes([each]) * 20_000) for each in range(1, 9)]
         peer.send(*[read(0, MIB, request_id=each) for each in range(16)], *appends)
         stalled = connection_of(store, peer)
         await until(lambda: stalled.session is not None and stalled.session.full and stalled._backlog)
         other = "scope/other/0.#epoch.0"
         junk = append(0, b"\xee" * 200_000, UUID(int=8))
         assert len(await healthy.ask(create(other), set_up(other, UUID(int=8)), junk)) == 3  # over the receive buffer
-        answers = await peer.receive(16 + 64)
-        assert [type(each) for each in answers] == [SegmentRead] * 16 + [DataAppended] * 64
-        stored = store.segments[SEGMENT].read_bytes(MIB, 64_000)
-        assert stored == b"".join(bytes([each]) * 1000 for each in range(1, 65))
+        answers = await peer.receive(16 + 8)
+        assert [type(each) for each in answers] == [SegmentRead] * 16 + [DataAppended] * 8
+        stored = store.segments[SEGMENT].read_bytes(MIB, 160_000)
+        assert stored == b"".join(bytes([each]) * 20_000 for each in range(1, 9))
 
 
 async def test_a_peer_that_reads_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -388,3 +390,20 @@ async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: py
             assert len(rest) > 0
         assert "of 10000 bytes" in caplog.text
         assert await is_served(healthy)
+
+
+async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected() -> None:
+    async with MockSegmentStore() as store, await filled(store, 10) as healthy, await Peer.connect(store) as peer:
+        await peer.ask(HELLO)
+        peer.send(read(10))
+        peer.send_bytes(encode(append(1, bytes(2 * MIB)))[:MIB])
+        await until(lambda: store.server.hub.outstanding_bytes > MIB)
+        held = weakref.ref(connection_of(store, peer))
+        gc.disable()
+        try:
+            peer.abort()
+            await until(lambda: len(store.server.hub.connections) == 1)
+            assert await is_served(healthy)
+            assert held() is None
+        finally:
+            gc.enable()
