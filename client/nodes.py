@@ -202,9 +202,7 @@ class NodeStates(Generic[N]):
     def wait_ms(self, now_ms: float) -> float:
         """How long until some disconnected node is past its back-off."""
         waits = [
-            entry.history.wait_ms(now_ms)
-            for entry in self._nodes.values()
-            if entry.state is NodeState.DISCONNECTED
+            entry.history.wait_ms(now_ms) for entry in self._nodes.values() if entry.state is NodeState.DISCONNECTED
         ]
         return min(waits, default=0.0)
 

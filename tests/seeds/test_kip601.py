@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
 
 from segstore.client.config import ClientSettings
+from segstore.client.errors import ConnectFailed, ConnectTimedOut
 from segstore.client.nodes import TRANSITIONS, Event, NodeState, NodeStates
+from segstore.client.pool import ConnectionPool
 from segstore.client.retry import Backoff
+from segstore.server import MockSegmentStore
+from segstore.wire import GetStreamSegmentInfo, Hello
+from tests.client.support import Recorder, ScriptedStore, endpoint, settings, until
 
 TIMEOUTS = ClientSettings().setup_timeout
 BACKOFF = ClientSettings().reconnect_backoff
@@ -189,3 +195,86 @@ def test_the_reconnect_back_off_of_a_node_doubles_from_fifty_milliseconds_to_a_s
     states.ready("a")
     states.disconnected("a", now_ms)
     assert states.history("a").wait_ms(now_ms) == 50, "ready resets it"
+
+
+# --- over sockets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("601.4")
+async def test_an_attempt_that_takes_too_long_is_cancelled_and_its_socket_closed() -> None:
+    config = settings(socket_connection_setup_timeout_ms=40)
+    async with ScriptedStore(hello=None) as store, ConnectionPool(config) as pool:
+        with pytest.raises(ConnectTimedOut) as caught:
+            await pool.flow(store.endpoint, Recorder())
+        assert caught.value.endpoint == str(store.endpoint)
+        assert 32 <= (caught.value.limit or 0) <= 48
+        await until(lambda: store.open_peers == 0)
+        assert pool.connections_to(store.endpoint) == 0
+        assert pool.metrics().connections_failed == 1
+        store.hello = Hello(17, 5)
+        await pool.flow(store.endpoint, Recorder())
+
+
+@pytest.mark.seed("601.2")
+async def test_each_failed_set_up_of_the_pool_doubles_the_next_timeout_and_success_resets_it() -> None:
+    config = settings(socket_connection_setup_timeout_ms=10, socket_connection_setup_timeout_max_ms=25)
+    async with ScriptedStore(hello=None) as store, ConnectionPool(config) as pool:
+        limits = []
+        for _ in range(3):
+            with pytest.raises(ConnectTimedOut) as caught:
+                await pool.flow(store.endpoint, Recorder())
+            limits.append(caught.value.limit or 0)
+        assert 8 <= limits[0] <= 12
+        assert 16 <= limits[1] <= 24
+        assert 20 <= limits[2] <= 25
+        store.hello = Hello(17, 5)
+        (await pool.flow(store.endpoint, Recorder())).close()
+        assert pool._stores[store.endpoint].history.timeout_ms <= 12
+
+
+@pytest.mark.seed("601.6")
+async def test_the_pool_waits_out_the_back_off_of_a_store_before_it_tries_again() -> None:
+    config = settings(reconnect_backoff=Backoff(initial_ms=30, max_ms=30, jitter=0))
+    async with ConnectionPool(config) as pool:
+        async with ScriptedStore() as store:
+            where = store.endpoint
+        loop = asyncio.get_running_loop()
+        with pytest.raises(ConnectFailed):
+            await pool.flow(where, Recorder())
+        began = loop.time()
+        with pytest.raises(ConnectFailed):
+            await pool.flow(where, Recorder())
+        assert loop.time() - began >= 0.029, "an earlier attempt would be within the back-off"
+
+
+@pytest.mark.seed("601.7")
+async def test_a_slow_set_up_fails_nothing_that_is_bound_elsewhere() -> None:
+    config = settings(socket_connection_setup_timeout_ms=10_000)
+    async with ScriptedStore(hello=None) as stuck, MockSegmentStore() as store, ConnectionPool(config) as pool:
+        waiting = asyncio.ensure_future(pool.flow(stuck.endpoint, Recorder()))
+        await until(lambda: stuck.peers)
+        user = Recorder()
+        flow = await pool.flow(endpoint(store), user)
+        for _ in range(20):
+            flow.send(GetStreamSegmentInfo(flow.next_request_id(), "none", ""))
+        await until(lambda: len(user.replies) == 20)
+        assert not waiting.done()
+        assert user.lost == []
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+@pytest.mark.seed("601.1")
+async def test_a_user_that_stops_waiting_leaves_the_set_up_to_the_others() -> None:
+    config = settings(max_connections_per_store=1)
+    async with ScriptedStore(hello=None) as store, ConnectionPool(config) as pool:
+        impatient = asyncio.ensure_future(pool.flow(store.endpoint, Recorder()))
+        patient = asyncio.ensure_future(pool.flow(store.endpoint, Recorder()))
+        await until(lambda: store.peers)
+        impatient.cancel()
+        await asyncio.gather(impatient, return_exceptions=True)
+        store.peers[0].send(Hello(17, 5))
+        flow = await patient
+        assert len(store.peers) == 1
+        assert pool._stores[store.endpoint].pooled[0].users == 1
+        flow.close()

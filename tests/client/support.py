@@ -1,0 +1,183 @@
+"""What the client's tests share: a store that does what a test says, handlers that remember, a clock set by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from segstore.client.config import ClientSettings
+from segstore.client.errors import ClientError
+from segstore.client.pool import Endpoint
+from segstore.client.retry import Backoff
+from segstore.server import MockSegmentStore
+from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, encode
+from tests.server.support import until
+
+__all__ = [
+    "FAST",
+    "FakeTimers",
+    "Recorder",
+    "ScriptedStore",
+    "create",
+    "endpoint",
+    "settings",
+    "until",
+]
+
+OURS = Hello(17, 5)
+FAST = Backoff(initial_ms=1, max_ms=5, jitter=0)
+
+
+def settings(**more: Any) -> ClientSettings:
+    """Settings whose waits are short."""
+    given: dict[str, Any] = {"reconnect_backoff": FAST, "request_timeout_ms": 15_000, "close_timeout_ms": 5_000}
+    return ClientSettings.model_validate(given | more)
+
+
+def endpoint(store: MockSegmentStore) -> Endpoint:
+    return Endpoint(store.host, store.port)
+
+
+class Recorder:
+    """A user of a flow that remembers what it was told; `answer` is called with each reply."""
+
+    def __init__(self, answer: Callable[[Command], None] | None = None) -> None:
+        self.replies: list[Command] = []
+        self.lost: list[ClientError] = []
+        self._answer = answer
+
+    def on_reply(self, reply: Command) -> None:
+        self.replies.append(reply)
+        if self._answer is not None:
+            self._answer(reply)
+
+    def on_lost(self, error: ClientError) -> None:
+        self.lost.append(error)
+
+
+class ScriptedPeer:
+    """One connection of a `ScriptedStore`."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        self.got: list[Command] = []
+
+    def send(self, *commands: Command) -> None:
+        self.writer.write(b"".join(encode(each) for each in commands))
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+Script = Callable[[ScriptedPeer, Command], None]
+
+
+def _say_nothing(peer: ScriptedPeer, command: Command) -> None:
+    """Lets whatever comes be."""
+
+
+class ScriptedStore:
+    """Listens, answers Hello as it is told, and hands each command to a script. Payloads are the command's own."""
+
+    def __init__(self, script: Script = _say_nothing, *, hello: Hello | None = OURS) -> None:
+        self.peers: list[ScriptedPeer] = []
+        self.script = script
+        self.hello = hello
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.endpoint = Endpoint("127.0.0.1", 0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        peer = ScriptedPeer(writer)
+        self.peers.append(peer)
+        try:
+            while data := await reader.read(1 << 20):
+                for command in FrameDecoder().feed(await self._whole(reader, data)):
+                    peer.got.append(command)
+                    if isinstance(command, Hello):
+                        if self.hello is not None:
+                            peer.send(self.hello)
+                    else:
+                        self.script(peer, command)
+        except ConnectionError:
+            pass  # the client may cut
+        finally:
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    @staticmethod
+    async def _whole(reader: asyncio.StreamReader, data: bytes) -> bytes:
+        """Reads on until the bytes end with a frame."""
+        at = 0
+        while True:
+            while len(data) - at >= 8 and at + 8 + int.from_bytes(data[at + 4 : at + 8]) <= len(data):
+                at += 8 + int.from_bytes(data[at + 4 : at + 8])
+            if at == len(data):
+                return data
+            more = await reader.read(1 << 20)
+            if not more:
+                return data[:at]
+            data += more
+
+    @property
+    def open_peers(self) -> int:
+        return len(self._tasks)
+
+    async def __aenter__(self) -> ScriptedStore:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.endpoint = Endpoint(*self._server.sockets[0].getsockname()[:2])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+
+class FakeTimers:
+    """A clock and timers as a loop has them; time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._timers: list[_FakeTimer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], Any]) -> _FakeTimer:
+        timer = _FakeTimer(self.now + delay, callback)
+        self._timers.append(timer)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        until_s = self.now + seconds
+        while due := [each for each in self._timers if not each.cancelled and each.at <= until_s]:
+            timer = min(due, key=lambda each: each.at)
+            self._timers.remove(timer)
+            self.now = max(self.now, timer.at)
+            timer.callback()
+        self.now = until_s
+
+
+class _FakeTimer:
+    def __init__(self, at: float, callback: Callable[[], Any]) -> None:
+        self.at = at
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def create(segment: str, request_id: int = 1) -> CreateSegment:
+    return CreateSegment(request_id, segment, 0, 0, "", 0)
