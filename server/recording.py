@@ -7,26 +7,31 @@ once and raise nothing. Where the bytes go is not known here; `segstore.tracing.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from segstore.wire.trace_blocks import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from segstore.wire import Buffer
 
 __all__ = ["Recorder"]
 
 
 class Recorder(Protocol):
-    """Takes what connections carry. Bytes are handed over: nobody changes them."""
+    """Takes what connections carry. Buffers belong to the caller: what is kept of them is copied."""
 
     def opened(self, **facts: str) -> int:
         """A connection began; its number for the other calls."""
         ...
 
-    def received(self, connection: int, data: bytes) -> None:
+    def received(self, connection: int, data: Buffer) -> None:
         """The client sent these bytes, in whatever pieces."""
         ...
 
-    def sent(self, connection: int, data: bytes) -> None:
-        """The store writes these bytes."""
+    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        """The store writes these bytes, one buffer behind another."""
         ...
 
     def closed(self, connection: int, by: Direction, **facts: str) -> None:

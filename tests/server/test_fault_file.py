@@ -1,0 +1,123 @@
+"""Fault files: what they say becomes rules; what does not fit is named with line and path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from pydantic import ValidationError
+
+from segstore.server.fault_file import FaultFileError, parse_faults, read_faults
+from segstore.server.fault_rules import Close, Error, FaultSettings, Ok, Rule, reply_class
+from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
+
+WHOLE = """
+seed: 7
+round_trip_ms: {0: 5, 1: 20}
+rules:
+  - name: lost ack
+    match: type = APPEND_BLOCK_END and segment ~ "scope/*"
+    nth: 3
+    do: close after
+  - match: type = READ_SEGMENT
+    do: [WrongHost, {error: NO_SUCH_SEGMENT, fields: {offset: 9}}, ok, close]
+"""
+
+
+def test_a_yaml_file_says_seed_round_trips_and_rules() -> None:
+    settings = parse_faults(WHOLE)
+    assert (settings.seed, settings.round_trip_ms) == (7, {0: 5, 1: 20})
+    lost, reads = settings.rules
+    assert (lost.name, lost.nth, lost.do, lost.times) == ("lost ack", (3,), (Close(close="after"),), None)
+    assert reads.do == (
+        Error(error="WrongHost"),
+        Error(error="NO_SUCH_SEGMENT", fields={"offset": 9}),
+        Ok(),
+        Close(close="before"),
+    )
+    assert reads.times == 4
+
+
+def test_a_json_file_with_tabs_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    path.write_text('{\n\t"seed": 3,\n\t"rules": [\n\t\t{"do": "drop reply", "probability": 1e-1}\n\t]\n}\n')
+    settings = read_faults(path)
+    assert (settings.seed, settings.rules[0].probability) == (3, 0.1)
+
+
+def test_an_empty_file_is_no_fault() -> None:
+    assert parse_faults("") == FaultSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "path", "says"),
+    [
+        ("seed: 1\nrules:\n  - do: ok\n    mtch: x\n", 4, "rules[0].mtch", "no such key (match?)"),
+        ("rules:\n  - do: ok\n  - match: type = REED\n    do: ok\n", 3, "rules[1].match", "column 8"),
+        ("rules:\n  - do:\n      close: after\n      rest: true\n", 4, "rules[0].do.rest", "no such key (reset?)"),
+        ("rules:\n  - do:\n      - ok\n      - WrngHost\n", 4, "rules[0].do[1]", "'WrngHost' is no reply (WrongHost?)"),
+        ("rules:\n  - do: {clos: after}\n", 2, "rules[0].do", "one of the keys ok, error"),
+        ("rules:\n  - do:\n      error: WrongHost\n      fields: {host: x}\n", 2, "rules[0].do", "no such field"),
+        ("rules:\n  - do: {close: before, reply_bytes: 3}\n", 2, "rules[0].do", "no reply before"),
+        ("rules:\n  - match: failure\n", 2, "rules[0].do", "required"),
+        ("rules:\n  - do: ok\n    nth: 0\n", 3, "rules[0].nth", "greater than or equal to 1"),
+        ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "stands twice"),
+        ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),
+        ("sed: 1\n", 1, "sed", "no such key (seed?)"),
+        ("round_trip_ms: -1\n", 1, "round_trip_ms", "greater than or equal to 0"),
+        ("rules: [\n", 2, "", "no YAML"),
+        ("- do: ok\n", 1, "", "an object is needed"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_line_and_path(text: str, line: int, path: str, says: str) -> None:
+    with pytest.raises(FaultFileError) as caught:
+        parse_faults(text, "faults.yaml")
+    assert (caught.value.line, caught.value.path) == (line, path)
+    assert says in caught.value.reason
+    assert str(caught.value).startswith(f"faults.yaml: line {line}: ")
+
+
+def test_json_that_does_not_parse_is_named_with_its_line() -> None:
+    with pytest.raises(FaultFileError, match="line 2: this is no JSON"):
+        parse_faults('{"seed": 1,\n}', form="json")
+
+
+def test_a_wrong_key_in_json_is_named_with_its_line() -> None:
+    with pytest.raises(FaultFileError) as caught:
+        parse_faults('{\n\t"rules": [\n\t\t{\n\t\t\t"doo": 1, "do": "ok"\n\t\t}\n\t]\n}', form="json")
+    assert (caught.value.line, caught.value.path) == (4, "rules[0].doo")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "faults.yaml"
+    path.write_bytes(b"seed: 1 # \xff\n")
+    with pytest.raises(FaultFileError, match="not UTF-8 at byte 10"):
+        read_faults(path)
+
+
+@pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each.is_failure], ids=lambda cls: cls.type_name)
+def test_every_failure_reply_can_be_made_out_of_a_request(cls: type) -> None:
+    error = Error(error=cls.__name__)
+    reply = error.reply(request_id=5, segment="a/b/0", writer_id=UUID(int=1), number=8, said="X")
+    assert type(reply) is cls
+    assert reply.request_id == 5  # type: ignore[attr-defined]  # every failure has one
+    assert encode(reply)
+
+
+def test_an_error_takes_from_the_request_what_it_has_and_the_rest_from_the_rule() -> None:
+    made = Error(error="WRONG_HOST", fields={"correct_host": "other:1"})
+    assert made.reply(request_id=1, segment="a/b/0", writer_id=None, number=-1, said="") == WrongHost(
+        1, "a/b/0", "other:1", ""
+    )
+    missing = Error(error="NoSuchSegment").reply(request_id=1, segment="a/b/0", writer_id=None, number=4, said="")
+    assert missing == NoSuchSegment(1, "a/b/0", "", 4)
+    number = Error(error="InvalidEventNumber").reply(request_id=1, segment="", writer_id=UUID(int=3), number=9, said="")
+    assert number == InvalidEventNumber(UUID(int=3), 1, "", 9)
+
+
+def test_what_is_no_reply_cannot_be_an_error() -> None:
+    with pytest.raises(ValueError, match="'READ_SEGMENT' is no reply"):
+        reply_class("READ_SEGMENT")
+    with pytest.raises(ValidationError, match=r"SEGMENT_READ\.at_tail: the field is missing"):
+        Rule(match="", do={"error": "SEGMENT_READ"})
