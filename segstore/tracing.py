@@ -15,7 +15,7 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -37,12 +37,16 @@ from segstore.wire.trace_fixture import FixtureError, FixtureHeader, is_fixture,
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from segstore.wire import Buffer
+
 __all__ = ["FileRecorder", "TraceFile", "UnknownSuffix", "redacted", "write_trace"]
 
 log = logging.getLogger(__name__)
 
 CAPTURE: Final = ".wtrace"
 FIXTURE: Final = ".jsonl"
+_MOST_PARTS: Final = 512
+"""Buffers that one `writev` is given; systems take 1024 or more."""
 
 
 class UnknownSuffix(ValueError):
@@ -222,7 +226,7 @@ class FileRecorder:
         except FileExistsError as cause:
             said = "there is a file already, and a recording never takes the place of one"
             raise FileExistsError(cause.errno, said, str(path)) from cause
-        self._write(self._writer.start())
+        self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure
 
@@ -232,15 +236,16 @@ class FileRecorder:
         self._writer.opened(self._clock(), self._count, **facts)
         return self._count
 
-    def received(self, connection: int, data: bytes) -> None:
-        """The client sent these bytes, in whatever pieces. They are kept: no view of a buffer that changes."""
+    def received(self, connection: int, data: Buffer) -> None:
+        """The client sent these bytes, in whatever pieces; they are copied."""
         if self._writer.add(self._clock(), connection, 0, data):
-            self._write(self._writer.take())
+            self._write(self._writer.take_parts())
 
-    def sent(self, connection: int, data: bytes) -> None:
-        """The store sent these bytes."""
-        if self._writer.add(self._clock(), connection, 1, data):
-            self._write(self._writer.take())
+    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        """The store sent these bytes, one buffer behind another; they are copied."""
+        for part in parts:
+            if self._writer.add(self._clock(), connection, 1, part):
+                self._write(self._writer.take_parts())
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
         """A connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
@@ -249,25 +254,34 @@ class FileRecorder:
     def tick(self) -> None:
         """Writes what has waited long enough."""
         if self._writer.due(self._clock()):
-            self._write(self._writer.take())
+            self._write(self._writer.take_parts())
 
     def close(self) -> None:
         """Writes what is left and closes the file. May be called twice."""
         if self._file is not None:
-            self._write(self._writer.finish(self._clock()))
+            self._write(self._writer.finish_parts(self._clock()))
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _write(self, block: bytes) -> None:
-        if self._file is None or not block:
+    def _write(self, parts: list[Buffer]) -> None:
+        if self._file is None or not any(parts):
             return
-        view = memoryview(block)
+        if len(parts) > _MOST_PARTS:
+            parts = [b"".join(parts)]
         try:
-            while view:
-                view = view[self._file.write(view) :]
+            left = sum(map(len, parts)) - self._put(self._file, parts)
+            if left:
+                # The system took a part only, as on a disk that is almost full.
+                view = memoryview(b"".join(parts))[-left:]
+                while view:
+                    view = view[self._put(self._file, [view]) :]
         except OSError as error:
             log.error("recording to %s has ended: %s", self.path, error)
             self.failure = error
             self._file.close()
             self._file = None
+
+    @staticmethod
+    def _put(file: io.FileIO, parts: list[Buffer]) -> int:
+        return os.writev(file.fileno(), parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import io
+import os
 from pathlib import Path
 
 import pytest
@@ -144,7 +144,7 @@ def test_a_recording_holds_what_happened(tmp_path: Path) -> None:
     recorder = a_recorder(path)
     assert recorder.opened(peer="127.0.0.1:4711") == 1
     recorder.received(1, HELLO + HELLO[:5])
-    recorder.sent(1, HELLO)
+    recorder.sent(1, [HELLO[:3], HELLO[3:]])
     recorder.received(1, HELLO[5:])
     recorder.closed(1, Direction.REPLY, reason="done")
     recorder.close()
@@ -194,23 +194,21 @@ def test_a_recording_leaves_tokens_out_where_that_is_asked(tmp_path: Path) -> No
     assert len(read(tmp_path / "a.wtrace")[0]) == 2
 
 
-class FullDisk(io.FileIO):
-    """Takes a few bytes a call, then none."""
-
-    left = 1000
-
-    def write(self, data: object) -> int:
-        if self.left <= 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        view = memoryview(data)[:300]  # type: ignore[arg-type]
-        self.left -= len(view)
-        return super().write(view)
-
-
 def test_a_full_disk_ends_the_recording_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("segstore.tracing.io.FileIO", FullDisk)
+    real, left = os.writev, 1000
+
+    def writev(file: int, parts: list[bytes]) -> int:
+        """Takes a few bytes a call, then none."""
+        nonlocal left
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        data = b"".join(parts)[:300]
+        left -= len(data)
+        return real(file, [data])
+
+    monkeypatch.setattr("segstore.tracing.os.writev", writev)
     recorder = a_recorder(tmp_path / "a.wtrace")
     for _ in range(3):
         recorder.received(1, frame(3, bytes(5 << 20)))

@@ -231,42 +231,44 @@ def data_block(
     kind: bytes | bytearray,
     data: list[Buffer],
     *,
+    first_ts_ns: int,
+    last_ts_ns: int,
     compress: bool = False,
-) -> bytes:
-    """A records block out of its columns; `data` is the records' bytes in any number of pieces.
+) -> list[Buffer]:
+    """A records block out of its columns, as pieces to be written one behind another.
 
+    data: the records' bytes in any number of pieces; they and the columns are among those returned, not copied.
     Columns of int64 are arrays of "q" in this machine's order. Raises TraceError for more than MAX_BLOCK_BYTES.
     """
     count = len(ts_ns)
-    first, last = (min(ts_ns), max(ts_ns)) if count else (0, 0)
-    gap = padded(_COLUMN_BYTES * count) - _COLUMN_BYTES * count
-    numbers = [_little(ts_ns), _little(connection), _little(end)]
-    pieces = [*numbers, direction, kind, bytes(gap), *data]
-    return _block(mark, BlockType.RECORDS, count, pieces, first, last, compress)
+    gap = bytes(padded(_COLUMN_BYTES * count) - _COLUMN_BYTES * count)
+    pieces = [_little(ts_ns), _little(connection), _little(end), direction, kind, gap, *data]
+    return _block(mark, BlockType.RECORDS, count, pieces, first_ts_ns, last_ts_ns, compress)
 
 
-def _little(column: array[int]) -> array[int]:
+def _little(column: array[int]) -> memoryview:
     if sys.byteorder == "big":
         column = array("q", column)
         column.byteswap()
-    return column
+    return memoryview(column).cast("B")
 
 
-def _block(mark: bytes, kind: BlockType, count: int, pieces: list[Any], first: int, last: int, compress: bool) -> bytes:
+def _block(
+    mark: bytes, kind: BlockType, count: int, pieces: list[Buffer], first: int, last: int, compress: bool
+) -> list[Buffer]:
     if len(mark) != MARK_BYTES or not mark.startswith(MAGIC):
         raise ValueError(f"a mark is {MAGIC!r} and 8 bytes more, not {mark!r}")
-    body = b"".join(pieces)
-    raw = len(body)
+    raw = sum(map(len, pieces))
     if raw > MAX_BLOCK_BYTES:
         raise TraceError(f"a block of {raw} bytes exceeds {MAX_BLOCK_BYTES}", limit=MAX_BLOCK_BYTES, actual=raw)
-    flags = 0
+    flags, stored, crc = 0, raw, 0
     if compress:
-        body = zlib.compress(body, 1)
-        flags = _COMPRESSED
-    stored = len(body)
-    crc = zlib.crc32(body)
+        packed = zlib.compress(b"".join(pieces), 1)
+        flags, stored, pieces = _COMPRESSED, len(packed), [packed]
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
     header = _HEADER.pack(mark, FORMAT_VERSION, kind, flags, count, stored, raw, first, last, crc, 0)[:_CHECKED]
-    return b"".join((header, _CRC.pack(zlib.crc32(header)), body, bytes(padded(stored) - stored)))
+    return [header + _CRC.pack(zlib.crc32(header)), *pieces, bytes(padded(stored) - stored)]
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------
@@ -275,7 +277,7 @@ def _block(mark: bytes, kind: BlockType, count: int, pieces: list[Any], first: i
 def metadata_block(mark: bytes, metadata: Metadata) -> bytes:
     """The block that a capture starts with. `mark`: MAGIC and 8 bytes that other captures do not have."""
     body = json.dumps(metadata._asdict(), sort_keys=True).encode()
-    return _block(mark, BlockType.METADATA, 0, [body], 0, 0, False)
+    return b"".join(_block(mark, BlockType.METADATA, 0, [body], 0, 0, False))
 
 
 def read_metadata(body: bytes) -> Metadata:

@@ -1,8 +1,9 @@
 """Recording: bytes of connections, or whole records → the blocks of a capture, to be written with one call each.
 
 `TraceWriter` takes the bytes of connections as they come, in any pieces; the frames in them are found when a block is
-made, so that recording costs the recorded process little. `RecordWriter` takes whole records: for a filter or a
-converter.
+made, so that recording costs the recorded process little: bytes are copied once, into memory that is used again, and
+runs of frames of one length, or of two in turn, are found together. `RecordWriter` takes whole records: for a filter
+or a converter.
 
 Invariants: whatever records `RecordWriter` takes are read back the same; each byte of a stream that `TraceWriter`
 takes is in exactly one record, in order, once the writer is finished. No I/O, no clock; standard library only.
@@ -35,8 +36,13 @@ __all__ = ["BLOCK_BYTES", "FLUSH_AFTER_NS", "RecordWriter", "TraceWriter", "even
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
+_SPARE_BYTES: Final = 256 * 1024
 _LONGEST_FRAME: Final = 0x00FF_FFFF
-_FRAME_HEADER_BYTES: Final = 8
+_HEADER_BYTES: Final = 8
+_RUN: Final = 8
+"""Pairs of frames for which a run is worth being looked for."""
+_RUN_AGAIN: Final = 32
+"""Frames that are read one by one after a run was not there."""
 
 _read_length = struct.Struct(">i").unpack_from
 
@@ -73,6 +79,7 @@ class RecordWriter:
         self._directions, self._kinds = bytearray(), bytearray()
         self._data: list[Buffer] = []
         self._size = 0
+        self._first_ns = self._last_ns = 0
 
     def start(self) -> bytes:
         """The metadata block."""
@@ -83,7 +90,12 @@ class RecordWriter:
         self._put(record.ts_ns, record.connection, record.direction, record.kind, record.data)
         return self.take() if self._size >= self.block_bytes else b""
 
+    def take(self) -> bytes:
+        """A block of the records that wait, b"" if there are none."""
+        return b"".join(self._take())
+
     def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
+        self._time(ts_ns)
         self._ts.append(ts_ns)
         self._connections.append(connection)
         self._directions.append(direction)
@@ -92,10 +104,29 @@ class RecordWriter:
         self._size += len(data)
         self._ends.append(self._size)
 
-    def take(self) -> bytes:
-        """A block of the records that wait, b"" if there are none."""
+    def _time(self, ts_ns: int) -> None:
+        """Keeps the earliest and the latest time; to be called before the first record is put."""
         if not self._ts:
-            return b""
+            self._first_ns = self._last_ns = ts_ns
+        elif ts_ns > self._last_ns:
+            self._last_ns = ts_ns
+        elif ts_ns < self._first_ns:
+            self._first_ns = ts_ns
+
+    def _put_frames(self, ts_ns: int, connection: int, direction: int, data: list[Buffer], size: int) -> None:
+        """Takes frames whose ends are in `_ends` already."""
+        self._time(ts_ns)
+        count = len(self._ends) - len(self._ts)
+        self._ts += array("q", (ts_ns,)) * count
+        self._connections += array("q", (connection,)) * count
+        self._directions += bytes((direction,)) * count
+        self._kinds += bytes(count)
+        self._data += data
+        self._size += size
+
+    def _take(self) -> list[Buffer]:
+        if not self._ts:
+            return []
         block = data_block(
             self.mark,
             self._ts,
@@ -104,6 +135,8 @@ class RecordWriter:
             self._directions,
             self._kinds,
             self._data,
+            first_ts_ns=self._first_ns,
+            last_ts_ns=self._last_ns,
             compress=self.compress,
         )
         self._clear()
@@ -111,7 +144,7 @@ class RecordWriter:
 
 
 class _Half:
-    """The first bytes of a frame of one stream, and how many are needed to go on."""
+    """The first bytes of a frame of one stream, and how many there must be to go on."""
 
     __slots__ = ("have", "need", "parts")
 
@@ -149,9 +182,12 @@ class TraceWriter:
         self.flush_after_ns = flush_after_ns
         self._records = RecordWriter(mark, metadata, compress=compress)
         self._redact = redact
-        self._max_body = max_frame_bytes - _FRAME_HEADER_BYTES
-        self._waiting: list[tuple[int, int, int, bytes]] = []
+        self._max_body = max_frame_bytes - _HEADER_BYTES
+        self._memory = bytearray(block_bytes + _SPARE_BYTES)
+        self._view = memoryview(self._memory)
+        self._used = 0
         self._size = 0
+        self._waiting: list[tuple[int, int, int, bytes | bytearray, int, int]] = []
         self._due_ns = 0
         self._halves: dict[int, _Half] = {}
         self._unframed: set[int] = set()
@@ -164,29 +200,34 @@ class TraceWriter:
         """The metadata block."""
         return self._records.start()
 
-    def add(self, ts_ns: int, connection: int, direction: int, data: bytes) -> bool:
+    def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; True if a block is due.
 
-        data: bytes, kept as they are until the next `take`.
+        data: bytes, a bytearray or a memoryview of bytes; copied.
         """
+        size = len(data)
+        start = self._used
+        stop = start + size
         waiting = self._waiting
         if not waiting:
             self._due_ns = ts_ns + self.flush_after_ns
-        waiting.append((ts_ns, connection, direction, data))
-        self._size = size = self._size + len(data)
-        return size >= self.block_bytes or ts_ns >= self._due_ns
+        if stop <= len(self._memory):
+            self._view[start:stop] = data
+            self._used = stop
+            waiting.append((ts_ns, connection, direction, self._memory, start, stop))
+        else:
+            waiting.append((ts_ns, connection, direction, bytes(data), 0, size))
+        self._size += size
+        return self._size >= self.block_bytes or ts_ns >= self._due_ns
 
     def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
         """Takes that a connection began; facts such as peer="127.0.0.1:4711" are kept as JSON."""
-        self._event(ts_ns, connection, RecordKind.OPEN, Direction.REQUEST, facts)
+        # The kind travels above the direction, so that `add`, the common case, need not say one.
+        self.add(ts_ns, connection, Direction.REQUEST | RecordKind.OPEN << 1, event_data(**facts))
 
     def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> None:
         """Takes that a connection ended. by: REQUEST for the client's side, REPLY for the store's."""
-        self._event(ts_ns, connection, RecordKind.CLOSE, by, facts)
-
-    def _event(self, ts_ns: int, connection: int, kind: RecordKind, direction: int, facts: dict[str, Any]) -> None:
-        # The kind travels above the direction, which keeps what `add` puts aside, the common case, as it comes.
-        self.add(ts_ns, connection, direction | kind << 1, event_data(**facts))
+        self.add(ts_ns, connection, by | RecordKind.CLOSE << 1, event_data(**facts))
 
     def due(self, now_ns: int) -> bool:
         """Whether what waits is old enough to be written."""
@@ -194,90 +235,103 @@ class TraceWriter:
 
     def take(self) -> bytes:
         """A block of all whole frames that wait; b"" if there are none."""
+        return b"".join(self.take_parts())
+
+    def take_parts(self) -> list[Buffer]:
+        """The same in pieces, for `writev`. Some are this writer's memory: write them before the next `add`."""
         self._drain()
-        return self._records.take()
+        return self._records._take()
 
     def finish(self, ts_ns: int) -> bytes:
         """The last block: what waits, and the half frames of connections that are still open, as BYTES."""
+        return b"".join(self.finish_parts(ts_ns))
+
+    def finish_parts(self, ts_ns: int) -> list[Buffer]:
+        """The same in pieces, as `take_parts` gives them."""
         self._drain()
         for connection in {key >> 1: None for key in self._halves}:
             self._end(ts_ns, connection)
-        return self._records.take()
+        return self._records._take()
+
+    # --- finding frames ---------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        waiting, self._waiting, self._size = self._waiting, [], 0
+        waiting, self._waiting, self._used, self._size = self._waiting, [], 0, 0
         records, halves, unframed, redact = self._records, self._halves, self._unframed, self._redact
-        for ts_ns, connection, code, data in waiting:
+        for ts_ns, connection, code, source, start, stop in waiting:
             if code > 1:
-                kind = RecordKind(code >> 1)
-                if kind is RecordKind.CLOSE:
+                if code >> 1 == RecordKind.CLOSE:
                     self._end(ts_ns, connection)
-                records._put(ts_ns, connection, code & 1, kind, data)
+                records._put(ts_ns, connection, code & 1, code >> 1, bytes(source[start:stop]))
                 continue
             key = connection << 1 | code
-            size = len(data)
+            body = stop - start - _HEADER_BYTES
             if (
-                key not in halves
+                body >= 0
+                and key not in halves
                 and key not in unframed
-                and size >= _FRAME_HEADER_BYTES
-                and _read_length(data, 4)[0] == size - _FRAME_HEADER_BYTES <= self._max_body
+                and _read_length(source, start + 4)[0] == body <= self._max_body
             ):
                 # One whole frame, as most writes of one reply are.
-                records._put(ts_ns, connection, code, 0, data if redact is None else redact(data, True))
+                data = memoryview(source)[start:stop]
+                records._put(ts_ns, connection, code, 0, data if redact is None else redact(bytes(data), True))
             else:
-                self._stream(key, ts_ns, connection, code, data)
+                self._stream(key, ts_ns, connection, code, source, start, stop)
 
-    def _stream(self, key: int, ts_ns: int, connection: int, direction: int, data: bytes) -> None:
+    def _stream(
+        self, key: int, ts_ns: int, connection: int, direction: int, source: bytes | bytearray, start: int, stop: int
+    ) -> None:
         """Cuts bytes of a stream into frames and puts them into the columns."""
         half = self._halves.get(key)
-        if half is not None:
-            half.parts.append(data)
-            half.have += len(data)
+        while half is not None:
+            taken = min(stop, start + half.need - half.have)
+            half.parts.append(bytes(source[start:taken]))
+            half.have += taken - start
+            start = taken
             if half.have < half.need:
                 return
-            data = b"".join(half.parts)
+            frame = b"".join(half.parts)
+            length = _read_length(frame, 4)[0]
+            if half.need == _HEADER_BYTES and 0 < length <= self._max_body:
+                half.parts, half.need = [frame], _HEADER_BYTES + length
+                continue
             del self._halves[key]
-        elif key in self._unframed:
-            self._bytes(ts_ns, connection, direction, data)
-            return
-        records, at, end, need = self._records, 0, len(data), _FRAME_HEADER_BYTES
-        ends, base, max_body = records._ends, records._size, self._max_body
-        already = len(ends)
-        while end - at >= _FRAME_HEADER_BYTES:
-            length = _read_length(data, at + 4)[0]
-            if not 0 <= length <= max_body:
+            half = None
+            if 0 <= length <= self._max_body:
+                kept = frame if self._redact is None else self._redact(frame, True)
+                self._records._put(ts_ns, connection, direction, 0, kept)
+            else:
                 self._unframed.add(key)
-                break
-            stop = at + _FRAME_HEADER_BYTES + length
-            if stop > end:
-                need = stop - at
-                break
-            ends.append(base + stop)
-            at = stop
-        found = len(ends) - already
-        if found:
-            records._ts.extend([ts_ns] * found)
-            records._connections.extend([connection] * found)
-            records._directions += bytes((direction,)) * found
-            records._kinds += bytes(found)
-            records._data.append(self._frames(data, ends[already:], base) if self._redact else memoryview(data)[:at])
-            records._size = base + at
+                self._bytes(ts_ns, connection, direction, frame + bytes(source[start:stop]))
+                return
         if key in self._unframed:
-            self._bytes(ts_ns, connection, direction, data[at:])
-        elif at < end:
-            self._halves[key] = _Half(data[at:], need)
+            self._bytes(ts_ns, connection, direction, bytes(source[start:stop]))
+            return
+        ends = self._records._ends
+        already = len(ends)
+        at, need = _frames(source, start, stop, ends, self._records._size - start, self._max_body)
+        if at > start:
+            whole: Buffer = memoryview(source)[start:at]
+            if self._redact is not None:
+                whole = self._redacted(bytes(whole), ends[already:], self._records._size)
+            self._records._put_frames(ts_ns, connection, direction, [whole], at - start)
+        if not need:
+            self._unframed.add(key)
+            self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+        elif at < stop:
+            self._halves[key] = _Half(bytes(source[at:stop]), need)
 
-    def _frames(self, data: bytes, ends: array[int], base: int) -> bytes:
-        redact, start, out = self._redact, 0, []
-        assert redact is not None
+    def _redacted(self, data: bytes, ends: array[int], base: int) -> bytes:
+        assert self._redact is not None
+        out, start = [], 0
         for end in ends:
-            out.append(redact(data[start : end - base], True))
+            out.append(self._redact(data[start : end - base], True))
             start = end - base
         return b"".join(out)
 
-    def _bytes(self, ts_ns: int, connection: int, direction: int, data: bytes) -> None:
-        if data:
-            kept = self._redact(data, False) if self._redact else data
+    def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
+        if len(data):
+            kept = data if self._redact is None else self._redact(bytes(data), False)
             self._records._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
 
     def _end(self, ts_ns: int, connection: int) -> None:
@@ -288,3 +342,53 @@ class TraceWriter:
             if half is not None:
                 self._bytes(ts_ns, connection, direction, b"".join(half.parts))
             self._unframed.discard(key)
+
+
+def _frames(
+    data: bytes | bytearray, start: int, stop: int, ends: array[int], shift: int, max_body: int
+) -> tuple[int, int]:
+    """Appends where each whole frame between start and stop ends, moved by `shift`.
+
+    Returns where the first one that is not whole starts, and how many bytes of it are needed to go on; 0 if its header
+    announces what cannot be.
+    """
+    at = before = last = start
+    look_at = len(ends) + 2
+    while stop - at >= _HEADER_BYTES:
+        length = _read_length(data, at + 4)[0]
+        if not 0 <= length <= max_body:
+            return at, 0
+        after = at + _HEADER_BYTES + length
+        if after > stop:
+            return at, after - at
+        ends.append(after + shift)
+        before, last, at = last, at, after
+        if len(ends) == look_at:
+            at = _run(data, before, last, at, stop, ends, shift)
+            look_at = len(ends) + _RUN_AGAIN
+    return at, _HEADER_BYTES
+
+
+def _run(data: bytes | bytearray, first: int, second: int, at: int, stop: int, ends: array[int], shift: int) -> int:
+    """Appends the ends of the frames from `at` on that have the lengths of the two before it, in turn.
+
+    Each byte of the lengths is looked at in all of these frames at once, so that one costs far less than to read it by
+    itself. Returns where the run ends.
+    """
+    one, both = second - first, at - first
+    count = (stop - at) // both
+    if count < _RUN:
+        return at
+    for start in (first, second):
+        for place in (7, 6, 5, 4):
+            column = data[start + both + place : at + count * both : both][:count]
+            count = len(column) - len(column.lstrip(data[start + place : start + place + 1]))
+            if not count:
+                return at
+    after = at + count * both
+    block = array("q", bytes(16 * count))
+    pack = struct.Struct(f"={count}q").pack  # the quickest way from a range to an array
+    block[::2] = array("q", pack(*range(at + one + shift, after + shift, both)))
+    block[1::2] = array("q", pack(*range(at + both + shift, after + shift + 1, both)))
+    ends += block
+    return after

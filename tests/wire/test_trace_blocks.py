@@ -90,10 +90,9 @@ def test_a_block_type_that_does_not_exist_is_damage() -> None:
 
 def of_columns(*ends: int, direction: int = 0, kind: int = 0, data: bytes = b"") -> bytes:
     count = len(ends)
-    numbers = array("q", [0] * count)
-    return blocks.data_block(
-        MARK, numbers, numbers, array("q", ends), bytes([direction] * count), bytes([kind] * count), [data]
-    )
+    numbers, ways, kinds = array("q", [0] * count), bytes([direction] * count), bytes([kind] * count)
+    columns = (numbers, numbers, array("q", ends), ways, kinds)
+    return b"".join(blocks.data_block(MARK, *columns, [data], first_ts_ns=0, last_ts_ns=0))
 
 
 @pytest.mark.parametrize(

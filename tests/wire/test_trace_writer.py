@@ -102,6 +102,37 @@ def test_each_byte_of_a_stream_is_recorded_once_and_in_order(drawn: list[tuple[b
             assert int.from_bytes(each.data[4:8], "big") == len(each.data) - 8 <= longest - 8
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 60)), max_size=6), st.data())
+def test_runs_of_frames_are_cut_as_single_ones_are(runs: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Runs of one length or of two in turn, broken off anywhere, followed by others."""
+    whole = [frame(3, bytes(size)) for one, other, count in runs for _ in range(count) for size in (one, other)]
+    stream = b"".join(whole)
+    cut = data.draw(st.integers(0, len(stream)))
+    writer = a_writer()
+    writer.add(1, 1, REQUEST, stream[:cut])
+    writer.add(2, 1, REQUEST, stream[cut:])
+    found = read(writer.start(), writer.finish(3))
+    assert [each.data for each in found] == whole
+    assert {each.kind for each in found} <= {FRAME}
+
+
+def test_a_run_ends_where_any_byte_of_a_length_differs() -> None:
+    for odd in (0, 1, 255, 256 + 5, 65536 + 5, (1 << 23) + 5):
+        whole = [frame(3, bytes(5))] * 50 + [frame(3, bytes(odd))] + [frame(3, bytes(5))] * 50
+        writer = a_writer()
+        writer.add(1, 1, REQUEST, b"".join(whole))
+        assert [each.data for each in read(writer.start(), writer.finish(2))] == whole
+
+
+def test_memory_is_used_again_only_after_it_was_given_out() -> None:
+    writer, out = a_writer(block_bytes=100), [a_writer().start()]
+    sent = [frame(index, bytes([index]) * size) for index, size in enumerate((10, 90, 5, 300_000, 20, 80, 3))]
+    for data in sent:
+        if writer.add(1, 1, REQUEST, memoryview(bytearray(data))):
+            out += [bytes(part) for part in writer.take_parts()]
+    assert [each.data for each in read(*out, writer.finish(2))] == sent
+
+
 def test_a_frame_has_the_time_of_its_last_byte() -> None:
     writer = a_writer()
     for index, byte in enumerate(frame(9, b"abc")):
