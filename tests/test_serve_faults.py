@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import uvloop
 from click.testing import CliRunner
 
 from segstore.cli import main
 from segstore.wire import CreateSegment, FrameDecoder, Hello, WrongHost, encode
+
+uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
 
 def test_a_fault_file_with_a_wrong_key_is_refused_with_line_and_path(tmp_path: Path) -> None:
