@@ -71,7 +71,7 @@ class Elements(Sequence[T]):
             start, stop, step = index.indices(self._count)
             if step < 0:
                 return tuple(self)[index]
-            return tuple(islice(self, start, max(start, stop), step))
+            return tuple(islice(self, start, max(start, stop), min(step, self._count + 1)))
         if not -self._count <= index < self._count:
             raise IndexError(f"element {index} of {self._count}")
         return next(islice(self, index % self._count, None))

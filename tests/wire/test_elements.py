@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from segstore.wire import COMMANDS, HEADER_BYTES, Command, TableEntriesUpdated, compiler, decode, encode, schema, types
 from segstore.wire import lowering as low
+from segstore.wire.codegen import decoder
 from segstore.wire.elements import EAGER_ELEMENTS, Elements
 from tests.strategies import as_read, command_of, framed, mutated
 from tests.wire.agreement import CODECS, outcome
@@ -25,7 +26,7 @@ CLASSES = pytest.mark.parametrize("cls", LISTED, ids=lambda cls: cls.type_name)
 
 @pytest.fixture(scope="module", autouse=True)
 def lists_are_soon_long() -> Iterator[None]:
-    with mock.patch.object(types, "EAGER_ELEMENTS", 1), mock.patch.object(compiler, "EAGER_ELEMENTS", 1):
+    with mock.patch.object(types, "EAGER_ELEMENTS", 1), mock.patch.object(decoder, "EAGER_ELEMENTS", 1):
         yield
 
 
@@ -146,7 +147,7 @@ def test_columns_of_rows_are_elements_of_their_own(rows: list[tuple[int, str]]) 
 def test_a_list_becomes_long_above_the_bound() -> None:
     with (
         mock.patch.object(types, "EAGER_ELEMENTS", EAGER_ELEMENTS),
-        mock.patch.object(compiler, "EAGER_ELEMENTS", EAGER_ELEMENTS),
+        mock.patch.object(decoder, "EAGER_ELEMENTS", EAGER_ELEMENTS),
     ):
         for codec in CODECS:
             for count, kind in ((EAGER_ELEMENTS, tuple), (EAGER_ELEMENTS + 1, Elements)):
