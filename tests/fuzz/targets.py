@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from segstore.wire import MAX_FRAME_BYTES, Command, FrameDecoder, FrameTooLarge, KeepAlive, SetupAppend, WireError
 from segstore.wire.block_size import FixedBlockSize
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, AppendViolation
 from tests.strategies import as_read
 from tests.wire.agreement import check_frame, read_by_schema, refusal
 
@@ -110,7 +112,35 @@ def _connection(step: int, stream: bytes) -> None:
     assert found == singles, f"{found} is not {singles}"
     assert (type(failed), str(failed)) == (type(ended), str(ended))
     assert batches.block_open == one_by_one.block_open
+    served = [_served(stream, step, join_appends=join) for join in (False, True)]
+    assert served[0] == served[1], f"{served[0]} is not {served[1]}"
     assert sum(len(each.data) for each in singles if isinstance(each, Append)) <= len(stream) + 8 * len(commands)
+
+
+def _kept(result: Command | Append) -> Command | Append:
+    """A copy that outlives the buffer."""
+    return replace(result, data=bytes(result.data)) if isinstance(result, Append) else as_read(result)
+
+
+def _served(stream: bytes, step: int, *, join_appends: bool) -> tuple[list[Any], tuple[Any, ...] | None]:
+    """What a server makes of a connection: its commands and appends, and the error that ends it."""
+    frames, appends = FrameDecoder(join_appends=join_appends), AppendBlockDecoder()
+    found: list[Any] = []
+    for piece in _pieces(stream, step):
+        ended: WireError | None = None
+        try:
+            commands = frames.feed(piece)
+        except WireError as error:
+            commands, ended = list(error.decoded), error
+        try:
+            results = appends.feed_all(commands)
+        except WireError as error:
+            results, ended = list(error.decoded), error
+        found += map(_kept, results)
+        if ended is not None:
+            # a joined append is named for its end, wherever the fault lies
+            return found, (type(ended), ended.rule if isinstance(ended, AppendViolation) else str(ended))
+    return found, None
 
 
 WRITERS = tuple(UUID(int=number) for number in (1, 2, 3))
