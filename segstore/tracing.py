@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from segstore.wire import MAX_FRAME_BYTES
-from segstore.wire.redaction import redact
+from segstore.wire.redaction import SECRET_CODES, redact
 from segstore.wire.trace import (
     Damage,
     Direction,
@@ -219,6 +219,7 @@ class FileRecorder:
             make_mark(os.urandom(8)),
             metadata,
             redact=redact if redact_tokens else None,
+            redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
         )
         try:

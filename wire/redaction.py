@@ -15,15 +15,19 @@ from functools import cache
 from typing import Final
 
 from segstore.wire import lowering as low
-from segstore.wire.codec import HEADER_BYTES, MAX_FRAME_BYTES
+from segstore.wire.codec import HEADER_BYTES, MAX_FRAME_BYTES  # which completes the registry
 from segstore.wire.schema import COMMANDS
 
-__all__ = ["redact"]
+__all__ = ["SECRET_CODES", "redact"]
 
 _STAR: Final = b"*"
 _HEADER: Final = struct.Struct(">ii").unpack_from
 _INT32: Final = struct.Struct(">i").unpack_from
 _UINT16: Final = struct.Struct(">H").unpack_from
+
+
+SECRET_CODES: Final = frozenset(code for code, cls in COMMANDS.items() if cls.secrets)
+"""Type codes of the commands that carry a token."""
 
 
 class _Stop(Exception):

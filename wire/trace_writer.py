@@ -1,8 +1,8 @@
 """Recording: bytes of connections, or whole records → the blocks of a capture, to be written with one call each.
 
-`TraceWriter` takes the bytes of connections as they come, in any pieces; the frames in them are found when a block is
-made, so that recording costs the recorded process little: bytes are copied once, into memory that is used again, and
-runs of frames of one length, or of two in turn, are found together. `RecordWriter` takes whole records: for a filter
+`TraceWriter` takes the bytes of connections as they come, in any pieces, and finds the frames in them. It costs the
+recorded process little: bytes are copied once, into memory that is used again, and runs of frames of one length, or of
+two in turn, are found together. `RecordWriter` takes whole records: for a filter
 or a converter.
 
 Invariants: whatever records `RecordWriter` takes are read back the same; each byte of a stream that `TraceWriter`
@@ -28,7 +28,7 @@ from segstore.wire.trace_blocks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from segstore.wire.schema import Buffer
 
@@ -44,7 +44,7 @@ _RUN: Final = 8
 _RUN_AGAIN: Final = 32
 """Frames that are read one by one after a run was not there."""
 
-_read_length = struct.Struct(">i").unpack_from
+_read_length = _read_code = struct.Struct(">i").unpack_from
 
 
 def make_mark(own: bytes) -> bytes:
@@ -161,8 +161,9 @@ class TraceWriter:
     A frame is recorded with the time at which its last byte came. What waits in memory is at most a block, what came
     last, and the half frame of every stream; a crash of the process loses that.
 
-    redact: `redact(frame, whole)` gives the frame to be stored instead, of the same length; `segstore.wire.redaction`
-    has one for delegation tokens. flush_after_ns: a block is due when its first record is so old.
+    redact: `redact(frame, whole)` gives the frame to be stored instead, of the same length. It is asked for frames with
+    a type code in `redact_codes`, and for bytes that make no frame; `segstore.wire.redaction` has both for delegation
+    tokens. flush_after_ns: a block is due when its first record is so old.
     max_frame_bytes: a header that announces more, or a negative length, ends the framing of its stream; what follows
     is recorded as BYTES. Not for several threads.
     """
@@ -173,6 +174,7 @@ class TraceWriter:
         metadata: Metadata,
         *,
         redact: Callable[[bytes, bool], bytes] | None = None,
+        redact_codes: Container[int] = frozenset(),
         compress: bool = False,
         block_bytes: int = BLOCK_BYTES,
         flush_after_ns: int = FLUSH_AFTER_NS,
@@ -182,12 +184,12 @@ class TraceWriter:
         self.flush_after_ns = flush_after_ns
         self._records = RecordWriter(mark, metadata, compress=compress)
         self._redact = redact
+        self._redact_codes = redact_codes
         self._max_body = max_frame_bytes - _HEADER_BYTES
         self._memory = bytearray(block_bytes + _SPARE_BYTES)
         self._view = memoryview(self._memory)
         self._used = 0
-        self._size = 0
-        self._waiting: list[tuple[int, int, int, bytes | bytearray, int, int]] = []
+        self._waits = False
         self._due_ns = 0
         self._halves: dict[int, _Half] = {}
         self._unframed: set[int] = set()
@@ -208,30 +210,47 @@ class TraceWriter:
         size = len(data)
         start = self._used
         stop = start + size
-        waiting = self._waiting
-        if not waiting:
-            self._due_ns = ts_ns + self.flush_after_ns
-        if stop <= len(self._memory):
+        source: bytes | bytearray = self._memory
+        if stop <= len(source):
             self._view[start:stop] = data
             self._used = stop
-            waiting.append((ts_ns, connection, direction, self._memory, start, stop))
         else:
-            waiting.append((ts_ns, connection, direction, bytes(data), 0, size))
-        self._size += size
-        return self._size >= self.block_bytes or ts_ns >= self._due_ns
+            source, start, stop = bytes(data), 0, size
+        key = connection << 1 | direction
+        records = self._records
+        if (
+            size >= _HEADER_BYTES
+            and key not in self._halves
+            and key not in self._unframed
+            and _read_length(source, start + 4)[0] == size - _HEADER_BYTES <= self._max_body
+        ):
+            # One whole frame, as most writes of one reply are.
+            self._frame(ts_ns, connection, direction, memoryview(source)[start:stop])
+        else:
+            self._stream(key, ts_ns, connection, direction, source, start, stop)
+        return self._added(ts_ns) or records._size >= self.block_bytes or self._used >= self.block_bytes
+
+    def _added(self, ts_ns: int) -> bool:
+        """Notes that something waits; whether that is due by its age."""
+        if not self._waits:
+            self._waits = True
+            self._due_ns = ts_ns + self.flush_after_ns
+        return ts_ns >= self._due_ns
 
     def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
         """Takes that a connection began; facts such as peer="127.0.0.1:4711" are kept as JSON."""
-        # The kind travels above the direction, so that `add`, the common case, need not say one.
-        self.add(ts_ns, connection, Direction.REQUEST | RecordKind.OPEN << 1, event_data(**facts))
+        self._records._put(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
+        self._added(ts_ns)
 
     def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> None:
         """Takes that a connection ended. by: REQUEST for the client's side, REPLY for the store's."""
-        self.add(ts_ns, connection, by | RecordKind.CLOSE << 1, event_data(**facts))
+        self._end(ts_ns, connection)
+        self._records._put(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
+        self._added(ts_ns)
 
     def due(self, now_ns: int) -> bool:
         """Whether what waits is old enough to be written."""
-        return bool(self._waiting) and now_ns >= self._due_ns
+        return self._waits and now_ns >= self._due_ns
 
     def take(self) -> bytes:
         """A block of all whole frames that wait; b"" if there are none."""
@@ -239,7 +258,7 @@ class TraceWriter:
 
     def take_parts(self) -> list[Buffer]:
         """The same in pieces, for `writev`. Some are this writer's memory: write them before the next `add`."""
-        self._drain()
+        self._used, self._waits = 0, False
         return self._records._take()
 
     def finish(self, ts_ns: int) -> bytes:
@@ -248,35 +267,11 @@ class TraceWriter:
 
     def finish_parts(self, ts_ns: int) -> list[Buffer]:
         """The same in pieces, as `take_parts` gives them."""
-        self._drain()
         for connection in {key >> 1: None for key in self._halves}:
             self._end(ts_ns, connection)
-        return self._records._take()
+        return self.take_parts()
 
     # --- finding frames ---------------------------------------------------------------------------------------------
-
-    def _drain(self) -> None:
-        waiting, self._waiting, self._used, self._size = self._waiting, [], 0, 0
-        records, halves, unframed, redact = self._records, self._halves, self._unframed, self._redact
-        for ts_ns, connection, code, source, start, stop in waiting:
-            if code > 1:
-                if code >> 1 == RecordKind.CLOSE:
-                    self._end(ts_ns, connection)
-                records._put(ts_ns, connection, code & 1, code >> 1, bytes(source[start:stop]))
-                continue
-            key = connection << 1 | code
-            body = stop - start - _HEADER_BYTES
-            if (
-                body >= 0
-                and key not in halves
-                and key not in unframed
-                and _read_length(source, start + 4)[0] == body <= self._max_body
-            ):
-                # One whole frame, as most writes of one reply are.
-                data = memoryview(source)[start:stop]
-                records._put(ts_ns, connection, code, 0, data if redact is None else redact(bytes(data), True))
-            else:
-                self._stream(key, ts_ns, connection, code, source, start, stop)
 
     def _stream(
         self, key: int, ts_ns: int, connection: int, direction: int, source: bytes | bytearray, start: int, stop: int
@@ -298,8 +293,7 @@ class TraceWriter:
             del self._halves[key]
             half = None
             if 0 <= length <= self._max_body:
-                kept = frame if self._redact is None else self._redact(frame, True)
-                self._records._put(ts_ns, connection, direction, 0, kept)
+                self._frame(ts_ns, connection, direction, frame)
             else:
                 self._unframed.add(key)
                 self._bytes(ts_ns, connection, direction, frame + bytes(source[start:stop]))
@@ -321,13 +315,21 @@ class TraceWriter:
         elif at < stop:
             self._halves[key] = _Half(bytes(source[at:stop]), need)
 
-    def _redacted(self, data: bytes, ends: array[int], base: int) -> bytes:
+    def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
+        if self._redact is not None and _read_code(frame)[0] in self._redact_codes:
+            frame = self._redact(bytes(frame), True)
+        self._records._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
+
+    def _redacted(self, data: bytes, ends: array[int], base: int) -> Buffer:
         assert self._redact is not None
-        out, start = [], 0
+        out, start = None, 0
         for end in ends:
-            out.append(self._redact(data[start : end - base], True))
-            start = end - base
-        return b"".join(out)
+            stop = end - base
+            if _read_code(data, start)[0] in self._redact_codes:
+                out = out or bytearray(data)
+                out[start:stop] = self._redact(data[start:stop], True)
+            start = stop
+        return data if out is None else out
 
     def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
         if len(data):
