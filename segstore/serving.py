@@ -22,6 +22,7 @@ from segstore import __version__
 from segstore.server import StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.controller.auth import Accounts, Authority
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.fault_file import read_faults
 from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
@@ -37,6 +38,7 @@ class ServeOptions(StoreSettings):
     """What `segstore serve` takes beside the settings of the store.
 
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
+    commit_delay_ms, scale_delay_ms, lease_cap_ms: as in `ControllerConfig`.
     stores: how many segment stores share the containers; the first has the ports.
     password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
     published_host: the name under which clients find the stores and the controller; None for `host`.
@@ -49,6 +51,9 @@ class ServeOptions(StoreSettings):
 
     controller_port: int | None = None
     stores: int = 1
+    commit_delay_ms: int = 0
+    scale_delay_ms: int = 0
+    lease_cap_ms: int | None = None
     password_file: Path | None = None
     published_host: str | None = None
     http_port: int | None = None
@@ -82,6 +87,11 @@ def _cluster(options: ServeOptions) -> Cluster:
         stores=options.stores,
         controller_port=options.controller_port,
         published_host=options.published_host,
+        controller=ControllerConfig(
+            commit_delay_ms=options.commit_delay_ms,
+            scale_delay_ms=options.scale_delay_ms,
+            lease_cap_ms=options.lease_cap_ms,
+        ),
     )
     accounts = None
     if options.password_file is not None:
@@ -133,6 +143,10 @@ async def _serve(options: ServeOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop, number)
     made = _cluster(options)
+    if options.data is not None:
+        log.warning("--data is not built yet: everything is kept in memory and gone when the process ends")
+    if options.http_port is not None:
+        log.warning("--http-port is not built yet: nothing listens there")
     async with _recording(options, made), made as cluster:
         addresses: dict[str, tuple[str, int] | None] = {
             "segment_store": cluster.address,
