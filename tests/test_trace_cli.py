@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
 import zlib
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from segstore.wire import (
     SealSegment,
     SegmentRead,
     SegmentSealed,
+    encode,
 )
 from segstore.wire.trace import Direction, Record, RecordKind, event_data
+from tests.test_serving import PATIENCE_S, SERVE, served
 from tests.wire.traces import capture, frame, record
 
 MS = 1_000_000
@@ -257,3 +260,41 @@ def test_long_work_on_a_terminal_shows_how_far_it_is(trace: Path, monkeypatch: p
     monkeypatch.setattr(trace_cli, "_LONG_WORK_BYTES", 10)
     monkeypatch.setattr(trace_cli, "_is_terminal", lambda: True)
     assert "a.wtrace" in run("stats", trace).stderr
+
+
+# --- recording --------------------------------------------------------------------------------------------------
+
+
+def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    with served("--announce", "json", "--trace", str(path)) as store:
+        with store.connect() as peer:
+            peer.sendall(encode(Hello(17, 5)) + encode(SealSegment(1, "scope/none/0", "secret")) + b"\0\0")
+            received = b""
+            while b"scope/none/0" not in received:
+                received += peer.recv(4096)
+        assert store.end() == 0
+    lines = [line.split(maxsplit=3)[1:] for line in run("show", path).stdout.splitlines()]
+    assert [line[:2] for line in lines] == [["#1", way] for way in ">>><<>>"]
+    said = [line[2].split()[0] for line in lines]
+    assert said == ["opened", "HELLO", "SEAL_SEGMENT", "HELLO", "NO_SUCH_SEGMENT", "2", "closed"]
+    assert "recorded by segstore " in run("stats", path).stdout
+    before = path.read_bytes()
+    refused = subprocess.run(
+        [*SERVE, "--trace", str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert refused.returncode == 1
+    assert "never takes the place of one" in refused.stderr
+    assert path.read_bytes() == before
+
+
+def test_serve_leaves_tokens_out_of_a_recording_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    with served("--announce", "json", "--trace", str(path), "--trace-redact") as store:
+        with store.connect() as peer:
+            peer.sendall(encode(Hello(17, 5)) + encode(SealSegment(1, "scope/none/0", "secret")))
+            while b"scope/none/0" not in peer.recv(4096):
+                pass
+        assert store.end() == 0
+    assert "delegation_token=<6 characters>" in run("show", path).stdout
+    assert b"secret" not in path.read_bytes()

@@ -26,6 +26,7 @@ from segstore.wire.trace_blocks import (
     data_block,
     metadata_block,
 )
+from segstore.wire.trace_framing import whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -39,11 +40,8 @@ FLUSH_AFTER_NS: Final = 1_000_000_000
 _SPARE_BYTES: Final = 256 * 1024
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
-_RUN: Final = 8
-"""Pairs of frames for which a run is worth being looked for."""
-_RUN_AGAIN: Final = 32
-"""Frames that are read one by one after a run was not there."""
-
+_SMALL_BYTES: Final = 4096
+"""Pieces below this are put aside and cut together, so that code and tables are in the processor's cache."""
 _read_length = _read_code = struct.Struct(">i").unpack_from
 
 
@@ -189,6 +187,8 @@ class TraceWriter:
         self._memory = bytearray(block_bytes + _SPARE_BYTES)
         self._view = memoryview(self._memory)
         self._used = 0
+        self._size = 0
+        self._waiting: list[tuple[int, int, int, bytes | bytearray, int, int]] = []
         self._waits = False
         self._due_ns = 0
         self._halves: dict[int, _Half] = {}
@@ -216,19 +216,13 @@ class TraceWriter:
             self._used = stop
         else:
             source, start, stop = bytes(data), 0, size
-        key = connection << 1 | direction
-        records = self._records
-        if (
-            size >= _HEADER_BYTES
-            and key not in self._halves
-            and key not in self._unframed
-            and _read_length(source, start + 4)[0] == size - _HEADER_BYTES <= self._max_body
-        ):
-            # One whole frame, as most writes of one reply are.
-            self._frame(ts_ns, connection, direction, memoryview(source)[start:stop])
+        self._size += size
+        if size < _SMALL_BYTES:
+            self._waiting.append((ts_ns, connection, direction, source, start, stop))
         else:
-            self._stream(key, ts_ns, connection, direction, source, start, stop)
-        return self._added(ts_ns) or records._size >= self.block_bytes or self._used >= self.block_bytes
+            self._drain()
+            self._stream(ts_ns, connection, direction, source, start, stop)
+        return self._added(ts_ns) or self._size >= self.block_bytes
 
     def _added(self, ts_ns: int) -> bool:
         """Notes that something waits; whether that is due by its age."""
@@ -239,11 +233,13 @@ class TraceWriter:
 
     def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
         """Takes that a connection began; facts such as peer="127.0.0.1:4711" are kept as JSON."""
+        self._drain()
         self._records._put(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
         self._added(ts_ns)
 
     def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> None:
         """Takes that a connection ended. by: REQUEST for the client's side, REPLY for the store's."""
+        self._drain()
         self._end(ts_ns, connection)
         self._records._put(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
         self._added(ts_ns)
@@ -258,7 +254,8 @@ class TraceWriter:
 
     def take_parts(self) -> list[Buffer]:
         """The same in pieces, for `writev`. Some are this writer's memory: write them before the next `add`."""
-        self._used, self._waits = 0, False
+        self._drain()
+        self._used, self._size, self._waits = 0, 0, False
         return self._records._take()
 
     def finish(self, ts_ns: int) -> bytes:
@@ -267,16 +264,34 @@ class TraceWriter:
 
     def finish_parts(self, ts_ns: int) -> list[Buffer]:
         """The same in pieces, as `take_parts` gives them."""
+        self._drain()
         for connection in {key >> 1: None for key in self._halves}:
             self._end(ts_ns, connection)
         return self.take_parts()
 
     # --- finding frames ---------------------------------------------------------------------------------------------
 
+    def _drain(self) -> None:
+        """Sees to the small pieces that were put aside."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for piece in waiting:
+                self._stream(*piece)
+
     def _stream(
-        self, key: int, ts_ns: int, connection: int, direction: int, source: bytes | bytearray, start: int, stop: int
+        self, ts_ns: int, connection: int, direction: int, source: bytes | bytearray, start: int, stop: int
     ) -> None:
         """Cuts bytes of a stream into frames and puts them into the columns."""
+        key = connection << 1 | direction
+        if (
+            stop - start >= _HEADER_BYTES
+            and key not in self._halves
+            and key not in self._unframed
+            and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
+        ):
+            # One whole frame, as most writes of one reply are.
+            self._frame(ts_ns, connection, direction, memoryview(source)[start:stop])
+            return
         half = self._halves.get(key)
         while half is not None:
             taken = min(stop, start + half.need - half.have)
@@ -303,7 +318,7 @@ class TraceWriter:
             return
         ends = self._records._ends
         already = len(ends)
-        at, need = _frames(source, start, stop, ends, self._records._size - start, self._max_body)
+        at, need = whole_frames(source, start, stop, ends, self._records._size - start, self._max_body)
         if at > start:
             whole: Buffer = memoryview(source)[start:at]
             if self._redact is not None:
@@ -344,53 +359,3 @@ class TraceWriter:
             if half is not None:
                 self._bytes(ts_ns, connection, direction, b"".join(half.parts))
             self._unframed.discard(key)
-
-
-def _frames(
-    data: bytes | bytearray, start: int, stop: int, ends: array[int], shift: int, max_body: int
-) -> tuple[int, int]:
-    """Appends where each whole frame between start and stop ends, moved by `shift`.
-
-    Returns where the first one that is not whole starts, and how many bytes of it are needed to go on; 0 if its header
-    announces what cannot be.
-    """
-    at = before = last = start
-    look_at = len(ends) + 2
-    while stop - at >= _HEADER_BYTES:
-        length = _read_length(data, at + 4)[0]
-        if not 0 <= length <= max_body:
-            return at, 0
-        after = at + _HEADER_BYTES + length
-        if after > stop:
-            return at, after - at
-        ends.append(after + shift)
-        before, last, at = last, at, after
-        if len(ends) == look_at:
-            at = _run(data, before, last, at, stop, ends, shift)
-            look_at = len(ends) + _RUN_AGAIN
-    return at, _HEADER_BYTES
-
-
-def _run(data: bytes | bytearray, first: int, second: int, at: int, stop: int, ends: array[int], shift: int) -> int:
-    """Appends the ends of the frames from `at` on that have the lengths of the two before it, in turn.
-
-    Each byte of the lengths is looked at in all of these frames at once, so that one costs far less than to read it by
-    itself. Returns where the run ends.
-    """
-    one, both = second - first, at - first
-    count = (stop - at) // both
-    if count < _RUN:
-        return at
-    for start in (first, second):
-        for place in (7, 6, 5, 4):
-            column = data[start + both + place : at + count * both : both][:count]
-            count = len(column) - len(column.lstrip(data[start + place : start + place + 1]))
-            if not count:
-                return at
-    after = at + count * both
-    block = array("q", bytes(16 * count))
-    pack = struct.Struct(f"={count}q").pack  # the quickest way from a range to an array
-    block[::2] = array("q", pack(*range(at + one + shift, after + shift, both)))
-    block[1::2] = array("q", pack(*range(at + both + shift, after + shift + 1, both)))
-    ends += block
-    return after
