@@ -351,14 +351,18 @@ class Session:
             self.end("SetupAppend is not served on the admin port")
             return
         service, segment, writer_id = self._service, command.segment, command.writer_id
-        # Until it has succeeded the writer's appends go nowhere: the decoder sends them to the new segment already.
-        self._writers.pop(writer_id.int, None)
+        before = self._writers.get(writer_id.int)
+        if before is not None and before.segment != segment:
+            # The decoder sends its appends to the new segment from now on, set up there or not.
+            del self._writers[writer_id.int]
         try:
             token = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
             last = service.store.setup_append(segment, writer_id, now_ms=service.now_ms())
             container = service.store.container_for(segment)
         except (StoreError, TokenError) as error:
-            self._refuse_writer(error, command.request_id, segment, writer_id, "setting up append", -1)
+            # A refusal may be about the segment's index, and names it then.
+            named = error.segment if isinstance(error, StoreError) and error.segment else segment
+            self._refuse_writer(error, command.request_id, named, writer_id, "setting up append", -1)
             return
         self._writers[writer_id.int] = _Writer(segment, container, last)
         if token is not None and token.expires_s is not None:

@@ -30,6 +30,7 @@ from segstore.wire import (
     SegmentIsSealed,
     WrongHost,
 )
+from segstore.wire.names import container_of
 from tests.server.support import SEGMENT, WRITER, Desk, FakeClock, append, create, make_service, read, set_up
 
 KEY = "0123456789abcdef" * 4
@@ -141,6 +142,29 @@ def test_a_set_up_that_was_refused_leaves_no_writer() -> None:
     assert desk.ask(append(0)) == []
     assert desk.session.ended
     assert desk.service.store.segment_info(SEGMENT).length == 0
+
+
+def test_a_set_up_that_is_refused_for_the_same_segment_leaves_the_writer_as_it_was() -> None:
+    desk = writing(Desk(make_service()))
+    assert desk.ask(append(1), DeleteSegment(8, SEGMENT, ""))[0] == DataAppended(3, WRITER, 1, NEVER_WROTE, 4)
+    assert desk.ask(set_up()) == [NoSuchSegment(2, SEGMENT, "", -1)]
+    assert desk.ask(append(2)) == [NoSuchSegment(3, SEGMENT, "", -1)]
+    assert not desk.session.ended
+    assert desk.ask(append(3)) == []
+    assert desk.session.ending is Ending.DROPPED
+
+
+def test_a_set_up_that_fails_for_the_index_names_the_index() -> None:
+    plain = next(
+        name
+        for name in map("scope/stream/{}".format, range(100))
+        if container_of(name, 2) == 0 and container_of(name + "#index", 2) == 1
+    )
+    desk = Desk(make_service(containers=2, own=frozenset({0})))
+    assert desk.ask(create(plain), set_up(plain)) == [
+        WrongHost(1, plain, "", ""),
+        WrongHost(2, plain + "#index", "", ""),
+    ]
 
 
 def test_a_container_that_left_the_store_takes_no_append_of_a_writer_set_up_before() -> None:
