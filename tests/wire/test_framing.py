@@ -178,13 +178,15 @@ def test_a_longer_frame_is_refused_on_its_header(codec: Codec, pieces: int, leng
 
 
 @EACH_CODEC
-def test_a_lower_limit_counts_the_header(codec: Codec) -> None:
-    frame = encode(SegmentCreated(1, "segment"))
-    assert FrameDecoder(max_frame_bytes=len(frame), codec=codec).feed(frame) == [SegmentCreated(1, "segment")]
-    for piece in (frame, frame[:8]):
+@given(value=st.one_of(*map(command_of, OFTEN), commands()).filter(lambda value: len(encode(value)) < 1000), kind=KINDS)
+def test_a_lower_limit_holds_for_every_command_and_counts_the_header(codec: Codec, value: Command, kind: Any) -> None:
+    frame = encode(value)
+    assert FrameDecoder(max_frame_bytes=len(frame), codec=codec).feed(kind(frame)) == [as_read(value)]
+    for piece in (frame, frame * 2, frame[:8]):
         with pytest.raises(FrameTooLarge) as caught:
-            FrameDecoder(max_frame_bytes=len(frame) - 1, codec=codec).feed(piece)
+            FrameDecoder(max_frame_bytes=len(frame) - 1, codec=codec).feed(kind(piece))
         assert (caught.value.limit, caught.value.actual) == (len(frame) - 1, len(frame))
+        assert list(caught.value.decoded) == []
 
 
 @EACH_CODEC
