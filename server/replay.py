@@ -1,0 +1,351 @@
+"""A trace answers clients: a server that says what another store has said.
+
+    async with TraceServer(records, mode="match") as server:
+        connect(server.host, server.port)
+    assert not server.problems and not server.unused()
+
+What is not in the trace, or in the mode "strict" not what comes next, is a `Problem`, and is answered with an error,
+ends the connection, or is passed on to another store, such as a mock, whose replies go back as they are.
+
+Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
+scaled; when the server has stopped, no connection and no timer is left. What a client may send ahead of its replies is
+bounded by the frame decoder and the transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, cast
+
+from segstore.server.replay_script import Answer, Mode, Replay, Step, own_item, type_of
+from segstore.wire import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    Command,
+    ConditionalBlockEnd,
+    ErrorMessage,
+    ErrorMessageCode,
+    FrameDecoder,
+    Hello,
+    SetupAppend,
+    WireError,
+    encode,
+)
+from segstore.wire.block_decoder import Append, AppendBlockDecoder
+from segstore.wire.trace_blocks import Record
+from segstore.wire.trace_diff import FieldDifference, compare_frames
+
+__all__ = ["Missing", "Problem", "TraceServer", "request_frame"]
+
+Missing = Literal["error", "close", "pass"]
+
+
+class Problem(NamedTuple):
+    """A request that the trace does not answer.
+
+    connection: of the client, from 1. expected: what comes next there, in the mode "strict". fields: what differs.
+    """
+
+    connection: int
+    request: str
+    expected: str | None
+    fields: tuple[FieldDifference, ...]
+    frame: bytes
+    expected_frame: bytes | None
+
+    def __str__(self) -> str:
+        if self.expected is None:
+            return f"connection {self.connection}: {self.request} is not in the trace"
+        if self.expected != self.request:
+            return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
+        said = ", ".join(
+            f"{each.field} is {each.left!r} and not {each.right!r}" for each in self.fields if not each.secret
+        )
+        return f"connection {self.connection}: {self.request} differs from the trace: {said}"
+
+
+def request_frame(item: Command | Append) -> bytes:
+    """A request as frames: an append as a block and its end."""
+    if not isinstance(item, Append):
+        return encode(item)
+    if item.expected_offset is not None:
+        return encode(
+            ConditionalBlockEnd(item.writer_id, item.event_number, item.expected_offset, item.data, item.request_id)
+        )
+    end = AppendBlockEnd(item.writer_id, len(item.data), b"", item.event_count, item.event_number, item.request_id)
+    return encode(AppendBlock(item.writer_id, item.data)) + encode(end)
+
+
+class TraceServer:
+    """Listens, and answers from a trace.
+
+    records: of the trace. mode: "strict" or "match", as in `Replay`. missing: what is done with a request that the
+    trace does not answer: "error", "close", or "pass", on to the store at `upstream`, (host, port).
+    pace: 1 answers after the times of the trace, 2 twice as fast; None at once.
+    problems: what was not answered by the trace.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        *,
+        mode: Mode = "strict",
+        missing: Missing = "error",
+        upstream: tuple[str, int] | None = None,
+        pace: float | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        if (missing == "pass") != (upstream is not None):
+            raise ValueError("upstream goes with missing='pass'")
+        if pace is not None and pace <= 0:
+            raise ValueError(f"pace must be above 0, not {pace}")
+        self.replay = Replay(records, mode)
+        self.missing = missing
+        self.upstream = upstream
+        self.pace = pace
+        self.problems: list[Problem] = []
+        self.connections = 0
+        self._where = (host, port)
+        self._server: asyncio.Server | None = None
+        self._open: set[_Conversation] = set()
+
+    @property
+    def host(self) -> str:
+        return self._address[0]
+
+    @property
+    def port(self) -> int:
+        return self._address[1]
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        if self._server is None or not self._server.sockets:
+            raise RuntimeError("the server is not started")
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    def unused(self) -> Counter[str]:
+        """The requests of the trace that nobody has made so far, by command."""
+        return self.replay.unused()
+
+    async def start(self) -> None:
+        """Listens. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Conversation(self), *self._where)
+
+    async def stop(self) -> None:
+        """Ends all connections. May be called twice."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            gone = [each.end() for each in tuple(self._open)]
+            await asyncio.gather(*gone)
+            await server.wait_closed()
+
+    async def __aenter__(self) -> TraceServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class _Conversation(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: TraceServer) -> None:
+        self._server = server
+        self._decoder = FrameDecoder()
+        self._blocks = AppendBlockDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._expected: deque[Step] = deque()
+        self._number = 0
+        self._timers: deque[asyncio.TimerHandle] = deque()
+        self._last_at = 0.0
+        self._passing: _Passing | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.connections += 1
+        self._number = self._server.connections
+        self._expected = self._server.replay.connection()
+        self._server._open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._transport = None
+        if self._passing is not None:
+            self._passing.close()
+        self._server._open.discard(self)
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    async def end(self) -> None:
+        """Closes, and waits until it is."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._passing is not None:
+            await self._passing.aclose()
+        await self._closed
+
+    def data_received(self, data: bytes) -> None:
+        broken = False
+        try:
+            commands = self._decoder.feed(data)
+            items: Any = self._blocks.feed_all(commands)
+        except WireError as error:
+            items, broken = error.decoded, True
+        for item in items:
+            if self._transport is None or self._transport.is_closing():
+                return
+            self._take(own_item(item))
+        if broken:
+            self._close()
+
+    def _take(self, item: Command | Append) -> None:
+        server = self._server
+        if isinstance(item, SetupAppend) and self._passing is not None:
+            self._passing.set_ups.pop(item.writer_id, None)
+        found = server.replay.answer(item, self._expected)
+        if found is not None:
+            if isinstance(item, SetupAppend) and server.missing == "pass":
+                self._pass().set_ups[item.writer_id] = item
+            self._say(found)
+            return
+        server.problems.append(self._problem(item))
+        if server.missing == "close":
+            self._close()
+        elif server.missing == "pass":
+            self._pass().send(item)
+        else:
+            segment = getattr(item, "segment", "")
+            said = f"{type_of(item)} is not in the trace"
+            request_id = getattr(item, "request_id", 0)
+            self._write(encode(ErrorMessage(request_id, segment, said, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)))
+
+    def _problem(self, item: Command | Append) -> Problem:
+        frame = request_frame(item)
+        if self._server.replay.mode == "match" or not self._expected:
+            return Problem(self._number, type_of(item), None, (), frame, None)
+        step = self._expected[0]
+        wanted = request_frame(step.item)
+        fields = compare_frames(frame, wanted) if step.type_name == type_of(item) else ()
+        return Problem(self._number, type_of(item), step.type_name, fields, frame, wanted)
+
+    def _say(self, found: Answer) -> None:
+        pace = self._server.pace
+        loop = asyncio.get_running_loop()
+        for reply in found.replies:
+            if pace is None:
+                self._write(reply.frame)
+                continue
+            # Never before the reply in front of it, so that the order is kept.
+            self._last_at = max(self._last_at, loop.time() + reply.delay_ns / 1e9 / pace)
+            self._timers.append(loop.call_at(self._last_at, self._due, reply.frame))
+        if found.closes:
+            if pace is None:
+                self._close()
+            else:
+                self._timers.append(loop.call_at(max(self._last_at, loop.time()), self._close))
+
+    def _due(self, frame: bytes) -> None:
+        self._timers.popleft()
+        self._write(frame)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _pass(self) -> _Passing:
+        if self._passing is None:
+            assert self._server.upstream is not None
+            self._passing = _Passing(self._server.upstream, self._write, self._close)
+        return self._passing
+
+
+class _Passing:
+    """A connection to another store for what the trace does not answer; its replies go back as they are.
+
+    set_ups: of writers that the trace set up; the other store hears them before it gets their first append.
+    """
+
+    def __init__(self, upstream: tuple[str, int], back: Any, closed: Any) -> None:
+        self._upstream = upstream
+        self._back = back
+        self._lost = closed
+        self.set_ups: dict[Any, SetupAppend] = {}
+        self._hidden: set[Any] = set()
+        self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self._hello_hidden = True
+        self._task = asyncio.create_task(self._run(), name="segstore replay passes on")
+
+    def send(self, item: Command | Append) -> None:
+        """Passes a request on."""
+        if isinstance(item, Hello):
+            self._hello_hidden = False
+            return  # it is the first that is said there in any case, and now its answer goes back
+        writer = getattr(item, "writer_id", None)
+        if isinstance(item, Append) and writer in self.set_ups:
+            set_up = self.set_ups.pop(writer)
+            self._hidden.add(writer)
+            self._out.put_nowait(encode(set_up))
+        self._out.put_nowait(request_frame(item))
+
+    async def _run(self) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(*self._upstream)
+        except OSError:
+            self._lost()
+            return
+        try:
+            writer.write(encode(Hello(17, 5)))
+            sending = asyncio.create_task(self._send(writer), name="segstore replay sends on")
+            try:
+                decoder = FrameDecoder(unknown="keep")
+                while data := await reader.read(1 << 16):
+                    for command in decoder.feed(data):
+                        self._reply(command)
+                self._lost()
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+        except (WireError, OSError):
+            self._lost()
+        finally:
+            writer.close()
+
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(await self._out.get())
+            await writer.drain()
+
+    def _reply(self, command: Command) -> None:
+        if isinstance(command, Hello) and self._hello_hidden:
+            self._hello_hidden = False
+            return
+        if isinstance(command, AppendSetup) and command.writer_id in self._hidden:
+            self._hidden.discard(command.writer_id)
+            return
+        self._back(encode(command))
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Ends it, and waits until it is."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,264 @@
+"""A trace as the script of a store: which request is answered with what.
+
+The requests of a trace are taken as a store takes them: appends made whole again, so that it does not matter how a
+client cuts them into frames. A reply belongs to the last request that it answers; one that answers none, to the request
+before it. A request of the client fits one of the trace if all their fields are equal, but for what differs from run to
+run: request ids and delegation tokens, and, translated, writer ids and names of transient segments. Replies are
+translated back.
+
+Pure: frames in, what to answer out. Invariants: a request of the trace is used once, save Hello and KeepAlive where
+any order will do; a writer of the client stands for one of the trace and the other way round; where nothing is to be
+translated, replies are the bytes of the trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from segstore.wire import (
+    Command,
+    CreateTransientSegment,
+    Hello,
+    KeepAlive,
+    SegmentCreated,
+    WireError,
+    decode,
+    encode,
+)
+from segstore.wire.block_decoder import Append, AppendBlockDecoder
+from segstore.wire.elements import Elements
+from segstore.wire.exchanges import Exchange, Exchanges
+from segstore.wire.trace_blocks import Direction, Record, RecordKind
+
+__all__ = ["Answer", "Ids", "Mode", "Replay", "ScriptedReply", "Step", "own_item", "read_script"]
+
+Mode = Literal["strict", "match"]
+
+_REPEATABLE: Final = (Hello, KeepAlive)
+_NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sources", "source_segment_ids"})
+
+
+class ScriptedReply(NamedTuple):
+    """A reply of the trace. delay_ns: how long behind its request it came."""
+
+    frame: bytes
+    delay_ns: int
+
+
+class Step:
+    """A request of the trace and its replies.
+
+    number: from 1, over the trace. connection: as in the trace. closes: the store closed behind it. used: how often.
+    """
+
+    __slots__ = ("closes", "connection", "item", "key", "number", "replies", "ts_ns", "used")
+
+    def __init__(self, number: int, connection: int, item: Command | Append, ts_ns: int) -> None:
+        self.number = number
+        self.connection = connection
+        self.item = item
+        self.key = _key(item, {})
+        self.ts_ns = ts_ns
+        self.replies: list[ScriptedReply] = []
+        self.closes = False
+        self.used = 0
+
+    @property
+    def type_name(self) -> str:
+        return type_of(self.item)
+
+
+class Answer(NamedTuple):
+    """What a request is answered. replies: frames, each with the time (ns) that it took in the trace."""
+
+    step: Step
+    replies: tuple[ScriptedReply, ...]
+    closes: bool
+
+
+def type_of(item: Command | Append) -> str:
+    """The type name of a request; an append is APPEND_BLOCK_END, whatever frames brought it."""
+    return "APPEND_BLOCK_END" if isinstance(item, Append) else item.type_name
+
+
+def own_item(item: Any) -> Any:
+    """The same request with payloads of its own."""
+    if isinstance(item, memoryview):
+        return bytes(item)
+    if isinstance(item, tuple | Elements):
+        return tuple(own_item(each) for each in item)
+    if isinstance(item, msgspec.Struct):
+        return type(item)(*(own_item(getattr(item, name)) for name in item.__struct_fields__))
+    return item
+
+
+def _key(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
+    """What two requests that fit have in common, writers left out. names: of transient segments, translated."""
+    secrets = item.secrets if isinstance(item, Command) else frozenset()
+    fields = []
+    for name in item.__struct_fields__:
+        if name in ("request_id", "writer_id") or name in secrets:
+            continue
+        value = getattr(item, name)
+        if isinstance(value, str):
+            value = names.get(value, value)
+        elif isinstance(value, (memoryview, bytes, bytearray)):
+            value = bytes(value)
+        elif isinstance(value, Iterable):
+            value = tuple(names.get(each, each) if isinstance(each, str) else each for each in value)
+        fields.append(value)
+    return (type(item), *fields)
+
+
+def read_script(records: Iterable[Record]) -> list[Step]:
+    """The requests of a trace, in order, with what each was answered. Frames that do not decode are left out."""
+    return _Script().read(records)
+
+
+class _Script:
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._exchanges = Exchanges()
+        self._decoders: dict[int, AppendBlockDecoder] = {}
+        self._last: dict[int, Step] = {}
+        self._of_frame: dict[int, Step] = {}  # id of the exchange of a request → its step
+        self._kept: list[Exchange] = []  # so that no id comes twice
+
+    def read(self, records: Iterable[Record]) -> list[Step]:
+        for record in records:
+            seen = self._exchanges.see(record)
+            if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
+                last = self._last.pop(record.connection, None)
+                self._decoders.pop(record.connection, None)
+                if last is not None and record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY:
+                    last.closes = True
+            elif seen.command is not None and record.direction is Direction.REQUEST:
+                self._request(seen, seen.command)
+            elif seen.command is not None:
+                self._reply(seen)
+        return self.steps
+
+    def _request(self, seen: Exchange, command: Command) -> None:
+        number = seen.record.connection
+        try:
+            item = self._decoders.setdefault(number, AppendBlockDecoder()).feed(command)
+        except WireError:
+            return  # an append that breaks the rules of blocks: no store answers it
+        if item is None:
+            return
+        step = Step(len(self.steps) + 1, number, own_item(item), seen.record.ts_ns)
+        self.steps.append(step)
+        self._last[number] = self._of_frame[id(seen)] = step
+        self._kept.append(seen)
+
+    def _reply(self, seen: Exchange) -> None:
+        answered = [step for each in seen.answers if (step := self._of_frame.get(id(each))) is not None]
+        step = answered[-1] if answered else self._last.get(seen.record.connection)
+        if step is not None:
+            step.replies.append(ScriptedReply(seen.record.data, seen.record.ts_ns - step.ts_ns))
+
+
+class Ids:
+    """What of a trace stands for what of the client: writers and names of transient segments, both ways."""
+
+    def __init__(self) -> None:
+        self._live: dict[UUID, UUID] = {}
+        self._traced: dict[UUID, UUID] = {}
+        self.names: dict[str, str] = {}
+        self._traced_names: dict[str, str] = {}
+
+    def fits(self, traced: UUID | None, live: UUID | None) -> bool:
+        """Whether a writer of the trace may stand for one of the client."""
+        if traced is None or live is None:
+            return traced is live
+        return self._live.get(traced, live) == live and self._traced.get(live, traced) == traced
+
+    def pair(self, traced: UUID | None, live: UUID | None) -> None:
+        """From now on they stand for each other."""
+        if traced is not None and live is not None:
+            self._live[traced], self._traced[live] = live, traced
+
+    def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
+        """A reply of the trace as the client is to have it. request: of the trace; live: the client's."""
+        command = decode(frame)
+        changes: dict[str, Any] = {}
+        for name in command.__struct_fields__:
+            value = getattr(command, name)
+            if name == "request_id" and value == getattr(request, "request_id", None):
+                changes[name] = live.request_id
+            elif name == "writer_id":
+                changes[name] = self._live.get(value, value)
+            elif name in _NAMES and isinstance(value, str):
+                changes[name] = self._name(value, request, command)
+        changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
+        return encode(msgspec.structs.replace(command, **changes)) if changes else frame
+
+    def _name(self, traced: str, request: Any, reply: Command) -> str:
+        known = self._traced_names.get(traced)
+        if known is not None:
+            return known
+        if isinstance(request, CreateTransientSegment) and isinstance(reply, SegmentCreated):
+            writer = self._live.get(request.writer_id, request.writer_id)
+            live = traced.replace(request.writer_id.hex, writer.hex).replace(str(request.writer_id), str(writer))
+            self.names[live], self._traced_names[traced] = traced, live
+            return live
+        return traced
+
+
+class Replay:
+    """The state of a trace that answers clients.
+
+    mode: "strict": each connection of the client is one of the trace, in the order in which they were opened, and its
+    requests come in the order of the trace. "match": requests fit wherever they are in the trace.
+    """
+
+    def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
+        self.mode = mode
+        self.steps = read_script(records)
+        self.ids = Ids()
+        self._connections: deque[deque[Step]] = deque()
+        self._by_key: dict[Any, list[Step]] = {}
+        order: dict[int, deque[Step]] = {}
+        for step in self.steps:
+            if step.connection not in order:
+                self._connections.append(order.setdefault(step.connection, deque()))
+            order[step.connection].append(step)
+            self._by_key.setdefault(step.key, []).append(step)
+
+    def connection(self) -> deque[Step]:
+        """What a new connection of the client is to ask, in order; empty in the mode "match" and when all have come."""
+        return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
+
+    def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
+        """What a request is answered; None if it is not the one that is expected, or is not in the trace."""
+        key = _key(item, self.ids.names)
+        live = getattr(item, "writer_id", None)
+        candidates = self._by_key.get(key, []) if self.mode == "match" else list(islice(expected, 1))
+        fitting = [
+            step
+            for step in candidates
+            if step.key == key and self.ids.fits(getattr(step.item, "writer_id", None), live)
+        ]
+        step = next((each for each in fitting if not each.used), None)
+        if step is None and fitting and self.mode == "match" and isinstance(item, _REPEATABLE):
+            step = fitting[-1]
+        if step is None:
+            return None
+        if expected and expected[0] is step:
+            expected.popleft()
+        step.used += 1
+        self.ids.pair(getattr(step.item, "writer_id", None), live)
+        replies = tuple(
+            ScriptedReply(self.ids.translate(each.frame, step.item, item), each.delay_ns) for each in step.replies
+        )
+        return Answer(step, replies, step.closes and not (self.mode == "match" and step.used > 1))
+
+    def unused(self) -> Counter[str]:
+        """The requests of the trace that nobody has made, by command."""
+        return Counter(step.type_name for step in self.steps if not step.used)

@@ -1,0 +1,193 @@
+"""A trace that answers clients: in its order, or by what is asked, with ids translated."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from segstore.replaying import drive
+from segstore.server import MockSegmentStore
+from segstore.server.replay import TraceServer
+from segstore.server.replay_script import read_script
+from segstore.wire import (
+    DataAppended,
+    DeleteSegment,
+    ErrorMessage,
+    GetStreamSegmentInfo,
+    Hello,
+    KeepAlive,
+    SegmentCreated,
+    SegmentDeleted,
+    encode,
+)
+from segstore.wire.trace import Direction, Record, RecordKind
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up
+from tests.server.traffic import WRITER, record, streams, writes
+
+OTHER_WRITER = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
+
+
+@pytest.fixture
+async def recorded(tmp_path: Path) -> list[Record]:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        return await record(tmp_path / "recorded.wtrace", writes, mock)
+
+
+async def test_a_client_that_does_the_same_hears_the_same(recorded: list[Record]) -> None:
+    async with TraceServer(recorded) as server:
+        heard = await writes(server.host, server.port)
+        assert server.problems == []
+        assert not server.unused()
+    assert heard.count("DATA_APPENDED") == 4
+    assert heard[-1] == "SEGMENT_READ"
+
+
+async def test_recording_a_replay_gives_the_same_bytes_in_each_direction(recorded: list[Record]) -> None:
+    async with TraceServer(recorded) as server:
+        again = await drive(recorded, server.host, server.port)
+    assert again.differences == []
+    assert streams(again.records) == streams(recorded)
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_ids_writers_and_transient_names_are_translated(recorded: list[Record], mode: str) -> None:
+    async with TraceServer(recorded, mode=mode) as server:  # type: ignore[arg-type]  # one of the two
+        heard = await writes(server.host, server.port, writer=OTHER_WRITER, first_id=1 << 32)
+        assert (server.problems, sum(server.unused().values())) == ([], 0)
+    assert heard.count("SEGMENT_CREATED") == 2
+    async with TraceServer(recorded, mode=mode) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO, create(request_id=77), set_up(writer_id=OTHER_WRITER))
+        (reply,) = await peer.ask(append(1, b"event1", OTHER_WRITER, 88))
+        assert isinstance(reply, DataAppended)
+        assert (reply.writer_id, reply.request_id, reply.event_number) == (OTHER_WRITER, 88, 1)
+
+
+async def test_in_match_mode_the_order_does_not_matter_and_hello_may_come_again(recorded: list[Record]) -> None:
+    async with TraceServer(recorded, mode="match") as server:
+        for _ in range(4):
+            async with await Peer.connect(server) as peer:  # type: ignore[arg-type]  # host and port are all it needs
+                assert await peer.ask(HELLO, KeepAlive()) == [Hello(17, 5), KeepAlive()]
+        async with await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
+            (info,) = await peer.ask(GetStreamSegmentInfo(99, SEGMENT, ""))
+            assert (info.type_name, info.request_id) == ("STREAM_SEGMENT_INFO", 99)  # type: ignore[attr-defined]
+            assert (await peer.ask(create(request_id=5)))[0] == SegmentCreated(5, SEGMENT)
+        assert server.problems == []
+        assert server.unused()["APPEND_BLOCK_END"] == 4
+
+
+async def test_a_request_is_answered_once_and_what_is_not_in_the_trace_with_an_error(recorded: list[Record]) -> None:
+    async with TraceServer(recorded, mode="match") as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        first, second = await peer.ask(create(request_id=1), create(request_id=2))
+        assert first == SegmentCreated(1, SEGMENT)
+        assert isinstance(second, ErrorMessage)
+        assert second.request_id == 2
+        assert [str(each) for each in server.problems] == ["connection 1: CREATE_SEGMENT is not in the trace"]
+
+
+async def test_in_strict_mode_a_request_that_differs_is_named_with_its_fields(recorded: list[Record]) -> None:
+    async with TraceServer(recorded, missing="close") as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO)
+        peer.send(create("scope/stream/9.#epoch.0"))
+        assert await peer.closed() == b""
+        (problem,) = server.problems
+        assert str(problem) == (
+            "connection 1: CREATE_SEGMENT differs from the trace: "
+            f"segment is 'scope/stream/9.#epoch.0' and not '{SEGMENT}'"
+        )
+
+
+async def test_in_strict_mode_a_request_out_of_order_is_a_problem(recorded: list[Record]) -> None:
+    async with TraceServer(recorded) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO, KeepAlive())
+        assert str(server.problems[0]) == "connection 1: KEEP_ALIVE came where CREATE_SEGMENT comes in the trace"
+
+
+async def test_what_the_trace_does_not_answer_can_be_passed_on(recorded: list[Record]) -> None:
+    async with MockSegmentStore() as mock, await Peer.connect(mock) as helper:
+        await helper.ask(HELLO, create())
+        upstream = (mock.host, mock.port)
+        async with (
+            TraceServer(recorded, mode="match", missing="pass", upstream=upstream) as server,
+            await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
+        ):
+            await peer.ask(HELLO, set_up(writer_id=WRITER))
+            (reply,) = await peer.ask(append(7, b"not in the trace", WRITER, 5))
+            assert isinstance(reply, DataAppended)
+            assert (reply.event_number, mock.segments[SEGMENT].length) == (7, 16)
+            assert await peer.ask(DeleteSegment(9, SEGMENT, "")) == [SegmentDeleted(9, SEGMENT)]
+            assert len(server.problems) == 2
+
+
+async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[Record]) -> None:
+    async with MockSegmentStore() as mock:
+        gone = (mock.host, mock.port)
+    async with (
+        TraceServer(recorded, mode="match", missing="pass", upstream=gone) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
+    ):
+        peer.send(DeleteSegment(9, SEGMENT, ""))
+        assert await peer.closed() == b""
+
+
+async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:
+    def frame(at_ms: int, direction: Direction, data: bytes) -> Record:
+        return Record(at_ms * 1_000_000, 1, direction, RecordKind.FRAME, data)
+
+    trace = [
+        frame(0, Direction.REQUEST, encode(HELLO)),
+        frame(60_000, Direction.REPLY, encode(HELLO)),
+    ]
+    async with TraceServer(trace, pace=10_000.0) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        started = asyncio.get_running_loop().time()
+        await peer.ask(HELLO)
+        assert asyncio.get_running_loop().time() - started >= 0.005
+    async with TraceServer(trace, pace=1.0) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        peer.send(HELLO)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.reader.read(1), 0.02)
+
+
+async def test_the_end_that_a_store_made_of_a_connection_is_replayed(tmp_path: Path) -> None:
+    async def client(host: str, port: int) -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(encode(HELLO) + encode(append(1)))
+        async with asyncio.timeout(PATIENCE_S):
+            while await reader.read(100):
+                pass
+        writer.close()
+
+    async def client_in_two(host: str, port: int) -> None:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(encode(HELLO) + encode(create()))
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.readexactly(16 + len(encode(SegmentCreated(1, SEGMENT))))
+            assert await reader.read(1) == b""
+        writer.close()
+
+    async with MockSegmentStore() as mock:
+        mock.faults.add("type = CREATE_SEGMENT", do={"close": "after", "reply_bytes": 10_000})
+        recorded = await record(tmp_path / "closed.wtrace", client_in_two, mock)
+    async with TraceServer(recorded) as server:
+        await client_in_two(server.host, server.port)
+        assert server.problems == []
+
+
+def test_bytes_that_are_no_frames_are_left_out_of_the_script() -> None:
+    records = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(1, 1, Direction.REQUEST, RecordKind.BYTES, b"\0\1"),
+        Record(2, 1, Direction.REQUEST, RecordKind.FRAME, encode(append(1))),
+        Record(3, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+    ]
+    (step,) = read_script(records)
+    assert (step.type_name, [each.delay_ns for each in step.replies]) == ("HELLO", [3])
+
+
+async def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="upstream goes with missing='pass'"):
+        TraceServer([], missing="pass")
+    with pytest.raises(ValueError, match="pace must be above 0"):
+        TraceServer([], pace=0)

@@ -1,0 +1,134 @@
+"""A trace that drives a store: the replies are compared, and what differs is told by field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from segstore.replaying import diff_stores, drive, report
+from segstore.server import MockSegmentStore
+from segstore.wire import SegmentCreated, StreamSegmentInfo, decode, encode
+from segstore.wire.trace import Direction, Record, RecordKind
+from tests.server.support import HELLO, SEGMENT, create
+from tests.server.traffic import record, streams, writes
+
+
+@pytest.fixture
+async def recorded(tmp_path: Path) -> list[Record]:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        return await record(tmp_path / "recorded.wtrace", writes, mock)
+
+
+def edited(records: list[Record], kind: type, **changes: object) -> list[Record]:
+    """The trace with other fields in the replies of a kind."""
+    found = []
+    for each in records:
+        if each.kind is RecordKind.FRAME and each.direction is Direction.REPLY:
+            command = decode(each.data)
+            if isinstance(command, kind):
+                each = each._replace(data=encode(msgspec.structs.replace(command, **changes)))
+        found.append(each)
+    return found
+
+
+async def test_a_store_like_the_recorded_one_answers_the_same(recorded: list[Record]) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        found = await drive(recorded, mock.host, mock.port)
+    assert found.differences == []
+    assert found.requests == sum(
+        each.direction is Direction.REQUEST and each.kind is RecordKind.FRAME for each in recorded
+    )
+    assert found.replies > 12
+
+
+async def test_the_requests_that_are_made_are_those_of_the_trace(recorded: list[Record], tmp_path: Path) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        again = await record(tmp_path / "again.wtrace", lambda host, port: drive(recorded, host, port), mock)
+    first, second = streams(recorded), streams(again)
+    assert len(first) == len(second) == 4
+    assert second[2, Direction.REQUEST] == first[2, Direction.REQUEST]
+    # The first has the name of a transient segment, which the store makes up: as long, but another.
+    assert len(second[1, Direction.REQUEST]) == len(first[1, Direction.REQUEST])
+
+
+async def test_the_first_difference_is_told_by_field_with_the_bytes_of_both(recorded: list[Record]) -> None:
+    trace = edited(recorded, StreamSegmentInfo, write_offset=999, is_sealed=True, last_modified=1)
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        found = await drive(trace, mock.host, mock.port)
+    (difference,) = found.differences
+    assert [(each.field, each.left, each.right) for each in difference.fields] == [
+        ("is_sealed", True, False),
+        ("write_offset", 999, 18),
+    ]
+    text = list(report(difference))
+    assert text[0].endswith(
+        "connection 1, the reply to GET_STREAM_SEGMENT_INFO, STREAM_SEGMENT_INFO: "
+        "is_sealed is False instead of True, write_offset is 18 instead of 999"
+    )
+    assert [line for line in text if line in ("expected:", "actual:")] == ["expected:", "actual:"]
+    assert any("write_offset" in line and "00 00 03 e7" in line for line in text)
+
+
+async def test_all_differences_are_told_if_that_is_asked(recorded: list[Record]) -> None:
+    trace = edited(edited(recorded, StreamSegmentInfo, write_offset=999), type(HELLO), high_version=9)
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        found = await drive(trace, mock.host, mock.port, all_differences=True)
+    assert [each.fields[0].field for each in found.differences] == ["high_version", "write_offset", "high_version"]
+
+
+async def test_a_reply_that_does_not_come_is_not_waited_for_for_ever(recorded: list[Record]) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="drop")
+        found = await drive(recorded, mock.host, mock.port, timeout_s=0.05)
+    assert "STREAM_SEGMENT_INFO was expected, but none came within 0.05 s" in str(found.differences[0])
+
+
+async def test_a_reply_that_nobody_expected_is_a_difference() -> None:
+    trace = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(1, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+    ]
+    async with MockSegmentStore() as mock:
+        mock.faults.add("type = HELLO", do="duplicate reply")
+        found = await drive(trace, mock.host, mock.port)
+    assert [str(each) for each in found.differences] == [
+        "record 2, connection 1, the reply: HELLO came, and nothing was expected"
+    ]
+
+
+async def test_another_reply_than_the_expected_is_named() -> None:
+    trace = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(create())),
+        Record(1, 1, Direction.REPLY, RecordKind.FRAME, encode(SegmentCreated(1, SEGMENT))),
+    ]
+    async with MockSegmentStore() as mock:
+        mock.faults.add("type = CREATE_SEGMENT", do="WrongHost")
+        found = await drive(trace, mock.host, mock.port)
+    assert str(found.differences[0]).endswith("the reply to CREATE_SEGMENT: WRONG_HOST came instead of SEGMENT_CREATED")
+
+
+async def test_a_connection_that_the_store_ends_is_a_difference(recorded: list[Record]) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        mock.faults.add("type = APPEND_BLOCK_END", nth=2, do="close after")
+        found = await drive(recorded, mock.host, mock.port)
+    assert "DATA_APPENDED was expected, but the store closed the connection" in str(found.differences[0])
+
+
+async def test_two_stores_that_are_alike_do_not_differ_and_others_do(recorded: list[Record]) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as one, MockSegmentStore(long_poll_s=0.05) as other:
+        left, right = (one.host, one.port), (other.host, other.port)
+        assert (await diff_stores(recorded, left, right)).differences == []
+    async with (
+        MockSegmentStore(long_poll_s=0.05) as one,
+        MockSegmentStore(long_poll_s=0.05, containers=1, own=[]) as other,
+    ):
+        left, right = (one.host, one.port), (other.host, other.port)
+        found = await diff_stores(recorded, left, right, timeout_s=0.1)
+        assert "WRONG_HOST came instead of SEGMENT_CREATED" in str(found.differences[0])
+
+
+async def test_a_pace_must_be_one() -> None:
+    with pytest.raises(ValueError, match="pace must be above 0"):
+        await drive([], "127.0.0.1", 1, pace=-1)
