@@ -93,7 +93,7 @@ class RecordWriter:
         return b"".join(self._take())
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
-        self._time(ts_ns)
+        self._time(ts_ns, ts_ns)
         self._ts.append(ts_ns)
         self._connections.append(connection)
         self._directions.append(direction)
@@ -102,18 +102,16 @@ class RecordWriter:
         self._size += len(data)
         self._ends.append(self._size)
 
-    def _time(self, ts_ns: int) -> None:
-        """Keeps the earliest and the latest time; to be called before the first record is put."""
+    def _time(self, first_ns: int, last_ns: int) -> None:
+        """Keeps the earliest and the latest time; to be called before the records are put."""
         if not self._ts:
-            self._first_ns = self._last_ns = ts_ns
-        elif ts_ns > self._last_ns:
-            self._last_ns = ts_ns
-        elif ts_ns < self._first_ns:
-            self._first_ns = ts_ns
+            self._first_ns, self._last_ns = first_ns, last_ns
+        else:
+            self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
     def _put_frames(self, ts_ns: int, connection: int, direction: int, data: list[Buffer], size: int) -> None:
         """Takes frames whose ends are in `_ends` already."""
-        self._time(ts_ns)
+        self._time(ts_ns, ts_ns)
         count = len(self._ends) - len(self._ts)
         self._ts += array("q", (ts_ns,)) * count
         self._connections += array("q", (connection,)) * count
@@ -273,10 +271,41 @@ class TraceWriter:
 
     def _drain(self) -> None:
         """Sees to the small pieces that were put aside."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for piece in waiting:
-                self._stream(*piece)
+        waiting, self._waiting = self._waiting, []
+        single = self._redact is None
+        first = at = 0
+        for index, (_, connection, direction, source, start, stop) in enumerate(waiting):
+            key = connection << 1 | direction
+            if (
+                single
+                and (start == at or first == index)
+                and source is self._memory
+                and key not in self._halves
+                and key not in self._unframed
+                and stop - start >= _HEADER_BYTES
+                and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
+            ):
+                at = stop
+                continue
+            self._singles(waiting[first:index])
+            self._stream(*waiting[index])
+            first = index + 1
+        self._singles(waiting[first:])
+
+    def _singles(self, pieces: list[tuple[int, int, int, bytes | bytearray, int, int]]) -> None:
+        """Takes pieces of one frame each that lie one behind another in memory: single requests and replies."""
+        if pieces:
+            records, first = self._records, pieces[0][4]
+            shift = records._size - first
+            times = [piece[0] for piece in pieces]
+            records._time(min(times), max(times))
+            records._ts.extend(times)
+            records._connections.extend([piece[1] for piece in pieces])
+            records._directions.extend([piece[2] for piece in pieces])
+            records._kinds.extend(bytes(len(pieces)))
+            records._ends.extend([piece[5] + shift for piece in pieces])
+            records._data.append(self._view[first : pieces[-1][5]])
+            records._size += pieces[-1][5] - first
 
     def _stream(
         self, ts_ns: int, connection: int, direction: int, source: bytes | bytearray, start: int, stop: int

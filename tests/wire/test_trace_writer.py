@@ -179,6 +179,16 @@ def test_a_block_is_due_when_it_is_full_and_when_it_is_old() -> None:
     assert writer.add(2050, 1, REQUEST, frame(100))
 
 
+@pytest.mark.parametrize("times", [(5, 3, 9, 4), (-1, -9, -3, -9), (7,)])
+def test_a_block_says_its_earliest_and_its_latest_time(times: tuple[int, ...]) -> None:
+    for size in (0, 5000):
+        writer = a_writer()
+        for time in times:
+            writer.add(time, 1, REQUEST, frame(100, bytes(size)))
+        _, block = read_blocks(writer.start() + writer.finish(99))
+        assert (block.header.first_ts_ns, block.header.last_ts_ns) == (min(times), max(times))
+
+
 def test_half_a_frame_makes_no_block() -> None:
     writer = a_writer()
     writer.add(1, 1, REQUEST, frame(9, b"x")[:-1])
