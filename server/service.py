@@ -19,7 +19,7 @@ from segstore.server.config import StoreSettings
 from segstore.server.replies import refusal
 from segstore.server.requests import ADMIN_REQUESTS, REQUESTS
 from segstore.server.session import Ending, Session
-from segstore.server.store.errors import NoSuchSegment, SegmentSealed, StoreError, Unanswered
+from segstore.server.store.errors import NoSuchSegment, SegmentSealed, SegmentTruncated, StoreError, Unanswered
 from segstore.server.store.results import ReadResult, read_length
 from segstore.server.store.store import SegmentStore
 from segstore.server.store.waiting import WakeReason
@@ -29,6 +29,7 @@ from segstore.wire import (
     FrameDecoder,
     Hello,
     ReadSegment,
+    SegmentIsTruncated,
     SegmentRead,
     UnknownCommand,
     WireError,
@@ -226,6 +227,10 @@ class StoreService:
                 # The store's own name of the segment: a peer's copy for each read would cost up to 64 KiB.
                 self._wait(WaitingRead(session, self.store.segment(segment).name, offset, length, request_id))
                 return
+        except SegmentTruncated as error:
+            # The reference finds this out without an exception, so no trace travels, even where traces are asked for.
+            session.reply(SegmentIsTruncated(request_id, segment, error.start_offset, "", offset))
+            return
         except StoreError as error:
             self._refuse(session, error, request_id, segment, "readSegment", offset)
             return

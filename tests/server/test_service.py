@@ -286,3 +286,12 @@ def test_a_truncation_wakes_those_who_wait_below_it(writer: Desk) -> None:
         SegmentTruncated,
         SegmentIsTruncated,
     ]
+
+
+def test_a_read_below_the_start_carries_no_stack_trace_where_a_truncation_does() -> None:
+    desk = Desk(make_service(stack_traces=True))
+    desk.ask(create(), set_up(), append(0, b"12345678"), TruncateSegment(9, SEGMENT, 8, ""))
+    assert desk.ask(read(3)) == [SegmentIsTruncated(4, SEGMENT, 8, "", 3)]
+    (refused,) = desk.ask(TruncateSegment(9, SEGMENT, 3, ""))
+    assert isinstance(refused, SegmentIsTruncated)
+    assert "Traceback" in refused.server_stack_trace
