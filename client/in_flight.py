@@ -1,0 +1,166 @@
+"""What a segment writer has on the way: the queue, the numbers, the appends in flight. Pure state, no I/O, no clock.
+
+Invariants: events leave in the order in which they came; numbers rise by one an event, from the time an append is
+made, and an append that is made again after a new set-up keeps its own; an event is queued, in flight or handed out.
+`acknowledged` and `set_up` refuse what the protocol does not allow with `BadAck` and change nothing then.
+
+Follows `SegmentOutputStreamImpl.State` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from segstore.wire import Buffer
+
+__all__ = ["Append", "BadAck", "InFlight", "Pending"]
+
+
+class BadAck(Exception):
+    """An acknowledgement that the protocol does not allow; the text says why."""
+
+
+class Pending(NamedTuple):
+    """An event, or several that are appended together, on the way.
+
+    data: its bytes as the segment will hold them. events: how many they are. tag: the owner's, such as the routing
+    key's position. done: done when it is stored, or never will be.
+    """
+
+    data: Buffer
+    events: int
+    tag: Any
+    done: asyncio.Future[None]
+
+
+class Append:
+    """What one append carries: the events `first` to `last`."""
+
+    __slots__ = ("first", "items", "last", "sent_s", "size")
+
+    def __init__(self, first: int, last: int, items: list[Pending], size: int) -> None:
+        self.first = first
+        self.last = last
+        self.items = items
+        self.size = size
+        self.sent_s = 0.0
+
+    @property
+    def data(self) -> Buffer:
+        """Its bytes; those of a single item are not copied."""
+        items = self.items
+        return items[0].data if len(items) == 1 else b"".join([item.data for item in items])
+
+
+class InFlight:
+    """Events of one writer.
+
+    Attributes:
+        held_bytes: of all that is queued or in flight.
+        added, settled: how many items came in and went out.
+        last_stored: number of the last event that is known to be stored, -1 if none.
+    """
+
+    __slots__ = ("_next", "_queue", "_sent", "added", "held_bytes", "last_stored", "settled")
+
+    def __init__(self) -> None:
+        self._queue: deque[Pending] = deque()
+        self._sent: deque[Append] = deque()
+        self._next = 1
+        self.held_bytes = 0
+        self.added = 0
+        self.settled = 0
+        self.last_stored = -1
+
+    def add(self, item: Pending) -> None:
+        self._queue.append(item)
+        self.added += 1
+        self.held_bytes += len(item.data)
+
+    @property
+    def queued(self) -> bool:
+        """Whether something was never sent."""
+        return bool(self._queue)
+
+    @property
+    def sent(self) -> Iterator[Append]:
+        """The appends in flight, in order."""
+        return iter(self._sent)
+
+    @property
+    def oldest(self) -> Append | None:
+        return self._sent[0] if self._sent else None
+
+    def take(self, most_events: int, most_bytes: int) -> Append:
+        """The next append of what is queued; it is in flight from now on. One item is taken whatever its size."""
+        queue = self._queue
+        item = queue.popleft()
+        items, size, events = [item], len(item.data), item.events
+        while queue and events < most_events:
+            item = queue[0]
+            if size + len(item.data) > most_bytes:
+                break
+            queue.popleft()
+            items.append(item)
+            size += len(item.data)
+            events += item.events
+        append = Append(self._next, self._next + events - 1, items, size)
+        self._next += events
+        self._sent.append(append)
+        return append
+
+    def acknowledged(self, number: int, previous: int) -> tuple[list[Pending], int]:
+        """What an ack covers, and its bytes; the ack before it was `previous`. Raises BadAck."""
+        lowest = self._sent[0].first if self._sent else self._next
+        if previous >= number:
+            raise BadAck(f"acknowledges event {number}, and {previous} before it")
+        if lowest <= previous:
+            raise BadAck(f"acknowledged event {previous} before, of which event {lowest} was not part")
+        if number >= self._next:
+            raise BadAck(f"acknowledges event {number}, the last sent is {self._next - 1}")
+        return self._release(number)
+
+    def set_up(self, last: int) -> tuple[list[Pending], int]:
+        """What a set-up acknowledges: the store has this writer's events up to `last`. Raises BadAck."""
+        if last >= self._next:
+            if self._sent:
+                raise BadAck(f"has event {last}, the last sent is {self._next - 1}")
+            self._next = last + 1  # a writer of this id has written before
+        return self._release(last)
+
+    def _release(self, number: int) -> tuple[list[Pending], int]:
+        sent = self._sent
+        stored: list[Pending] = []
+        size = 0
+        while sent and sent[0].first <= number:
+            append = sent[0]
+            if append.last <= number:
+                sent.popleft()
+                stored += append.items
+                size += append.size
+                continue
+            before = append.size
+            while append.first + append.items[0].events - 1 <= number:
+                item = append.items.pop(0)
+                append.first += item.events
+                append.size -= len(item.data)
+                stored.append(item)
+            size += before - append.size
+            break
+        self.last_stored = max(self.last_stored, number)
+        self.held_bytes -= size
+        self.settled += len(stored)
+        return stored, size
+
+    def take_all(self) -> list[Pending]:
+        """Hands out everything that is not acknowledged, in order."""
+        taken = [item for append in self._sent for item in append.items]
+        taken += self._queue
+        self._sent.clear()
+        self._queue.clear()
+        self.held_bytes = 0
+        self.settled += len(taken)
+        return taken

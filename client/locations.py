@@ -1,0 +1,45 @@
+"""Where a segment lives and which token it takes: what writers, readers and requests ask before they connect."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from segstore.client.pool import Endpoint
+
+__all__ = ["FixedStore", "Locations"]
+
+
+class Locations(Protocol):
+    """Knows, or asks, where segments live. May raise any ClientError."""
+
+    async def endpoint_of(self, segment: str) -> Endpoint:
+        """The store that owns the segment, as far as is known."""
+
+    def forget(self, segment: str, endpoint: Endpoint) -> None:
+        """The segment is not there: ask anew the next time, unless that was done meanwhile."""
+
+    async def token_for(self, segment: str) -> str:
+        """A delegation token for the segment, "" where none is needed."""
+
+    def expired(self, segment: str, token: str) -> None:
+        """That token is not taken any more: get another the next time."""
+
+
+class FixedStore:
+    """Every segment lives in one store and takes one token: for work on a store without a controller."""
+
+    def __init__(self, endpoint: Endpoint, token: str = "") -> None:
+        self._endpoint = endpoint
+        self._token = token
+
+    async def endpoint_of(self, segment: str) -> Endpoint:
+        return self._endpoint
+
+    def forget(self, segment: str, endpoint: Endpoint) -> None:
+        """There is no other."""
+
+    async def token_for(self, segment: str) -> str:
+        return self._token
+
+    def expired(self, segment: str, token: str) -> None:
+        """There is no other."""

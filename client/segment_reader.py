@@ -1,0 +1,286 @@
+"""Reads one segment from an offset on, whatever happens to connections.
+
+A read at the tail waits at the store. While its user works on what came, the next read is under way already. The reader
+keeps one request id; only a read that must be asked anew gets another.
+
+The store may refuse a token with the read's offset where the request id belongs (seed 36.30); the connection brings it
+here all the same. When a read was not answered for `read_timeout_ms` the reader asks where the segment ends: if nothing
+is there to read, the read still waits; if there is, its answer was lost and it is asked anew. So neither a lost answer
+nor a refusal that went elsewhere hangs it, and a store that never answers by time is not asked over and over.
+
+Invariants: chunks come in order without gap or overlap; cancelling a read loses nothing. Follows
+`AsyncSegmentInputStreamImpl` and `SegmentInputStreamImpl` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from random import Random
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    ProtocolViolation,
+    RequestTimedOut,
+    Retriable,
+    RetriesExhausted,
+    SegmentSealed,
+    TokenExpired,
+    WrongStore,
+    failure,
+)
+from segstore.client.flow import Flow
+from segstore.client.locations import Locations
+from segstore.client.pool import ConnectionPool, Endpoint
+from segstore.wire import Command, GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
+
+__all__ = ["Chunk", "SegmentReader"]
+
+_MIN_READ_BYTES: Final = 8
+
+
+class Chunk(NamedTuple):
+    """What a read brought.
+
+    data: the segment's bytes from `offset` on, the reader's own copy; empty at the tail or the end. at_tail: no more
+    was there. end_of_segment: none will ever be.
+    """
+
+    offset: int
+    data: bytes
+    at_tail: bool
+    end_of_segment: bool
+
+
+class SegmentReader:
+    """A reader of one segment.
+
+    Attributes:
+        segment: its name.
+        offset: of the next chunk.
+        stale_replies: replies that were not to the read that waited.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        locations: Locations,
+        segment: str,
+        offset: int = 0,
+        *,
+        read_ahead: bool = True,
+        random: Random | None = None,
+    ) -> None:
+        """Connects with the first read. read_ahead: ask for the next chunk before it is wanted."""
+        self.segment: Final = segment
+        self.offset = offset
+        self.stale_replies = 0
+        self._pool = pool
+        self._settings = pool.settings
+        self._locations = locations
+        self._random = random or Random()
+        self._read_ahead = read_ahead
+        self._loop = asyncio.get_running_loop()
+        self._pooled = self._settings.enable_connection_pooling
+        self._flow: Flow | None = None
+        self._endpoint: Endpoint | None = None
+        self._token = ""
+        self._request_id = 0
+        self._asked: int | None = None
+        """The offset of the read that is under way."""
+        self._ready: deque[Chunk] = deque()
+        self._error: ClientError | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._probe: asyncio.Future[StreamSegmentInfo] | None = None
+        self._failures = 0
+        self._closed = False
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self) -> Chunk:
+        """The next chunk: data, or an empty one if the store says that it waited long enough, or that there is no more.
+
+        Raises SegmentTruncated, SegmentMissing, TokenRefused, RetriesExhausted, Closed. One read at a time.
+        """
+        retry = self._settings.retry
+        while True:
+            try:
+                chunk = await self._next()
+            except (Retriable, TokenExpired, ProtocolViolation) as error:
+                self._drop_flow()
+                self._failures += 1
+                if isinstance(error, TokenExpired):
+                    self._locations.expired(self.segment, self._token)
+                elif self._endpoint is not None and (isinstance(error, WrongStore) or self._failures > 1):
+                    self._locations.forget(self.segment, self._endpoint)
+                if retry.exhausted(self._failures):
+                    raise RetriesExhausted(
+                        f"reading {self.segment} failed {self._failures} times: {error}",
+                        segment=self.segment,
+                        endpoint=error.endpoint,
+                        actual=self._failures,
+                    ) from error
+            except ClientError:
+                self._drop_flow()
+                raise
+            else:
+                self._failures = 0
+                self.offset = chunk.offset + len(chunk.data)
+                return chunk
+            await asyncio.sleep(retry.delay_ms(self._failures, self._random) / 1000)
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        """Chunks with data, to the end of the segment."""
+        while True:
+            chunk = await self.read()
+            if chunk.data:
+                yield chunk
+            if chunk.end_of_segment:
+                return
+
+    async def _next(self) -> Chunk:
+        limit_s = self._settings.read_timeout_ms / 1000
+        while not self._ready:
+            self._check()
+            if self._flow is None or self._flow.closed:
+                await self._connect()
+            if self._asked is None:
+                self._ask(self.offset)
+            self._wake = self._loop.create_future()
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._wake
+            except TimeoutError:
+                await self._look_where_it_ends()
+            finally:
+                self._wake = None
+        chunk = self._ready.popleft()
+        if self._read_ahead and not self._ready and not chunk.end_of_segment and self._error is None:
+            flow = self._flow
+            if self._asked is None and flow is not None and not flow.closed:
+                self._ask(chunk.offset + len(chunk.data))
+        return chunk
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed(f"the reader of {self.segment} was closed", segment=self.segment)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    async def _connect(self) -> None:
+        self._endpoint = endpoint = await self._locations.endpoint_of(self.segment)
+        self._token = await self._locations.token_for(self.segment)
+        flow = await (self._pool.flow(endpoint, self) if self._pooled else self._pool.unpooled(endpoint, self))
+        if self._closed:
+            flow.close()
+            self._check()
+        self._flow = flow
+        self._request_id = flow.next_request_id()
+
+    def _ask(self, offset: int) -> None:
+        flow = self._flow
+        assert flow is not None
+        size = max(self._settings.read_size_bytes, _MIN_READ_BYTES)
+        flow.send(ReadSegment(self.segment, offset, size, self._token, self._request_id))
+        flow.reading_at = self._asked = offset
+
+    async def _look_where_it_ends(self) -> None:
+        """The read was not answered for long: does it wait, or was its answer lost?"""
+        flow = self._flow
+        if flow is None or flow.closed or self._asked is None:
+            return
+        limit = self._settings.request_timeout_ms
+        asked = self._asked
+        self._probe = self._loop.create_future()
+        try:
+            flow.send(GetStreamSegmentInfo(flow.next_request_id(), self.segment, self._token))
+            async with asyncio.timeout(limit / 1000):
+                info = await self._probe
+        except TimeoutError as cause:
+            raise RequestTimedOut(
+                f"{flow.endpoint} answers nothing about {self.segment}",
+                endpoint=flow.endpoint,
+                segment=self.segment,
+                request_id=self._request_id,
+                limit=limit,
+            ) from cause
+        finally:
+            self._probe = None
+        if self._asked == asked and (info.write_offset > asked or info.is_sealed or info.start_offset > asked):
+            raise ConnectionLost(f"{flow.endpoint} lost a read of {self.segment}", endpoint=flow.endpoint)
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def on_reply(self, reply: Command) -> None:
+        if type(reply) is SegmentRead:
+            if reply.offset != self._asked or reply.segment != self.segment:
+                self.stale_replies += 1
+                return
+            self._take(Chunk(reply.offset, bytes(reply.data), reply.at_tail, reply.end_of_segment))
+        elif type(reply) is StreamSegmentInfo:
+            if self._probe is not None and not self._probe.done():
+                self._probe.set_result(reply)
+        else:
+            error = failure(reply, endpoint=str(self._endpoint), segment=self.segment)
+            if isinstance(error, SegmentSealed) and self._asked is not None:
+                self._take(Chunk(self._asked, b"", False, True))  # how a read that waits at the tail hears of it
+            else:
+                self._stop(error)
+
+    def on_lost(self, error: ClientError) -> None:
+        self._stop(error)
+
+    def _take(self, chunk: Chunk) -> None:
+        self._answered()
+        self._ready.append(chunk)
+        self._wake_up()
+
+    def _stop(self, error: ClientError) -> None:
+        self._answered()
+        self._error = error
+        if self._probe is not None and not self._probe.done():
+            self._probe.set_exception(error)
+            self._error = None
+        self._wake_up()
+
+    def _answered(self) -> None:
+        self._asked = None
+        if self._flow is not None:
+            self._flow.reading_at = None
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    def _drop_flow(self) -> None:
+        flow, self._flow = self._flow, None
+        self._error = None
+        if flow is not None:
+            flow.close()
+        self._asked = None
+
+    def close(self) -> None:
+        """Frees its flow; a read under way raises Closed. Can be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._drop_flow()
+            self._ready.clear()
+            self._wake_up()
+            if self._probe is not None and not self._probe.done():
+                self._probe.set_exception(Closed(f"the reader of {self.segment} was closed", segment=self.segment))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
