@@ -35,6 +35,9 @@ class _OneSentence(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows its number
                 stream.reconfigure(errors="backslashreplace")
+        codec = os.environ.get("SEGSTORE_CODEC", "generated")
+        if codec not in ("generated", "construct"):
+            _fail(f"segstore: SEGSTORE_CODEC is {codec!r}; it can be 'generated' or 'construct'", 2)
         try:
             status = run(*args, standalone_mode=False, **extra)
             sys.stdout.flush()

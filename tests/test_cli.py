@@ -218,3 +218,12 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(30) == 1
+
+
+def test_a_codec_that_does_not_exist_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGSTORE_CODEC", "fastest")
+    process = run_process("decode", "-", given=HELLO)
+    assert (process.returncode, process.stdout) == (2, b"")
+    assert process.stderr.decode().splitlines() == [
+        "segstore: SEGSTORE_CODEC is 'fastest'; it can be 'generated' or 'construct'"
+    ]
