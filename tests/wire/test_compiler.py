@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.wire import COMMANDS, HEADER_BYTES, Command, ConditionalAppend, Event, codegen, compiler, encode, schema
+from segstore.wire import (
+    COMMANDS,
+    HEADER_BYTES,
+    Command,
+    ConditionalAppend,
+    Event,
+    WireError,
+    codegen,
+    compiler,
+    encode,
+    schema,
+)
 from segstore.wire import lowering as low
 from segstore.wire.codegen import runtime
 from tests.strategies import FRAMED, as_read, command_of, refused_of
@@ -63,7 +74,7 @@ def test_frames_that_end_early_in_their_tails_are_read_by_generated_functions_to
             body = frame[HEADER_BYTES:cut]
             try:
                 expected = schema.parse(cls, body)
-            except schema.WireError:
+            except WireError:
                 continue
             short = frame[:4] + len(body).to_bytes(4, "big") + body
             for decode in read:
