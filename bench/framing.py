@@ -20,7 +20,8 @@ import uvloop
 
 from bench.harness import Effort, Figure, Report, Times, take_turns
 from bench.sender import Sender
-from segstore.wire import AppendBlock, AppendBlockEnd, DataAppended, FrameDecoder, compiler, decode, encode
+from segstore.wire import AppendBlock, AppendBlockEnd, DataAppended, FrameDecoder, decode, encode
+from segstore.wire.codegen import frames_source
 
 __all__ = ["run"]
 
@@ -102,7 +103,7 @@ def frames_only() -> FrameDecoder:
 
 @functools.cache
 def _loop_without_decoding() -> Callable[..., int]:
-    text, constants = compiler.frames_source(())
+    text, constants = frames_source(())
     kept = [line for line in text.splitlines() if "out.append" not in line]
     if len(kept) != len(text.splitlines()) - 2:
         raise RuntimeError(f"the loop of frames is not as this benchmark knows it:\n{text}")
