@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 300
 VECTORS ?=
 ARGS ?=
 
@@ -58,6 +59,9 @@ docs: $(CORE) ## write the pages of docs/ that are generated
 cert: $(DEV) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
 	@$(PY) tools/make_cert.py $(ARGS)
 
+soak: $(DEV) ## long runs with the official client, SOAK_SECONDS each
+	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
+
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py
 
@@ -73,6 +77,8 @@ $(CORE): pyproject.toml | $(PY)
 $(DEV): pyproject.toml | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
 	@$(PIP) install -e '.[dev]'
+	@$(PIP) install --only-binary pravega -e '.[clients]' || \
+		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
 	@touch $(CORE) $@
 
 $(PY):

@@ -1,0 +1,103 @@
+"""Connections that break, clients that are killed: nothing is lost, doubled or left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from segstore.server.cluster import MockCluster
+from tests.official.client import OfficialClient, run
+from tests.official.support import MARKS, cut_connections, eventually, make_stream, transient_segments, uri
+
+pytestmark = MARKS
+
+KEYS, PER_KEY = 40, 500
+
+
+@pytest.mark.parametrize("stores", [1, 2])
+async def test_broken_connections_lose_and_double_nothing(stores: int) -> None:
+    what = {"scope": "a", "stream": "s", "keys": KEYS, "per_key": PER_KEY}
+    cut = 0
+    async with MockCluster(stores) as cluster:
+        await make_stream(cluster, "a", "s", 3)
+        async with (
+            OfficialClient(uri(cluster), "events.read", **what) as reader,
+            OfficialClient(uri(cluster), "events.write", **what, in_flight=200, pauses=8) as writer,
+        ):
+            await reader.said("reading")
+            await writer.said("writing")
+            for _ in range(8):
+                await writer.said("paused")
+                writer.go_on()
+                await asyncio.sleep(0.005)  # into the writing
+                cut += cut_connections(cluster)
+            await writer.result()
+            assert await reader.result() == {"events": KEYS * PER_KEY, "wrong": [], "problem": ""}
+    assert cut >= 8, "no connection was there to be cut"
+
+
+async def test_connections_that_are_cut_all_the_time_still_get_events_through_once() -> None:
+    what = {"scope": "a", "stream": "s", "keys": 10, "per_key": 1000}
+    async with MockCluster() as cluster:
+        await make_stream(cluster, "a", "s", 2)
+
+        async def cut_for_ever() -> None:
+            while True:
+                await asyncio.sleep(0.03)
+                cut_connections(cluster)
+
+        async with OfficialClient(uri(cluster), "events.write", **what, in_flight=100) as writer:
+            await writer.said("writing")
+            cutting = asyncio.create_task(cut_for_ever())
+            try:
+                await writer.result()
+            finally:
+                cutting.cancel()
+                await asyncio.gather(cutting, return_exceptions=True)
+        assert await run(uri(cluster), "events.read", **what) == {"events": 10_000, "wrong": [], "problem": ""}
+
+
+class Held(NamedTuple):
+    """How many descriptors are open, and how many tasks there are by what they run."""
+
+    descriptors: int
+    tasks: Counter[str]
+
+    @classmethod
+    def now(cls) -> Held:
+        gc.collect()
+        tasks = Counter(repr(task.get_coro()).split(" at ")[0] for task in asyncio.all_tasks())
+        return cls(len(list(Path("/dev/fd").iterdir())), tasks)
+
+    def is_within(self, other: Held) -> bool:
+        return self.descriptors <= other.descriptors and self.tasks <= other.tasks
+
+
+async def test_killed_clients_leave_no_task_descriptor_or_transient_segment() -> None:
+    async with MockCluster(2) as cluster:
+        await make_stream(cluster, "a", "s", 2)
+        first = Held.now()
+        seen_transient = 0
+        for number in range(5):
+            async with OfficialClient(uri(cluster), "events.write_for_ever", scope="a", stream="s") as client:
+                await client.said("writing")
+                if number % 2:
+                    await eventually(lambda: bool(transient_segments(cluster)), "a large event is on its way")
+                    seen_transient += 1
+                else:
+                    await asyncio.sleep(0.02 * number)
+                await client.kill()
+            await eventually(lambda: not any(each.hub.connections for each in cluster.stores), "connections are gone")
+            await eventually(lambda: not transient_segments(cluster), "transient segments are gone")
+            if not number:
+                first = Held.now()  # what gRPC opens for its first client it keeps
+            await eventually(
+                lambda: Held.now().is_within(first),  # noqa: B023 — called at once
+                "there is no more than after the first",
+            )
+        assert seen_transient == 2
