@@ -1,0 +1,215 @@
+"""`segstore replay | diff-stores | explore`: traces that answer clients, drive stores, and are cut everywhere.
+
+Exit status: 0 if all was as expected; 1 if something differs or breaks, with what on standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from segstore.explorer import Exploration
+    from segstore.wire.trace import Record
+
+__all__ = ["diff_stores", "explore", "replay"]
+
+_TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older ones
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, colon, port = str(value).rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is no HOST:PORT", param, ctx)
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _records(path: Path) -> list[Record]:
+    from segstore.tracing import TraceFile
+    from segstore.wire.trace import TraceError
+
+    try:
+        with TraceFile(path) as opened:
+            found = list(opened.records())
+    except (TraceError, OSError) as error:
+        raise click.ClickException(f"{path}: {error}") from error
+    for damage in opened.damages:
+        click.echo(f"{path}: {damage}", err=True)
+    return found
+
+
+def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | None:
+    if given in ("max", "recorded"):
+        return None if given == "max" else 1.0
+    try:
+        pace = float(given)
+    except ValueError:
+        pace = 0.0
+    if not 0 < pace < float("inf"):
+        raise click.BadParameter(f"{given!r} is neither max nor recorded nor a factor such as 2.5", ctx, option)
+    return pace
+
+
+_PACE = click.option("--pace", default="max", show_default=True, callback=_pace, help="max, recorded, or a factor.")
+_TIMEOUT = click.option(
+    "--timeout-s",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="How long a reply is waited for.",
+)
+_IGNORE = click.option(
+    "--ignore",
+    metavar="FIELD",
+    multiple=True,
+    default=("last_modified", "server_stack_trace"),
+    show_default=True,
+    help="A field that may differ.",
+)
+
+
+@click.command()
+@_TRACE
+@click.option("--to", "target", type=_Address(), help="Drive the store there, and compare its replies.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="As a server: where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="0 picks a free port.")
+@click.option("--mode", type=click.Choice(["strict", "match"]), default="strict", show_default=True)
+@click.option("--missing", type=click.Choice(["error", "close", "pass"]), default="error", show_default=True)
+@click.option("--upstream", type=_Address(), help="Where --missing pass passes requests on to.")
+@click.option("--all", "all_differences", is_flag=True, help="With --to: go on after the first difference.")
+@_PACE
+@_TIMEOUT
+@_IGNORE
+def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
+    """Answer clients as a trace says, or with --to make its requests again and compare the replies.
+
+    As a server it prints one line once it listens, and what was not in the trace, or not asked, when it ends.
+    """
+    records = _records(trace)
+    try:
+        return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+
+
+async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
+    from segstore.replaying import drive, report
+
+    found = await drive(
+        records,
+        *target,
+        timeout_s=options["timeout_s"],
+        pace=options["pace"],
+        ignore=frozenset(options["ignore"]),
+        all_differences=options["all_differences"],
+    )
+    for difference in found.differences:
+        for line in report(difference, left="in the trace", right="the store's"):
+            click.echo(line)
+    click.echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+    return 1 if found.differences else 0
+
+
+async def _serve(records: list[Record], options: dict[str, Any]) -> int:
+    from segstore.server.replay import TraceServer
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = TraceServer(
+        records,
+        **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
+    )
+    async with server:
+        click.echo(f"segstore replays: {server.host}:{server.port}")
+        sys.stdout.flush()
+        await stop.wait()
+    for problem in server.problems:
+        click.echo(str(problem))
+    for name, count in server.unused().items():
+        click.echo(f"{count} × {name} of the trace was not asked", err=True)
+    return 1 if server.problems else 0
+
+
+@click.command("diff-stores")
+@_TRACE
+@click.argument("left", type=_Address())
+@click.argument("right", type=_Address())
+@_TIMEOUT
+@_IGNORE
+def diff_stores(
+    trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: tuple[str, ...]
+) -> int:
+    """Make the requests of a trace at two stores, and print by field where these answer differently."""
+    from segstore import replaying
+
+    try:
+        found = asyncio.run(
+            replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=frozenset(ignore))
+        )
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    for difference in found.differences:
+        for line in replaying.report(difference, left=f"{left[0]}:{left[1]}", right=f"{right[0]}:{right[1]}"):
+            click.echo(line)
+    click.echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+    return 1 if found.differences else 0
+
+
+@click.command()
+@_TRACE
+@click.option("--client", metavar="COMMAND", help="Run this, with {host} and {port} put in, in place of the trace.")
+@click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at these requests.")
+@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
+@click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
+def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
+    """Run a good dialogue once for each point at which its connection can be cut, and say what broke.
+
+    Without --client the requests of the trace are made by a client that reconnects and asks what was stored. With it,
+    that command is run for each point, and the cut points are those of the requests that it makes itself; the trace is
+    what it is held against: the events of its segments must be there in the end.
+    """
+    from segstore.explorer import explore_command, explore_trace
+    from segstore.wire.filters import FilterError
+
+    records = _records(trace)
+    try:
+        if client is None:
+            found = asyncio.run(explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order))
+        else:
+            found = asyncio.run(
+                explore_command(client, records, match=match, timeout_s=timeout_s, keep_order=not any_order)
+            )
+    except FilterError as error:
+        raise click.BadParameter(str(error), param_hint="--filter") from error
+    return _explored(found, out)
+
+
+def _explored(found: Exploration, out: Path | None) -> int:
+    from segstore.tracing import write_trace
+    from segstore.wire.trace import Metadata
+
+    for number, finding in enumerate(found.findings, 1):
+        click.echo(str(finding))
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            path = out / f"finding-{number}.jsonl"
+            values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
+            write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
+            click.echo(f"  written to {path}")
+    click.echo(f"{found.runs} runs, {len(found.findings)} broke", err=True)
+    return 1 if found.findings else 0
