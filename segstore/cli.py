@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from segstore import __version__
+from segstore.replay_cli import diff_stores, explore, replay
 from segstore.trace_cli import trace
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
 
 
-main.add_command(trace)
+for _each in (trace, replay, diff_stores, explore):
+    main.add_command(_each)
 
 
 _source = click.argument("source", metavar="FILE|-", default="-", type=click.File("rb"))

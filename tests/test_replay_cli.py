@@ -1,0 +1,156 @@
+"""`segstore replay | diff-stores | explore` on the command line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from click.testing import CliRunner, Result
+
+from segstore.cli import main
+from segstore.tracing import write_trace
+from segstore.wire import SegmentCreated, encode
+from segstore.wire.trace import Direction, Metadata, Record, RecordKind
+from tests.server.support import HELLO, SEGMENT, append, create, set_up
+
+uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A dialogue of three requests, with the replies that a store gives."""
+    said = [(0, HELLO), (1, HELLO), (0, create()), (1, SegmentCreated(1, SEGMENT))]
+    records = [
+        Record(at, 1, Direction(direction), RecordKind.FRAME, encode(command))
+        for at, (direction, command) in enumerate(said)
+    ]
+    path = tmp_path / "dialogue.jsonl"
+    write_trace(path, records, Metadata)
+    return path
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """A store in a process of its own: host:port."""
+    yield from _serving("serve", "--port", "0", "--controller-port", "0")
+
+
+def _serving(*arguments: str) -> Iterator[str]:
+    with subprocess.Popen([sys.executable, "-m", "segstore", *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().partition("segment store ")[2].split(",")[0].strip()
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+        finally:
+            process.kill()
+
+
+def test_a_store_that_answers_as_in_the_trace_is_no_difference(trace: Path, store: str) -> None:
+    result = run("replay", trace, "--to", store)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "2 requests, 2 replies, 0 differ" in result.stderr
+
+
+def test_a_difference_is_printed_with_field_and_bytes(trace: Path, store: str) -> None:
+    trace.write_text(trace.read_text().replace('"high_version": 17', '"high_version": 16'))
+    result = run("replay", trace, "--to", store)
+    assert result.exit_code == 1
+    assert "the reply to HELLO, HELLO: high_version is 17 instead of 16" in result.stdout
+    assert "in the trace:" in result.stdout
+    assert "the store's:" in result.stdout
+
+
+def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            where = process.stdout.readline().removeprefix("segstore replays: ").strip()
+            result = run("replay", trace, "--to", where)
+            process.send_signal(signal.SIGTERM)
+            out, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert result.exit_code == 0
+    assert (process.returncode, out, said) == (0, "", "")
+
+
+def test_two_stores_are_compared(trace: Path, store: str) -> None:
+    result = run("diff-stores", trace, store, store)
+    assert result.exit_code == 1, "the second time the segment is there"
+    assert "SEGMENT_ALREADY_EXISTS came instead of SEGMENT_CREATED" in result.stdout
+
+
+def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
+    result = run("replay", trace, "--to", "127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "Connect call failed" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["--to", "nowhere"], ["--pace", "0"], ["--missing", "pass", "--port", "0"]])
+def test_options_that_do_not_fit_are_said_in_a_sentence(trace: Path, arguments: list[str]) -> None:
+    result = run("replay", trace, *arguments)
+    assert result.exit_code == 2
+    assert "HOST:PORT" in result.output or "pace" in result.output or "upstream" in result.output
+
+
+def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"segstore_trace": 99}\n')
+    result = run("explore", path)
+    assert result.exit_code == 1
+    assert str(path) in result.output
+
+
+def test_a_dialogue_is_explored(tmp_path: Path) -> None:
+    commands = [HELLO, create(), set_up(), append(1), append(2)]
+    path = tmp_path / "good.jsonl"
+    write_trace(
+        path,
+        [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(each)) for at, each in enumerate(commands)],
+        Metadata,
+    )
+    result = run("explore", path, "--filter", "type = APPEND_BLOCK_END")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "7 runs, 0 broke" in result.stderr
+    assert run("explore", path, "--filter", "typ = X").exit_code == 2
+
+
+def test_what_broke_is_written_as_fixtures(tmp_path: Path, trace: Path) -> None:
+    # This client never notices that it was cut off.
+    frames = encode(HELLO) + encode(create()) + encode(set_up()) + encode(append(1)) + encode(append(2))
+    client = tmp_path / "client.py"
+    client.write_text(
+        "import socket, sys\n"
+        "with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as peer:\n"
+        f"    peer.sendall(bytes.fromhex({frames.hex()!r}))\n"
+        "    peer.shutdown(socket.SHUT_WR)\n"
+        "    while peer.recv(4096):\n"
+        "        pass\n"
+    )
+    good = tmp_path / "good.jsonl"
+    commands = [HELLO, create(), set_up(), append(1), append(2)]
+    write_trace(
+        good,
+        [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(each)) for at, each in enumerate(commands)],
+        Metadata,
+    )
+    out = tmp_path / "found"
+    command = f"{sys.executable} {client} {{host}} {{port}}"
+    result = run("explore", good, "--client", command, "--filter", "type = SETUP_APPEND", "--out", out)
+    assert result.exit_code == 1
+    assert "SETUP_APPEND number 1, cut before the store has it" in result.stdout
+    assert f"lost: {SEGMENT}" in result.stdout
+    shown = run("trace", "show", out / "finding-1.jsonl")
+    assert "SETUP_APPEND" in shown.output
