@@ -36,7 +36,7 @@ from segstore.wire.elements import Elements
 from segstore.wire.exchanges import Exchange, Exchanges
 from segstore.wire.trace_blocks import Direction, Record, RecordKind
 
-__all__ = ["Answer", "Ids", "Mode", "Replay", "ScriptedReply", "Step", "own_item", "read_script"]
+__all__ = ["Answer", "Ids", "Mode", "Replay", "ScriptedReply", "Step", "own_item", "read_script", "type_of"]
 
 Mode = Literal["strict", "match"]
 

@@ -13,6 +13,7 @@ import shutil
 import socket
 import stat
 import threading
+import time
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Container, Iterator
 
     from _pytest.terminal import TerminalReporter
 
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[], bool]] = {
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
 
 CLOSING_TURNS = 20
+LATE_LOOKS = 100
 """Turns of the loop that a closed transport gets to call `connection_lost` and give its socket back."""
 
 settings.register_profile("dev", deadline=None)
@@ -79,13 +81,22 @@ def _said(left: list[str]) -> str:
     return "left behind: " + ", ".join(sorted(left)[:5]) + more
 
 
+def _left(channels: Container[object]) -> list[str]:
+    return [name for key, name in open_channels().items() if key not in channels]
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Fail the test that leaves a socket, a pipe or a thread; set up first, so its look is the last."""
     channels = open_channels()
     threads = set(threading.enumerate())
     yield
-    left = [name for key, name in open_channels().items() if key not in channels]
+    left = _left(channels)
+    for _ in range(LATE_LOOKS):
+        if not left:
+            break
+        time.sleep(0.01)  # gRPC closes its sockets on threads of its own, in its own time
+        left = _left(channels)
     for thread in set(threading.enumerate()) - threads:
         thread.join(timeout=0.2)  # one that was told to end may need a moment to do it
         if thread.is_alive():
