@@ -20,6 +20,8 @@ DEVIATIONS: Final[dict[str, str]] = {
     "shared-writer-id": "two writers with one id on different segments both keep their pending appends",
     "append-beyond-a-frame": "an append that would make a frame too long travels in a block of its own",
     "bounded-writers": "the state of a connection's writers takes bounded memory",
+    "bounded-connections": "a connection has deadlines, and bounds on what waits for it",
+    "merges-across-containers": "segments merge across the containers of one store",
     "older-versions": "what older wire versions did is only in their frames, and bytes they did not know do not close",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
