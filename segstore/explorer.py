@@ -12,8 +12,8 @@ finding; what it stored twice is.
 A finding carries the records of its run, or, where requests are those of a trace, of the shortest trace that still
 breaks in the same way.
 
-Invariants: every run has a fresh store; the good run must be good, and is made twice if it is said to be repeatable; a
-client that hangs is cancelled and its run counts.
+Invariants: every run has a fresh store; the good run must be good; a client that hangs is cancelled, and its run
+counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,18 @@ from segstore.trace_client import TraceClient, shortened
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
 
-__all__ = ["ClientFailed", "CutPoint", "Exploration", "Finding", "Where", "explore", "explore_command", "explore_trace"]
+__all__ = [
+    "ClientFailed",
+    "CutPoint",
+    "Exploration",
+    "Finding",
+    "Outcome",
+    "Where",
+    "compared",
+    "explore",
+    "explore_command",
+    "explore_trace",
+]
 
 Where = Literal["before", "after", "within"]
 Client = Callable[[MockSegmentStore], Awaitable[Any]]

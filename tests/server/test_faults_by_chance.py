@@ -1,0 +1,93 @@
+"""Whatever goes wrong, in whatever order: the store stays whole, and it can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.wire import AppendSetup, DataAppended, FrameDecoder, KeepAlive, WireError, encode
+from tests.server.support import HELLO, SEGMENT, append, create, read, set_up, until
+
+ACTIONS: list[Any] = [
+    "WrongHost",
+    {"error": "NoSuchSegment", "at": "after"},
+    {"delay_ms": 1},
+    {"delay_ms": 2, "at": "after", "overtake": True},
+    {"delay_ms": 1, "overtake": True},
+    "hold",
+    {"hold": "after", "overtake": True},
+    "drop",
+    "drop reply",
+    "duplicate",
+    "duplicate reply",
+    {"corrupt": 3},
+    {"corrupt": -1, "xor": 1},
+    {"truncate": 9},
+    "close",
+    "close after",
+    {"close": "after", "reply_bytes": 5},
+    {"close": "after", "reset": True},
+]
+
+
+async def client(mock: MockSegmentStore, number: int, chance: random.Random) -> None:
+    """Talks to the store over two connections and takes whatever comes, for a while."""
+    writer_id = UUID(int=100 + number)
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(mock.host, mock.port)
+        decoder = FrameDecoder(unknown="keep")
+        talk = [HELLO, create(), set_up(writer_id=writer_id)]
+        talk += [append(n, b"x" * chance.choice([1, 5000]), writer_id) for n in range(1, 8)]
+        talk += [read(0), KeepAlive(), read(10**6, request_id=6)]
+        try:
+            for each in talk:
+                writer.write(encode(each))
+                if chance.random() < 0.5:
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(0.03):
+                while data := await reader.read(1 << 16):
+                    for each in decoder.feed(data):
+                        assert not isinstance(each, AppendSetup | DataAppended) or each.writer_id.int < 1 << 100
+        except (TimeoutError, OSError, WireError):
+            pass  # that it comes to this is the point
+        finally:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_a_store_on_which_everything_goes_wrong_stays_whole(seed: int) -> None:
+    chance = random.Random(seed)
+    async with MockSegmentStore(long_poll_s=0.01) as mock:
+        for number in range(chance.randint(1, 6)):
+            mock.faults.add(
+                chance.choice(["", "type = APPEND_BLOCK_END", "type = READ_SEGMENT", "type = SETUP_APPEND"]),
+                do=chance.choice(ACTIONS),
+                on=chance.choice(["request", "request", "reply"]),
+                probability=chance.choice([0.2, 1.0]),
+                skip=chance.randint(0, 3),
+                name=f"r{number}",
+            )
+        mock.faults.round_trip_ms = chance.choice([0, 0, 2])
+        clients = [asyncio.create_task(client(mock, number, chance)) for number in range(2)]
+        await asyncio.sleep(0.005)
+        for name in mock.faults.rules:
+            mock.faults.release(name)
+        await asyncio.gather(*clients)
+        mock.faults.clear()
+        mock.faults.round_trip_ms = 0
+        await until(lambda: not mock.server.hub.connections)
+        assert mock.server.service.counters.internal_errors == 0
+        assert mock.server.hub.outstanding_bytes == 0
+        assert mock.faults._held == {}
+        # Each append that was applied is stored, once for each time that it was carried out: no less, no more. One with
+        # the number of the last one is stored again, as in the reference, which refuses lower numbers only.
+        stored = 0
+        for each in mock.requests("type = APPEND_BLOCK_END", stage="applied"):
+            times = 2 if any("duplicate request" in said for said in each.faults) else 1
+            stored += times * (each.size - 76)
+        assert (mock.segments[SEGMENT].length if SEGMENT in mock.segments else 0) == stored
