@@ -228,25 +228,28 @@ class Cluster(Observed):
             raise NoFaults
         return self._faults
 
-    async def start(self) -> None:
-        """Listens everywhere or nowhere. Raises CannotListen, OSError."""
+    async def start(self, *, with_controller: bool = True) -> None:
+        """Listens everywhere or nowhere; without the controller, that can follow. Raises CannotListen, OSError."""
         try:
             for store in self.stores:
                 await store.start()
-            if self.settings.controller_port is not None:
-                await self._start_controller(self.settings.controller_port)
+            if with_controller and self.settings.controller_port is not None:
+                await self.start_controller()
         except BaseException:
             await self.stop(drain_s=0)
             raise
 
-    async def _start_controller(self, port: int) -> None:
+    async def start_controller(self) -> None:
+        """Starts the controller of stores that were started without; nothing if it runs. Raises OSError."""
         settings = self.settings
+        if self._served is not None:
+            return
         self.controller = Controller(LocalSegments(self.stores, settings.public_host), settings.controller)
         cert, key = settings.store.tls_cert, settings.store.tls_key
         self._served = await ControllerServer.start(
             self.controller,
             settings.store.host,
-            port,
+            settings.controller_port or 0,
             authority=self._authority,
             tls=None if cert is None or key is None else TlsFiles(cert, key),
             published_host=settings.public_host,
