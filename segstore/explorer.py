@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from segstore.server import MockSegmentStore
+from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.replay_script import Step, read_script
 from segstore.trace_client import TraceClient, shortened
 from segstore.wire.names import is_index, is_transient
@@ -46,7 +46,10 @@ __all__ = [
 ]
 
 Where = Literal["before", "after", "within"]
-Client = Callable[[MockSegmentStore], Awaitable[Any]]
+Mock = Any
+"""A `MockSegmentStore`, or a `MockCluster` for clients that want a controller."""
+
+Client = Callable[[Mock], Awaitable[Any]]
 
 _EVERYWHERE: Final[tuple[Where, ...]] = ("before", "after", "within")
 _WITHIN_BYTES: Final = 11
@@ -77,7 +80,7 @@ class CutPoint(NamedTuple):
     def __str__(self) -> str:
         return f"{self.type_name} number {self.nth}, cut {_SAID[self.where]}"
 
-    def add_to(self, mock: MockSegmentStore) -> None:
+    def add_to(self, mock: Mock) -> None:
         """Has the connection of a store cut there."""
         close: dict[str, Any] = {"close": "before" if self.where == "before" else "after"}
         if self.where == "within":
@@ -125,13 +128,14 @@ async def explore(
     cuts: Sequence[Where] = _EVERYWHERE,
     timeout_s: float = 5.0,
     keep_order: bool = True,
-    check: Callable[[MockSegmentStore], str | None] | None = None,
-    make_store: Callable[[], MockSegmentStore] = MockSegmentStore,
+    check: Callable[[Mock], str | None] | None = None,
+    make_store: Callable[[], Mock] = MockSegmentStore,
     wanted: dict[str, list[bytes]] | None = None,
 ) -> Exploration:
     """Cuts the connections of a client at every point, one in each run.
 
-    client: is given a fresh store, started, and comes back when it is done. match: a filter of the requests at which to
+    client: is given a fresh store, started, and comes back when it is done. make_store: makes that, or a `MockCluster`.
+    match: a filter of the requests at which to
     cut; KeepAlives are never. keep_order: whether the events of a segment must keep the order of the good run.
     check: is asked after each run and says what else is broken, None if nothing. wanted: the events of each segment, if
     others than those of the good run. Raises what the client raises in the
@@ -167,7 +171,7 @@ async def explore_trace(
     cuts: Sequence[Where] = _EVERYWHERE,
     timeout_s: float = 5.0,
     keep_order: bool = True,
-    make_store: Callable[[], MockSegmentStore] = MockSegmentStore,
+    make_store: Callable[[], Mock] = MockSegmentStore,
 ) -> Exploration:
     """As `explore`, with the requests of a trace; what breaks is shortened to the fewest of them that still break.
 
@@ -230,13 +234,25 @@ async def explore_command(
     timeout_s: float = 10.0,
     keep_order: bool = True,
 ) -> Exploration:
-    """As `explore`, with a command as the client: `{host}` and `{port}` in it are those of the store.
+    """As `explore`, with a command as the client: `{host}` and `{port}` in it are those of the store, and with
+    `{controller}` in it, there is one, at that host:port.
 
     records: of a trace that says what the command leaves in the store when all goes well; without it, its good run.
     """
 
-    async def client(mock: MockSegmentStore) -> None:
-        words = [each.replace("{host}", mock.host).replace("{port}", str(mock.port)) for each in shlex.split(command)]
+    with_controller = "{controller}" in command
+    make_store: Callable[[], Mock] = MockSegmentStore
+    if with_controller:
+        from segstore.server.cluster import MockCluster
+
+        make_store = MockCluster
+
+    async def client(mock: Mock) -> None:
+        host, port = _servers(mock)[0].address or ("", 0)
+        places = {"{host}": host, "{port}": str(port), "{controller}": mock.controller_uri if with_controller else ""}
+        words = shlex.split(command)
+        for place, value in places.items():
+            words = [each.replace(place, value) for each in words]
         process = await asyncio.create_subprocess_exec(
             *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
         )
@@ -258,7 +274,14 @@ async def explore_command(
         if made.raised is not None:
             raise made.raised
         wanted = made.segments
-    return await explore(client, match=match, timeout_s=timeout_s, keep_order=keep_order, wanted=wanted)
+    return await explore(
+        client,
+        match=match,
+        timeout_s=timeout_s,
+        keep_order=keep_order,
+        wanted=wanted,
+        make_store=make_store,
+    )
 
 
 async def _run(
@@ -266,15 +289,16 @@ async def _run(
     cut: CutPoint | None,
     match: str,
     timeout_s: float,
-    make_store: Callable[[], MockSegmentStore],
-    check: Callable[[MockSegmentStore], str | None] | None = None,
+    make_store: Callable[[], Mock],
+    check: Callable[[Mock], str | None] | None = None,
     said: list[str] | None = None,
 ) -> Outcome:
     recorder = _Recorder()
     raised: BaseException | None = None
     hung = False
     async with make_store() as mock:
-        mock.server.hub.recorder = recorder
+        for server in _servers(mock):
+            server.hub.recorder = recorder
         if cut is not None:
             cut.add_to(mock)
         try:
@@ -299,15 +323,25 @@ async def _run(
     return Outcome(segments, raised, hung, recorder.records(), requests, was_cut)
 
 
-def _contents(mock: MockSegmentStore) -> dict[str, list[bytes]]:
+def _servers(mock: Mock) -> list[SegmentStoreServer]:
+    return mock.stores if hasattr(mock, "stores") else [mock.server]
+
+
+def _contents(mock: Mock) -> dict[str, list[bytes]]:
     """The events of each segment; of one that holds something else, all its bytes as one."""
     found = {}
-    for name, segment in mock.segments.items():
+    segments = {
+        name: (server.store, segment)
+        for server in _servers(mock)
+        for part in server.store.containers.values()
+        for name, segment in part.segments.items()
+    }
+    for name, (store, segment) in segments.items():
         if is_index(name) or is_transient(name):
             continue
         data, offset = b"", segment.start_offset
         while offset + len(data) < segment.length:
-            result = mock.store.read(name, offset + len(data), segment.length)
+            result = store.read(name, offset + len(data), segment.length)
             if result is None or not result.length:
                 break
             data += b"".join(bytes(each) for each in result.data)

@@ -171,7 +171,7 @@ def diff_stores(
 
 @click.command()
 @_TRACE
-@click.option("--client", metavar="COMMAND", help="Run this, with {host} and {port} put in, in place of the trace.")
+@click.option("--client", metavar="COMMAND", help="Run this, with {host} and {port}, or {controller}, put in.")
 @click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at these requests.")
 @click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
@@ -183,7 +183,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     that command is run for each point, and the cut points are those of the requests that it makes itself; the trace is
     what it is held against: the events of its segments must be there in the end.
     """
-    from segstore.explorer import explore_command, explore_trace
+    from segstore.explorer import ClientFailed, explore_command, explore_trace
     from segstore.wire.filters import FilterError
 
     records = _records(trace)
@@ -196,6 +196,8 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
             )
     except FilterError as error:
         raise click.BadParameter(str(error), param_hint="--filter") from error
+    except (ClientFailed, OSError, ValueError) as error:
+        raise click.ClickException(f"the run without faults: {error}") from error
     return _explored(found, out)
 
 

@@ -127,6 +127,12 @@ def test_a_dialogue_is_explored(tmp_path: Path) -> None:
     assert run("explore", path, "--filter", "typ = X").exit_code == 2
 
 
+def test_a_client_that_fails_without_faults_is_said_in_a_sentence(trace: Path) -> None:
+    result = run("explore", trace, "--client", f"{sys.executable} -c 'raise SystemExit(3)'")
+    assert result.exit_code == 1
+    assert "the run without faults: the client ended with status 3" in result.output
+
+
 def test_what_broke_is_written_as_fixtures(tmp_path: Path, trace: Path) -> None:
     # This client never notices that it was cut off.
     frames = encode(HELLO) + encode(create()) + encode(set_up()) + encode(append(1)) + encode(append(2))
