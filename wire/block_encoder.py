@@ -31,6 +31,7 @@ _BLOCK: Final = Layout(">ii16s")
 _END: Final = Layout(">ii16siiiqq")  # an end without data
 _END_HEAD: Final = Layout(">ii16sii")
 _END_TAIL: Final = Layout(">iqq")
+_FIRST_BUCKETS: Final = 16
 _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER.size
 _END_FIELDS: Final = _END.size - _HEADER.size
 
@@ -61,6 +62,13 @@ class _Session:
             out.append(_END.pack(*head, *tail))
 
 
+def _bucket(writer: UUID, buckets: int) -> int:
+    """Where java.util.HashMap with so many buckets, a power of two, keeps a UUID."""
+    halves = (writer.int >> 64) ^ (writer.int & 0xFFFF_FFFF_FFFF_FFFF)
+    hashed = (halves >> 32) ^ (halves & 0xFFFF_FFFF)
+    return (hashed ^ (hashed >> 16)) & (buckets - 1)
+
+
 class AppendBlockEncoder:
     """Commands and appends of one connection in, buffers to write in this order out.
 
@@ -85,6 +93,7 @@ class AppendBlockEncoder:
         self._max_frame_bytes = max_frame_bytes
         self._sessions: dict[tuple[int, str], _Session] = {}
         self._pending: dict[_Session, None] = {}
+        self._buckets = _FIRST_BUCKETS
         self._owner: _Session | None = None
         self._block_bytes = 0
         self._left = 0
@@ -178,6 +187,8 @@ class AppendBlockEncoder:
             self._begin(session, data, size, sizing, now_ms, out)
         else:
             self._pending[session] = None
+            if len(self._pending) * 4 > self._buckets * 3:
+                self._buckets *= 2
             if size:
                 session.pending.append(data)
                 session.pending_bytes += size
@@ -324,5 +335,8 @@ class AppendBlockEncoder:
         session.end(size, b"", out)
 
     def _flush_all(self, out: list[Buffer]) -> None:
-        for session in list(self._pending):
+        if not self._pending:
+            return
+        # The order in which the reference's HashMap of writers gives them out.
+        for session in sorted(self._pending, key=lambda each: _bucket(each.writer, self._buckets)):
             self._flush(session, out)

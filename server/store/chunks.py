@@ -3,10 +3,12 @@
 Ownership of buffers. A write copies the caller's bytes once; the caller may reuse its buffer at once. A read hands out
 read-only views of the chunks and copies nothing; a view stays valid, and its bytes stay what they are, for as long as
 anybody holds it, whatever happens to the segment meanwhile: bytes are written only above the used part of a chunk, and
-a chunk is reused only when Python itself says that no view of it is left. ``bytearray`` counts its exports and refuses
-to change size while there are any, so the pool asks it by taking one byte off and putting it back; no count is kept
-here that could go wrong. A chunk whose views live on just waits, and is freed by the garbage collector if the pool is
-full.
+a chunk is reused only when Python itself says that no view of it is left. ``bytearray`` and ``mmap`` count their
+exports and refuse to change size while there are any, so the pool asks them to; no count is kept here that could go
+wrong. A chunk whose views live on just waits, and is freed by the garbage collector if the pool is full.
+
+Large chunks are mapped in huge pages where the system has them: the first write to memory in small pages costs more
+than the copy itself.
 
 Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
@@ -17,18 +19,24 @@ Nothing is known here of segments' states, names or time; offsets are the caller
 
 from __future__ import annotations
 
+import mmap
+import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 __all__ = ["CHUNK_BYTES", "FIRST_CHUNK_BYTES", "Buffer", "ChunkPool", "SegmentData"]
 
 Buffer = bytes | bytearray | memoryview
+Chunk = bytearray | mmap.mmap
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES: Final = 256
 _GROWTH: Final = 4
+_MAPPED: Final = sys.platform == "linux"
+"""Whether large chunks are mapped: elsewhere there is no way to ask for huge pages, nor to ask a map for its views."""
 _LOOK_AT: Final = 4
 """How many idle chunks are tried before a fresh one is made: readers that hold on to views do not slow writers."""
 
@@ -44,7 +52,7 @@ class ChunkPool:
     __slots__ = ("_idle", "_max_idle", "busy", "recycled")
 
     def __init__(self, *, max_idle_bytes: int = 256 * 1024 * 1024) -> None:
-        self._idle: deque[bytearray] = deque()
+        self._idle: deque[Chunk] = deque()
         self._max_idle = max_idle_bytes // CHUNK_BYTES
         self.recycled = 0
         self.busy = 0
@@ -54,7 +62,7 @@ class ChunkPool:
         """Bytes in chunks that wait to be taken again, those with views included."""
         return len(self._idle) * CHUNK_BYTES
 
-    def take(self, size: int) -> bytearray:
+    def take(self, size: int) -> Chunk:
         """A chunk of exactly ``size`` bytes with arbitrary content, of which nobody holds a view."""
         if size == CHUNK_BYTES:
             for _ in range(min(_LOOK_AT, len(self._idle))):
@@ -64,27 +72,42 @@ class ChunkPool:
                     return chunk
                 self.busy += 1
                 self._idle.append(chunk)
+            return _large_chunk()
         return bytearray(size)
 
-    def give(self, chunk: bytearray) -> None:
+    def give(self, chunk: Chunk) -> None:
         """Return a chunk that no segment refers to any more; views of it may still be held by readers."""
         if len(chunk) == CHUNK_BYTES and len(self._idle) < self._max_idle:
             self._idle.append(chunk)
 
 
-def _has_views(chunk: bytearray) -> bool:
-    """Whether anybody holds a view. Neither step reallocates: the size stays close to what is allocated."""
+def _large_chunk() -> Chunk:
+    if not _MAPPED:
+        return bytearray(CHUNK_BYTES)
     try:
-        last = chunk.pop()
+        chunk = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no {CHUNK_BYTES} bytes for a chunk: {error}") from error
+    with suppress(OSError):  # a kernel without huge pages says so, and gives small ones
+        chunk.madvise(mmap.MADV_HUGEPAGE)
+    return chunk
+
+
+def _has_views(chunk: Chunk) -> bool:
+    """Whether anybody holds a view. Nothing is reallocated: the size stays, or close to what is allocated."""
+    try:
+        if isinstance(chunk, bytearray):
+            chunk.append(chunk.pop())
+        else:
+            chunk.resize(len(chunk))
     except BufferError:
         return True
-    chunk.append(last)
     return False
 
 
 _NO_TAIL: Final = memoryview(bytearray())
 _NO_STARTS: Final[list[int]] = []
-_NO_CHUNKS: Final[list[bytearray]] = []
+_NO_CHUNKS: Final[list[Chunk]] = []
 
 
 class SegmentData:
@@ -101,7 +124,7 @@ class SegmentData:
         self._pool = pool
         # Shared and never changed: a segment without data costs no lists.
         self._starts: list[int] = _NO_STARTS
-        self._chunks: list[bytearray] = _NO_CHUNKS
+        self._chunks: list[Chunk] = _NO_CHUNKS
         self._tail: memoryview = _NO_TAIL
         self._tail_used = 0
         self._tail_size = 0
@@ -202,7 +225,7 @@ class SegmentData:
 
     def _write_across(self, data: memoryview) -> None:
         room = self._tail_size - self._tail_used
-        fresh: list[bytearray] = []
+        fresh: list[Chunk] = []
         missing = len(data) - room
         size = self._tail_size
         while missing > 0:
