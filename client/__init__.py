@@ -1,0 +1,46 @@
+"""The pooled asyncio client of Pravega.
+
+    async with connect("tcp://127.0.0.1:9090") as pravega:
+        async with pravega.event_writer("scope", "stream") as writer:
+            await writer.write(b"…", routing_key="sensor-7")
+
+Below streams, for work on the protocol itself: `ConnectionPool` and its flows, `RawClient`, `SegmentRequests`,
+`SegmentWriter`, `SegmentReader`. Errors are in `segstore.client.errors`, by what the caller can do.
+"""
+
+from segstore.client.config import ClientSettings
+from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
+from segstore.client.event_reader import EventReader, StreamEvent
+from segstore.client.event_writer import EventWriter
+from segstore.client.locations import FixedStore, Locations
+from segstore.client.pool import ConnectionPool, Endpoint, PoolMetrics
+from segstore.client.raw import RawClient, SegmentRequests
+from segstore.client.retry import Backoff
+from segstore.client.segment_reader import Chunk, SegmentReader
+from segstore.client.segment_writer import SegmentWriter
+from segstore.client.streams import Client, connect
+
+__all__ = [
+    "Backoff",
+    "Chunk",
+    "Client",
+    "ClientError",
+    "ClientSettings",
+    "ConnectionPool",
+    "Endpoint",
+    "EventReader",
+    "EventWriter",
+    "Final",
+    "FixedStore",
+    "Locations",
+    "PoolMetrics",
+    "RawClient",
+    "Retriable",
+    "SegmentOver",
+    "SegmentReader",
+    "SegmentRequests",
+    "SegmentWriter",
+    "StreamEvent",
+    "Unauthenticated",
+    "connect",
+]

@@ -6,7 +6,8 @@
 
 An event waits in the queue until the writer is open and it is its turn on the connection; then it gets its number and
 is in flight until an ack covers it. SetupAppend is answered with the last number that the store has of this writer: an
-implicit ack; what lies above is sent again, before anything new. The writer keeps one writer id and one request id.
+implicit ack; what lies above is sent again, before anything new: its first append alone, and the others when that is
+acknowledged. The writer keeps one writer id and one request id.
 
 Invariants: each event's future is done exactly once; when nothing was acknowledged for `request_timeout_ms` the writer
 is set up anew, and when that failed `retry`'s number of times without progress, all that waits fails. Cancelling who
@@ -112,6 +113,8 @@ class SegmentWriter:
         self._set_up: asyncio.Future[None] | None = None
         self._events = InFlight()
         self._failures = 0
+        self._trying = False
+        """Only the first of the appends that are sent again is under way: the others wait for its ack."""
         self._error: ClientError | None = None
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._room: asyncio.Future[None] | None = None
@@ -209,6 +212,8 @@ class SegmentWriter:
 
     def _take_turn(self) -> None:
         """Its turn on the connection: numbers and sends what is queued, up to what a turn may add."""
+        if self._trying:
+            return
         events, settings = self._events, self._settings
         most_events = 1 if self._blocks else settings.max_batch_events
         left = max(settings.write_buffer_bytes, 1)
@@ -286,6 +291,11 @@ class SegmentWriter:
         if self._flow is not None:
             self._flow.acknowledged(size)
         self._stored(stored)
+        if self._trying:
+            self._trying = False
+            for append in self._events.sent:
+                self._send(append)
+            self._ask_turn()
 
     def _on_set_up(self, reply: AppendSetup) -> None:
         if self.state is not WriterState.SETTING_UP or reply.writer_id != self.writer_id:
@@ -301,8 +311,11 @@ class SegmentWriter:
         if self._blocks:
             self._sizing = BlockSizeTracker(self._loop.time() * 1000)
             flow.connection.set_sizing(self._flow_id, self._sizing)
-        for append in self._events.sent:
-            self._send(append)
+        # One alone first: the refusal of a first append is lost if the store closes because of a second.
+        oldest = self._events.oldest
+        self._trying = oldest is not None
+        if oldest is not None:
+            self._send(oldest)
         self._ask_turn()
         self._end_set_up()
 

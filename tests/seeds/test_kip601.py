@@ -8,12 +8,15 @@ from random import Random
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.errors import ConnectFailed, ConnectTimedOut
+from segstore.client.controller_channels import ControllerChannels
+from segstore.client.errors import ConnectFailed, ConnectTimedOut, NoNodeAvailable
 from segstore.client.nodes import TRANSITIONS, Event, NodeState, NodeStates
-from segstore.client.pool import ConnectionPool
+from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
 from segstore.wire import GetStreamSegmentInfo, Hello
+from segstore.wire.controller_api import messages as m
 from tests.client.support import Recorder, ScriptedStore, endpoint, settings, until
 
 TIMEOUTS = ClientSettings().setup_timeout
@@ -278,3 +281,56 @@ async def test_a_user_that_stops_waiting_leaves_the_set_up_to_the_others() -> No
         assert len(store.peers) == 1
         assert pool._stores[store.endpoint].pooled[0].users == 1
         flow.close()
+
+
+# --- the controller's nodes, over gRPC ------------------------------------------------------------------------------
+
+
+def channels(*endpoints: Endpoint, **more: float | bool) -> ControllerChannels:
+    return ControllerChannels(endpoints, settings(**more), random=Random(1))
+
+
+@pytest.mark.seed("601.5")
+@pytest.mark.usefixtures("grpc_runs")
+async def test_calls_go_to_a_connected_node_and_to_another_when_it_is_gone() -> None:
+    async with MockCluster() as first, MockCluster() as second:
+        ends = [Endpoint(*mock.controller_address) for mock in (first, second) if mock.controller_address is not None]
+        calls = channels(*ends)
+        for _ in range(3):
+            await calls.call("checkScopeExists", m.ScopeInfo(scope="a"))
+        assert [calls.states.state(end) for end in ends] == [NodeState.READY, NodeState.DISCONNECTED]
+        await first.stop()
+        await asyncio.gather(*[calls.call("checkScopeExists", m.ScopeInfo(scope="a")) for _ in range(5)])
+        assert [calls.states.state(end) for end in ends] == [NodeState.DISCONNECTED, NodeState.READY]
+        assert calls.states.history(ends[0]).failures >= 1
+        assert [calls.states.in_flight(end) for end in ends] == [0, 0]
+        await calls.aclose()
+        await calls.aclose()
+
+
+@pytest.mark.seed("601.5")
+@pytest.mark.usefixtures("grpc_runs")
+async def test_with_no_node_in_reach_the_call_ends_by_its_deadline_and_says_why() -> None:
+    calls = channels(Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2))
+    with pytest.raises(NoNodeAvailable, match="refused the connection") as caught:
+        await calls.call("checkScopeExists", m.ScopeInfo(scope="a"), timeout_ms=80)
+    assert caught.value.limit == 80
+    await calls.aclose()
+
+
+@pytest.mark.seed("601.8")
+@pytest.mark.usefixtures("grpc_runs")
+async def test_a_node_that_never_completes_its_handshake_costs_one_set_up_timeout() -> None:
+    async with ScriptedStore(hello=None) as stuck, MockCluster() as one, MockCluster() as two:
+        working = [Endpoint(*mock.controller_address) for mock in (one, two) if mock.controller_address is not None]
+        calls = channels(stuck.endpoint, *working, socket_connection_setup_timeout_ms=100)
+        await calls.call("checkScopeExists", m.ScopeInfo(scope="a"))
+        assert calls.states.history(stuck.endpoint).failed_setups == 1
+        assert calls.states.state(stuck.endpoint) is NodeState.DISCONNECTED
+        assert calls.states.state(working[0]) is NodeState.READY
+        await until(lambda: stuck.open_peers == 0)
+        await calls.aclose()
+        without = channels(stuck.endpoint, *working, socket_connection_setup_timeout_ms=60_000)
+        with pytest.raises(NoNodeAvailable):
+            await without.call("checkScopeExists", m.ScopeInfo(scope="a"), timeout_ms=300)
+        await without.aclose()

@@ -1,0 +1,228 @@
+"""Calls to the controller over several nodes: one gRPC channel a node, and a choice of node above gRPC.
+
+gRPC's own reconnecting and retrying are kept out of the way: a channel that is not ready any more is closed, its node
+is DISCONNECTED, and `NodeStates` says which node is asked next and how long its set-up may take.
+
+Invariants: every call ends by its deadline; a set-up that took too long leaves no channel; after `aclose`, which can be
+called twice, no task and no channel is left. A call whose node was lost is made again at another: it may be carried out
+twice. Follows KIP-601 (seed 601.5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from segstore.client.config import ClientSettings
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    NoNodeAvailable,
+    NoSuchStream,
+    RequestRejected,
+    RequestTimedOut,
+    TokenRefused,
+)
+from segstore.client.nodes import NodeState, NodeStates
+from segstore.client.pool import Endpoint
+from segstore.wire.controller_api import METHODS
+
+__all__ = ["ControllerChannels"]
+
+M = TypeVar("M", bound=Message)
+
+_OPTIONS: Final = (
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+)
+_REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+
+
+class ControllerChannels:
+    """Channels to the nodes of one controller.
+
+    Attributes:
+        states: what is known of the nodes.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        settings: ClientSettings,
+        *,
+        tls_roots: bytes | None = None,
+        tls: bool = False,
+        random: Random | None = None,
+    ) -> None:
+        """tls_roots: PEM of the authorities to trust; None is gRPC's own. Inside a running event loop."""
+        self._settings = settings
+        self._credentials = grpc.ssl_channel_credentials(tls_roots) if tls else None
+        self._metadata = _basic(settings)
+        self._loop = asyncio.get_running_loop()
+        self.states: NodeStates[Endpoint] = NodeStates(
+            endpoints,
+            timeouts=settings.setup_timeout,
+            backoff=settings.reconnect_backoff,
+            random=random or Random(),
+            least_recently_tried=settings.least_recently_tried,
+        )
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._set_ups: dict[Endpoint, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._last_failure = "no node was tried"
+        self._closed = False
+
+    async def call(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Any:
+        """The response to one unary call, whose own status field is the caller's to read.
+
+        Raises NoNodeAvailable, RequestTimedOut, NoSuchStream (not found), TokenRefused, RequestRejected, Closed.
+        """
+        limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = self._loop.time() + limit_ms / 1000
+        while True:
+            node = await self._ready_node(method, limit_ms, deadline)
+            call = self._channels[node].unary_unary(
+                METHODS[method].path,
+                request_serializer=METHODS[method].request.SerializeToString,
+                response_deserializer=METHODS[method].response.FromString,
+            )
+            self.states.sent(node)
+            try:
+                left_s = max(deadline - self._loop.time(), 0.001)
+                return await call(request, timeout=left_s, metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise _error(method, node, error, limit_ms) from error
+                self._last_failure = f"{node}: {error.details()}"
+                self._lost(node)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._closed and (task is None or not task.cancelling()):
+                    raise Closed("the controller's client was closed") from None  # closing a channel cancels its calls
+                raise
+            finally:
+                self.states.answered(node)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    async def _ready_node(self, method: str, limit_ms: float, deadline: float) -> Endpoint:
+        """A connected node, the least loaded; connects to one if there is none."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    if self._closed:
+                        raise Closed("the controller's client is closed")
+                    for node, channel in tuple(self._channels.items()):
+                        if channel.get_state() is not grpc.ChannelConnectivity.READY:
+                            self._lost(node)
+                    chosen = self.states.least_loaded(self._now_ms())
+                    if chosen is None:
+                        await asyncio.sleep(max(self.states.wait_ms(self._now_ms()), 1) / 1000)
+                    elif self.states.state(chosen) is NodeState.READY:
+                        return chosen
+                    else:
+                        await asyncio.shield(self._set_up(chosen))
+        except TimeoutError as cause:
+            raise NoNodeAvailable(
+                f"no controller could be reached for {method} within {limit_ms:.0f} ms; {self._last_failure}",
+                limit=limit_ms,
+                method=method,
+            ) from cause
+
+    def _set_up(self, node: Endpoint) -> asyncio.Task[None]:
+        task = self._set_ups.get(node)
+        if task is None:
+            timeout_ms = self.states.connecting(node, self._now_ms())
+            task = self._loop.create_task(self._connect(node, timeout_ms), name=f"connecting to controller {node}")
+            self._set_ups[node] = task
+        return task
+
+    async def _connect(self, node: Endpoint, timeout_ms: float) -> None:
+        # gRPC gives an attempt as long as its shortest back-off, and a closed channel's attempt lives on till then.
+        whole_ms = max(int(timeout_ms), 1)
+        backoffs = [(f"grpc.{which}_reconnect_backoff_ms", whole_ms) for which in ("initial", "min", "max")]
+        options = (*_OPTIONS, *backoffs)
+        if self._credentials is None:
+            channel = grpc.aio.insecure_channel(str(node), options=options)
+        else:
+            channel = grpc.aio.secure_channel(str(node), self._credentials, options=options)
+        ready = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                ready = await _becomes_ready(channel)
+            if not ready:
+                self._last_failure = f"{node} refused the connection"
+        except TimeoutError:
+            self._last_failure = f"{node} was not ready within {timeout_ms:.0f} ms"
+        finally:
+            del self._set_ups[node]
+            if ready and not self._closed:
+                self._channels[node] = channel
+                self.states.ready(node)
+            else:
+                self.states.disconnected(node, self._now_ms())
+                await channel.close(None)
+
+    def _lost(self, node: Endpoint) -> None:
+        channel = self._channels.pop(node, None)
+        if channel is None:
+            return  # another call on it noticed first
+        self.states.disconnected(node, self._now_ms())
+        task = self._loop.create_task(_close(channel), name=f"closing the channel to {node}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Ends the set-ups and closes the channels; calls under way fail."""
+        self._closed = True
+        tasks = [*self._set_ups.values()]
+        for task in tasks:
+            task.cancel()
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(
+            *tasks, *self._closing, *(channel.close(None) for channel in channels.values()), return_exceptions=True
+        )
+
+
+async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
+    """Whether a channel's first attempt to connect succeeds; there is no second."""
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            return False
+        await channel.wait_for_state_change(state)
+        state = channel.get_state()
+    return True
+
+
+async def _close(channel: grpc.aio.Channel) -> None:
+    await channel.close(None)
+
+
+def _basic(settings: ClientSettings) -> tuple[tuple[str, str], ...] | None:
+    if settings.username is None or settings.password is None:
+        return None
+    pair = f"{settings.username}:{settings.password.get_secret_value()}"
+    return (("authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),)
+
+
+def _error(method: str, node: Endpoint, error: grpc.aio.AioRpcError, limit_ms: float) -> ClientError:
+    code, details = error.code(), error.details()
+    sentence = f"{method} at {node}: {details or code.name}"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return RequestTimedOut(f"{node} did not answer {method} in time", endpoint=str(node), limit=limit_ms)
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NoSuchStream(sentence, endpoint=str(node), status=code.name)
+    if code in _REFUSED:
+        return TokenRefused(sentence, endpoint=str(node), status=code.name)
+    return RequestRejected(sentence, endpoint=str(node), status=code.name)

@@ -1,0 +1,228 @@
+"""Reads the events of a stream, without a reader group: from its head, its tail or a cut, to its end if it has one.
+
+All open segments are read side by side. A segment begins when all those that it follows were read to their ends, so the
+events of each routing key come in the order in which they were stored.
+
+Invariants: what is kept for the user is at most `read_ahead_bytes` and one read of each segment; cancelling `read`
+loses nothing; after `aclose`, which can be called twice, no task is left. Follows, in what it asks for,
+`EventStreamReaderImpl` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Final, Literal, NamedTuple, Self
+
+from segstore.client.controller import Controller, Successor, name_of
+from segstore.client.errors import ClientError, Closed, ProtocolViolation
+from segstore.client.events import EVENT_HEADER_BYTES, EventDecoder
+from segstore.client.locations import Locations
+from segstore.client.pool import ConnectionPool
+from segstore.client.raw import SegmentRequests
+from segstore.client.segment_reader import SegmentReader
+from segstore.wire import GetStreamSegmentInfo, StreamSegmentInfo
+
+__all__ = ["EventReader", "From", "StreamEvent"]
+
+From = Literal["head", "tail"] | Mapping[int, int]
+"""Where to begin: a cut is segment id → offset."""
+
+
+class StreamEvent(NamedTuple):
+    """An event and where its header starts."""
+
+    data: bytes
+    segment_id: int
+    offset: int
+
+
+class _Turn(NamedTuple):
+    """Stands between events: from here on, some segments have given way to others."""
+
+    over: tuple[int, ...]
+    begun: tuple[int, ...]
+
+
+class EventReader:
+    """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
+
+    Attributes:
+        scope, stream: whose.
+        cut: where to go on: segment id → offset behind its last event that was handed out.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        scope: str,
+        stream: str,
+        *,
+        from_: From = "head",
+        random: Random | None = None,
+    ) -> None:
+        self.scope: Final = scope
+        self.stream: Final = stream
+        self.cut: dict[int, int] = {}
+        self._from = from_
+        self._random = random or Random()
+        self._pool = pool
+        self._controller = controller
+        self._locations = locations
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._readers: dict[int, SegmentReader] = {}
+        self._ended: set[int] = set()
+        self._following: dict[int, set[int]] = {}
+        self._events: deque[StreamEvent | _Turn] = deque()
+        self._held_bytes = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._error: ClientError | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Finds where to begin. Raises NoSuchStream, and what calls to the controller and requests raise."""
+        if isinstance(self._from, Mapping):
+            start = dict(self._from)
+        elif self._from == "head":
+            start = await self._controller.head(self.scope, self.stream)
+        else:
+            start = await self._tail()
+        self.cut = dict(start)
+        for segment_id, offset in start.items():
+            self._begin(segment_id, offset)
+
+    async def _tail(self) -> dict[int, int]:
+        segments = await self._controller.current_segments(self.scope, self.stream)
+        async with SegmentRequests(self._pool, self._locations) as requests:
+
+            async def length(name: str) -> int:
+                def ask(request_id: int, token: str) -> GetStreamSegmentInfo:
+                    return GetStreamSegmentInfo(request_id, name, token)
+
+                return (await requests.ask(name, StreamSegmentInfo, ask)).write_offset
+
+            lengths = await asyncio.gather(*[length(each.name) for each in segments])
+        return {each.segment_id: offset for each, offset in zip(segments, lengths, strict=True)}
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, segment_id: int, offset: int) -> None:
+        name = name_of(self.scope, self.stream, segment_id)
+        self._readers[segment_id] = reader = SegmentReader(self._pool, self._locations, name, offset)
+        self._tasks[segment_id] = asyncio.get_running_loop().create_task(
+            self._follow(segment_id, reader), name=f"reading {name}"
+        )
+
+    async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
+        """Reads one segment to its end and begins with those behind it."""
+        try:
+            decoder = EventDecoder(reader.segment, reader.offset)
+            async for chunk in reader:
+                for offset, data in decoder.feed(chunk.data):
+                    self._events.append(StreamEvent(data, segment_id, offset))
+                    self._held_bytes += len(data) + EVENT_HEADER_BYTES
+                self._wake.set()
+                while self._held_bytes >= self._pool.settings.read_ahead_bytes:
+                    self._room.clear()
+                    await self._room.wait()
+            if decoder.partial:
+                raise ProtocolViolation(
+                    f"{reader.segment} ends within an event", segment=reader.segment, offset=decoder.offset
+                )
+            following = await self._controller.following(
+                self.scope, self.stream, segment_id, self._pool.settings.retry, self._random
+            )
+            self._end(segment_id, following)
+        except ClientError as error:
+            self._error = self._error or error
+        except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
+            failed = ProtocolViolation(f"reading {reader.segment} failed: {cause}", segment=reader.segment)
+            failed.__cause__ = cause
+            self._error = self._error or failed
+        finally:
+            reader.close()
+            del self._tasks[segment_id]
+            self._wake.set()
+
+    def _end(self, segment_id: int, following: Sequence[Successor]) -> None:
+        """A segment was read to its end: begins with those whose predecessors all were."""
+        self._ended.add(segment_id)
+        self._following[segment_id] = {each.segment.segment_id for each in following}
+        begun = tuple(
+            each.segment.segment_id
+            for each in following
+            if each.segment.segment_id not in self._readers and self._ended.issuperset(each.predecessors)
+        )
+        for each in begun:
+            self._begin(each, 0)
+        over = tuple(each for each, after in self._following.items() if after and after <= self._readers.keys())
+        for each in over:
+            del self._following[each]
+        self._events.append(_Turn(over, begun))
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self) -> StreamEvent | None:
+        """The next event, None at the end of a sealed stream.
+
+        Raises SegmentTruncated, SegmentMissing, NoSuchStream, TokenRefused, RetriesExhausted, ProtocolViolation, or
+        Closed.
+        """
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                if isinstance(event, _Turn):
+                    for segment_id in event.over:
+                        del self.cut[segment_id]
+                    self.cut.update(dict.fromkeys(event.begun, 0))
+                    continue
+                size = len(event.data) + EVENT_HEADER_BYTES
+                self._held_bytes -= size
+                self.cut[event.segment_id] = event.offset + size
+                if not self._room.is_set() and self._held_bytes < self._pool.settings.read_ahead_bytes:
+                    self._room.set()
+                return event
+            if self._closed:
+                raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
+            if self._error is not None:
+                raise self._error
+            if not self._tasks:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        event = await self.read()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stops reading; a read under way raises Closed."""
+        self._closed = True
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._events.clear()
+        self._wake.set()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

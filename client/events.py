@@ -1,0 +1,97 @@
+"""Events in a segment: each is a type (0), a length and its bytes. Pure.
+
+Invariant: the decoder's memory grows with the bytes that came, not with a length that was announced. Refused: a type
+other than 0, a negative length, an event above the limit. Follows `EventSegmentReaderImpl` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from segstore.client.errors import EventTooLarge, ProtocolViolation
+
+__all__ = ["EVENT_HEADER_BYTES", "MAX_EVENT_BYTES", "EventDecoder", "FramedEvent", "frame_event"]
+
+EVENT_HEADER_BYTES: Final = 8
+MAX_EVENT_BYTES: Final = 1 << 30
+_header = struct.Struct(">ii")
+
+
+class FramedEvent(NamedTuple):
+    """An event and where its header starts in the segment."""
+
+    offset: int
+    data: bytes
+
+
+def frame_event(event: bytes) -> bytes:
+    """The event as its segment holds it."""
+    return _header.pack(0, len(event)) + event
+
+
+class EventDecoder:
+    """Events of one segment, from chunks that follow one another.
+
+    Attributes:
+        offset: where the next event starts.
+    """
+
+    __slots__ = ("_limit", "_need", "_pending", "_segment", "offset")
+
+    def __init__(self, segment: str, offset: int, limit_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._segment = segment
+        self._limit = limit_bytes
+        self._pending = bytearray()
+        self._need = EVENT_HEADER_BYTES
+        self.offset = offset
+
+    @property
+    def partial(self) -> bool:
+        """Whether the beginning of an event is held."""
+        return bool(self._pending)
+
+    def feed(self, data: bytes) -> list[FramedEvent]:
+        """Takes the next bytes; returns the events that are complete. Raises EventTooLarge, ProtocolViolation."""
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._need:
+                return []
+            data = bytes(self._pending)
+            self._pending = bytearray()
+        out: list[FramedEvent] = []
+        at, end, base = 0, len(data), self.offset
+        unpack_from = _header.unpack_from
+        limit = self._limit
+        while end - at >= EVENT_HEADER_BYTES:
+            kind, length = unpack_from(data, at)
+            if kind != 0 or not 0 <= length <= limit:
+                self._refuse(kind, length, base + at)
+            start = at + EVENT_HEADER_BYTES
+            stop = start + length
+            if stop > end:
+                self._need = EVENT_HEADER_BYTES + length
+                break
+            out.append(FramedEvent(base + at, data[start:stop]))
+            at = stop
+        else:
+            self._need = EVENT_HEADER_BYTES
+        if at < end:
+            self._pending += data[at:] if at else data
+        self.offset = base + at
+        return out
+
+    def _refuse(self, kind: int, length: int, offset: int) -> None:
+        if kind != 0 or length < 0:
+            raise ProtocolViolation(
+                f"{self._segment} holds no event at {offset}: type {kind}, length {length}",
+                segment=self._segment,
+                offset=offset,
+            )
+        raise EventTooLarge(
+            f"the event at {offset} of {self._segment} has {length} bytes, {self._limit} are allowed",
+            segment=self._segment,
+            limit=self._limit,
+            actual=length,
+            offset=offset,
+        )

@@ -1,0 +1,98 @@
+"""From a routing key to a segment: Pravega's rule, as pure state.
+
+A key hashes to a position in [0, 1); the open segments of a stream divide that range. When a segment is sealed, its
+part of the range goes to its successors, and only its part: what routes elsewhere is not disturbed, so each key's
+events stay in order.
+
+Invariant: the pieces cover [0, 1) without gap or overlap. Follows `HashHelper`, `StreamSegments` and
+`StreamSegmentsWithPredecessors` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from segstore.wire.hashing import java_hash_code, murmur3_128_low, utf16
+
+__all__ = ["Piece", "RangeRouter", "SegmentRange", "position_of"]
+
+_SEED: Final = java_hash_code("EventRouter")
+_EXPONENT_OF_ONE: Final = 0x3FF0000000000000
+_MANTISSA: Final = 0x000FFFFFFFFFFFFF
+_pack = struct.Struct(">Q").pack
+_unpack = struct.Struct(">d").unpack
+
+
+@lru_cache(maxsize=65_536)
+def position_of(routing_key: str) -> float:
+    """Where in [0, 1) a routing key lies."""
+    fraction = murmur3_128_low(utf16(routing_key), _SEED) >> 12 & _MANTISSA
+    value: float = _unpack(_pack(_EXPONENT_OF_ONE | fraction))[0]
+    return value - 1.0
+
+
+class SegmentRange(NamedTuple):
+    """A segment and its part of the range, `low` included and `high` not."""
+
+    segment_id: int
+    name: str
+    low: float
+    high: float
+
+
+class Piece(NamedTuple):
+    """A part of the range and the segment that takes it."""
+
+    low: float
+    high: float
+    segment: SegmentRange
+
+
+class RangeRouter:
+    """Which segment takes which position."""
+
+    def __init__(self, segments: Iterable[SegmentRange]) -> None:
+        """Raises ValueError if they do not cover [0, 1) exactly."""
+        self._set([Piece(each.low, each.high, each) for each in segments])
+
+    def _set(self, pieces: list[Piece]) -> None:
+        pieces.sort(key=lambda piece: piece.low)
+        at = 0.0
+        for piece in pieces:
+            if piece.low != at or piece.high <= piece.low:
+                raise ValueError(f"the segments leave a gap or overlap at {at}: {piece.segment.name} is next")
+            at = piece.high
+        if at != 1.0:
+            raise ValueError(f"the segments end at {at}")
+        self._pieces = pieces
+        self._lows = [piece.low for piece in pieces]
+
+    @property
+    def segments(self) -> list[SegmentRange]:
+        """The segments that take something, in the order of the range."""
+        return list(dict.fromkeys(piece.segment for piece in self._pieces))
+
+    def route(self, position: float) -> SegmentRange:
+        """The segment of a position in [0, 1)."""
+        return self._pieces[bisect_right(self._lows, position) - 1].segment
+
+    def replace(self, segment_id: int, successors: Iterable[SegmentRange]) -> None:
+        """Gives what a segment took to its successors, each the part that is its own.
+
+        A segment that takes nothing is no error. Raises ValueError if they do not cover it, and changes nothing then.
+        """
+        following = list(successors)
+        pieces: list[Piece] = []
+        for piece in self._pieces:
+            if piece.segment.segment_id != segment_id:
+                pieces.append(piece)
+                continue
+            for each in following:
+                low, high = max(each.low, piece.low), min(each.high, piece.high)
+                if low < high:
+                    pieces.append(Piece(low, high, each))
+        self._set(pieces)

@@ -1,0 +1,59 @@
+"""Events come out of a segment whole, however its bytes are cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.client.errors import EventTooLarge, ProtocolViolation
+from segstore.client.events import EventDecoder, frame_event
+from segstore.wire import Event, decode, encode
+
+
+def test_an_event_is_framed_as_the_wire_has_it() -> None:
+    assert frame_event(b"abc") == encode(Event(b"abc"))
+    with pytest.raises(Exception, match="an event is part of data"):
+        decode(frame_event(b"abc"))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.lists(st.integers(1, 30)), st.integers(0, 1 << 40))
+def test_any_events_in_any_pieces_come_out_as_they_were_with_their_offsets(
+    events: list[bytes], pieces: list[int], start: int
+) -> None:
+    data = b"".join(frame_event(event) for event in events)
+    decoder = EventDecoder("s", start)
+    out = []
+    at = 0
+    for size in [*pieces, len(data)]:
+        out += decoder.feed(data[at : at + size])
+        at += size
+    assert [each.data for each in out] == events
+    expected = start
+    for each in out:
+        assert each.offset == expected
+        expected += 8 + len(each.data)
+    assert decoder.offset == expected
+    assert not decoder.partial
+
+
+def test_the_beginning_of_an_event_is_partial() -> None:
+    decoder = EventDecoder("s", 0)
+    assert decoder.feed(frame_event(b"abc")[:-1]) == []
+    assert decoder.partial
+    assert decoder.offset == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"\0\0\0\1\0\0\0\1x", ProtocolViolation),
+        (b"\0\0\0\0\xff\xff\xff\xffx", ProtocolViolation),
+        (b"\0\0\0\0\0\0\1\0x", EventTooLarge),
+    ],
+)
+def test_what_is_no_event_or_too_large_is_refused_with_its_place(data: bytes, error: type[Exception]) -> None:
+    decoder = EventDecoder("s", 100, limit_bytes=255)
+    with pytest.raises(error) as caught:
+        decoder.feed(frame_event(b"ok") + data)
+    assert caught.value.details["offset"] == 110  # type: ignore[attr-defined]
