@@ -54,7 +54,7 @@ class ScriptedReply(NamedTuple):
 class Step:
     """A request of the trace and its replies.
 
-    number: from 1, over the trace. connection: as in the trace. closes: the store closed behind it. used: how often.
+    number: from 1, over the trace. connection: from 1, in the order of their first requests. closes: the store closed behind it. used: how often.
     """
 
     __slots__ = ("closes", "connection", "item", "key", "number", "replies", "ts_ns", "used")
@@ -127,6 +127,8 @@ class _Script:
         self._exchanges = Exchanges()
         self._decoders: dict[int, AppendBlockDecoder] = {}
         self._last: dict[int, Step] = {}
+        self._serials: dict[int, int] = {}
+        self._serial = 0
         self._of_frame: dict[int, Step] = {}  # id of the exchange of a request → its step
         self._kept: list[Exchange] = []  # so that no id comes twice
 
@@ -136,6 +138,7 @@ class _Script:
             if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
                 last = self._last.pop(record.connection, None)
                 self._decoders.pop(record.connection, None)
+                self._serials.pop(record.connection, None)  # a number that comes again is another connection
                 if last is not None and record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY:
                     last.closes = True
             elif seen.command is not None and record.direction is Direction.REQUEST:
@@ -152,7 +155,10 @@ class _Script:
             return  # an append that breaks the rules of blocks: no store answers it
         if item is None:
             return
-        step = Step(len(self.steps) + 1, number, own_item(item), seen.record.ts_ns)
+        if number not in self._serials:
+            self._serial += 1
+            self._serials[number] = self._serial
+        step = Step(len(self.steps) + 1, self._serials[number], own_item(item), seen.record.ts_ns)
         self.steps.append(step)
         self._last[number] = self._of_frame[id(seen)] = step
         self._kept.append(seen)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -25,7 +26,9 @@ from segstore.server.store.store import SegmentStore
 from segstore.server.store.waiting import WakeReason
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
     Command,
+    DataAppended,
     FrameDecoder,
     Hello,
     ReadSegment,
@@ -34,6 +37,7 @@ from segstore.wire import (
     UnknownCommand,
     WireError,
     WrongHost,
+    compiler,
 )
 from segstore.wire.older_frames import frame_decoder
 from segstore.wire.versions import encoder, parts_encoder
@@ -87,6 +91,13 @@ class WaitingRead:
         self.timer: TimerHandle | None = None
 
 
+def _acknowledger(version: int) -> Callable[[int, UUID, int, int, int], bytes]:
+    if version == WIRE_VERSION:
+        return compiler.make_packer(DataAppended)
+    encode = encoder(version)
+    return lambda *attributes: encode(DataAppended(*attributes))
+
+
 class StoreService:
     """Serves the requests of all connections against one store.
 
@@ -94,6 +105,7 @@ class StoreService:
         settings, store, counters: public, for looking at.
         hello: what is answered to a Hello.
         encode, encode_parts: write replies as `settings.wire_version` did.
+        acknowledge: `DataAppended`'s attributes → its frame, for the reply that is sent most.
     """
 
     def __init__(
@@ -105,6 +117,7 @@ class StoreService:
         self.hello = Hello(settings.wire_version, OLDEST_COMPATIBLE_VERSION)
         self.encode = encoder(settings.wire_version)
         self.encode_parts = parts_encoder(settings.wire_version)
+        self.acknowledge = _acknowledger(settings.wire_version)
         self.random_hex32 = random_hex32
         self._verifier = TokenVerifier(settings.auth_key)
         self._clock = clock

@@ -250,12 +250,12 @@ class Session:
                 self._end_of_writer(run[1], self._writers.get(writer_id.int))
             return 0
         writer.last_stored = run[-1].event_number
-        encode, out, previous, size = self._encode, self.out, writer.last_acknowledged, 0
+        acknowledge, out, previous, size = self._service.acknowledge, self.out, writer.last_acknowledged, 0
         silent = not out
         for append, length in zip(run, lengths, strict=True):
             number = append.event_number
             if previous < number:
-                frame = encode(DataAppended(append.request_id, writer_id, number, previous, length))
+                frame = acknowledge(append.request_id, writer_id, number, previous, length)
                 out.append(frame)
                 size += len(frame)
                 previous = number

@@ -189,3 +189,11 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(runtime.UUIDS) <= runtime.MEMO_ENTRIES
     assert len(runtime.TEXTS) <= runtime.MEMO_ENTRIES
     assert max(map(len, runtime.TEXTS)) <= runtime.MEMO_CHARACTERS
+
+@pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each is not Event], ids=lambda it: it.type_name)
+@given(data=st.data())
+@settings(max_examples=20)
+def test_a_packer_writes_what_the_encoder_writes(cls: type[Command], data: st.DataObject) -> None:
+    value = data.draw(command_of(cls))
+    pack = compiler.make_packer(cls)
+    assert pack(*(getattr(value, name) for name in cls.__struct_fields__)) == encode(value)

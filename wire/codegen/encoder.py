@@ -69,7 +69,7 @@ class Writer:
 
     def nodes(self, nodes: tuple[low.Node, ...], value: str) -> None:
         for node in nodes:
-            self.node(node, f"{value}.{node.name}" if node.name else value, value)
+            self.node(node, _attribute(value, node.name), value)
 
     def node(self, node: low.Node, value: str, owner: str) -> None:
         source = self.source
@@ -133,7 +133,7 @@ class Writer:
         self.fixed("i", size)
         self.variable(data, size, "payload")
         if width:
-            self.fixed_if(size, node.trailer_format, f"{owner}.{node.trailer_name}")
+            self.fixed_if(size, node.trailer_format, f"{_attribute(owner, node.trailer_name)}")
 
     def _many(self, node: low.Many, value: str) -> None:
         source = self.source
@@ -154,7 +154,7 @@ class Writer:
         source = self.source
         names, items = [source.fresh("l") for _ in columns], [source.fresh("i") for _ in columns]
         for name, column in zip(names, columns, strict=True):
-            source.line(f"{name} = {owner}.{column.name}")
+            source.line(f"{name} = {_attribute(owner, column.name)}")
             self._check(name)
         self.fixed("i", f"len({names[0]})")
         head = f"for {', '.join(items)} in zip({', '.join(names)}, strict=True):"
@@ -188,12 +188,20 @@ def _display(pieces: list[tuple[str, str]]) -> str:
     return f"({', '.join(f'*{piece}' if kind == 'list' else piece for piece, kind in pieces)},)"
 
 
-def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dict[str, Any]]:
-    """Source and constants of `encode(c) -> bytes`, or with `parts` `-> list[Buffer]`."""
+def _attribute(owner: str, name: str) -> str:
+    """The expression for an attribute; without an owner the attributes are the function's own parameters."""
+    return f"{owner}.{name}" if owner and name else owner or name
+
+
+def encoder_source(cls: type[Command], *, parts: bool = False, unpacked: bool = False) -> tuple[str, dict[str, Any]]:
+    """Source and constants of `encode(c) -> bytes`, or with `parts` `-> list[Buffer]`.
+
+    With `unpacked` it takes the attributes themselves, in the order of the class.
+    """
     source = Source()
     body = Writer(source)
     body.run = [("i", str(cls.code)), ("i", "size")]
-    body.nodes(low.lower(cls.parts), "c")
+    body.nodes(low.lower(cls.parts), "" if unpacked else "c")
     if not body.sizes:
         body.run[1] = ("i", str(body.constant_size))  # every frame of this command has the same size
     body.flush()
@@ -211,7 +219,7 @@ def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dic
         source.line(f'return b"".join({_display(body.pieces)})')
     else:
         source.line(f"return {' + '.join(piece for piece, _ in body.pieces)}")
-    return source.text("def encode(c):"), source.constants
+    return source.text(f"def encode({', '.join(cls.__struct_fields__) if unpacked else 'c'}):"), source.constants
 
 
 def _as_parts(pieces: list[tuple[str, str]]) -> str:
