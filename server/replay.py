@@ -8,8 +8,8 @@ What is not in the trace, or in the mode "strict" not what comes next, is a `Pro
 ends the connection, or is passed on to another store, such as a mock, whose replies go back as they are.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
-scaled; when the server has stopped, no connection and no timer is left. What a client may send ahead of its replies is
-bounded by the frame decoder and the transport.
+scaled; when the server has stopped, no connection and no timer is left. A client that does not read its replies is not
+read either; what is to be passed on and is not taken is bounded, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from segstore.server.replay_script import Answer, Mode, Replay, Step, own_item, type_of
 from segstore.wire import (
@@ -42,6 +42,8 @@ from segstore.wire.trace_diff import FieldDifference, compare_frames
 __all__ = ["Missing", "Problem", "TraceServer", "request_frame"]
 
 Missing = Literal["error", "close", "pass"]
+
+_MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
 
 
 class Problem(NamedTuple):
@@ -190,6 +192,14 @@ class _Conversation(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
 
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
     async def end(self) -> None:
         """Closes, and waits until it is."""
         if self._transport is not None:
@@ -290,6 +300,7 @@ class _Passing:
         self.set_ups: dict[Any, SetupAppend] = {}
         self._hidden: set[Any] = set()
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self._out_bytes = 0
         self._hello_hidden = True
         self._task = asyncio.create_task(self._run(), name="segstore replay passes on")
 
@@ -302,8 +313,15 @@ class _Passing:
         if isinstance(item, Append) and writer in self.set_ups:
             set_up = self.set_ups.pop(writer)
             self._hidden.add(writer)
-            self._out.put_nowait(encode(set_up))
-        self._out.put_nowait(request_frame(item))
+            self._put(encode(set_up))
+        self._put(request_frame(item))
+
+    def _put(self, data: bytes) -> None:
+        self._out_bytes += len(data)
+        if self._out_bytes > _MOST_PASSED_BYTES:
+            self._lost()
+        else:
+            self._out.put_nowait(data)
 
     async def _run(self) -> None:
         try:
@@ -330,8 +348,10 @@ class _Passing:
 
     async def _send(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            writer.write(await self._out.get())
+            data = await self._out.get()
+            writer.write(data)
             await writer.drain()
+            self._out_bytes -= len(data)
 
     def _reply(self, command: Command) -> None:
         if isinstance(command, Hello) and self._hello_hidden:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,6 +29,7 @@ from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up
 from tests.server.traffic import WRITER, record, streams, writes
 
+CONVERSATIONS = Path(__file__).parents[2] / "fixtures" / "conversations"
 OTHER_WRITER = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
 
 
@@ -191,3 +194,51 @@ async def test_settings_that_do_not_go_together_are_refused() -> None:
         TraceServer([], missing="pass")
     with pytest.raises(ValueError, match="pace must be above 0"):
         TraceServer([], pace=0)
+
+
+async def test_a_connection_number_that_comes_again_is_another_connection() -> None:
+    kinds = [RecordKind.OPEN, RecordKind.FRAME, RecordKind.FRAME, RecordKind.CLOSE]
+    ways = [Direction.REQUEST, Direction.REQUEST, Direction.REPLY, Direction.REPLY]
+    one = [b"{}", encode(HELLO), encode(HELLO), b"{}"]
+    trace = [Record(at, 1, ways[at % 4], kinds[at % 4], one[at % 4]) for at in range(8)]
+    assert [step.connection for step in read_script(trace)] == [1, 2]
+    async with TraceServer(trace) as server:
+        found = await drive(trace, server.host, server.port)
+        assert (found.differences, server.problems) == ([], [])
+
+
+def conversation(steps: list[dict[str, Any]]) -> list[Record]:
+    """A recorded conversation as a trace; what is no whole frame is left out."""
+    numbers: dict[str, int] = {}
+    found: list[Record] = []
+
+    def add(name: str, direction: Direction, kind: RecordKind, data: bytes) -> None:
+        number = numbers.setdefault(name, len(numbers) + 1)
+        found.append(Record(len(found), number, direction, kind, data))
+
+    for step in steps:
+        sent = bytes.fromhex(step.get("send_hex", ""))
+        while len(sent) >= 8 and len(sent) >= (size := 8 + int.from_bytes(sent[4:8], "big")):
+            add(step["conn"], Direction.REQUEST, RecordKind.FRAME, sent[:size])
+            sent = sent[size:]
+        for reply in step.get("replies", []):
+            if "hex" in reply:
+                add(reply["conn"], Direction.REPLY, RecordKind.FRAME, bytes.fromhex(reply["hex"]))
+        for closed in step.get("closed") or []:
+            add(closed["conn"], Direction.REPLY, RecordKind.CLOSE, b"{}")
+    return found
+
+
+def conversations(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("file", sorted(CONVERSATIONS.glob("*.jsonl")), ids=lambda path: path.stem)
+async def test_what_a_store_of_the_reference_said_is_said_again(file: Path) -> None:
+    """Conversations that the official store had: the trace server says the same, and the driver finds no difference."""
+    for recorded in conversations(file):
+        trace = conversation(recorded["steps"])
+        async with TraceServer(trace) as server:
+            found = await drive(trace, server.host, server.port, timeout_s=5, all_differences=True)
+            assert [str(each) for each in found.differences] == [], recorded["name"]
+            assert server.problems == [], recorded["name"]
