@@ -54,7 +54,8 @@ class ScriptedReply(NamedTuple):
 class Step:
     """A request of the trace and its replies.
 
-    number: from 1, over the trace. connection: from 1, in the order of their first requests. closes: the store closed behind it. used: how often.
+    number: from 1, over the trace. connection: from 1, in the order of their first requests. closes: the store closed
+        behind it. used: how often.
     """
 
     __slots__ = ("closes", "connection", "item", "key", "number", "replies", "ts_ns", "used")
