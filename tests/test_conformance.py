@@ -16,6 +16,7 @@ from segstore.conformance import Kind, Unreadable, dialogues, kind_of, read_line
 from segstore.conformance.__main__ import main
 from segstore.conformance.deviations import DEVIATIONS
 from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
+from segstore.conformance.recorded import recorded_files
 from segstore.wire import COMMANDS, decode, encode
 from segstore.wire.jsonl import command_named
 
@@ -53,7 +54,7 @@ def test_all_vectors_of_the_fixtures_agree() -> None:
     status, output = run("--only-vectors", FIXTURES)
     counts = re.findall(r"^(\S+): (\d+) of (\d+) agree$", output, re.MULTILINE)
     assert status == 0, output
-    assert {Path(name).name for name, _, _ in counts} == {path.name for path in FIXTURES.rglob("*.jsonl")}
+    assert {Path(name).name for name, _, _ in counts} == {path.name for path in recorded_files(FIXTURES)}
     assert all(int(agree) == int(all_of) > 0 for _, agree, all_of in counts)
 
 
@@ -63,8 +64,13 @@ def test_all_conversations_of_the_fixtures_agree_with_a_fresh_server() -> None:
     assert len(re.findall(r": (\d+) of \1 agree", output)) == 5
 
 
+def test_traces_are_no_records_of_the_reference() -> None:
+    passed_over = set(FIXTURES.rglob("*.jsonl")) - set(recorded_files(FIXTURES))
+    assert passed_over == set((FIXTURES / "traces").glob("*.jsonl"))
+
+
 def test_the_fixtures_hold_every_kind_of_record() -> None:
-    found = {line.kind for path in FIXTURES.rglob("*.jsonl") for line in read_lines(path)}
+    found = {line.kind for path in recorded_files(FIXTURES) for line in read_lines(path)}
     assert found == set(Kind)
 
 

@@ -113,11 +113,20 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def recorded_files(folder: Path) -> list[Path]:
-    """The files of a folder and the folders in it that may hold records: all whose names end in .json or .jsonl."""
+    """The files of a folder and the folders in it that may hold records: all .json and .jsonl files but traces."""
     if folder.is_file():
         return [folder]
     inside = sorted(path for path in folder.rglob("*.json*") if path.suffix in {".json", ".jsonl"} and path.is_file())
-    return [path for path in inside if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    return [
+        path
+        for path in inside
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and not _is_trace(path)
+    ]
+
+
+def _is_trace(path: Path) -> bool:
+    with path.open("rb") as opened:
+        return opened.read(64).startswith(b'{"segstore_trace"')
 
 
 def snake(value: Any) -> Any:
