@@ -22,6 +22,7 @@ from segstore.client.errors import (
     TokenExpired,
     TokenRefused,
 )
+from segstore.client.retry import Backoff
 from segstore.client.routing import position_of
 from segstore.client.streams import Client, parse_uri
 from segstore.server.cluster import MockCluster
@@ -113,9 +114,7 @@ async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: st
         async def scale(parts: int) -> None:
             now = await pravega.controller.current_segments("a", "s")
             edges = [number / parts for number in range(parts + 1)]
-            await pravega.controller.scale(
-                "a", "s", [each.segment_id for each in now], list(pairwise(edges))
-            )
+            await pravega.controller.scale("a", "s", [each.segment_id for each in now], list(pairwise(edges)))
 
         for step in range(900):
             key = random.choice(keys)
@@ -297,7 +296,8 @@ KEY = "k" * 64
 async def test_delegation_tokens_come_from_the_controller_and_are_asked_for_again_when_they_expire() -> None:
     now_s = [1_000.0]
     authority = Authority(key=KEY, now_s=lambda: now_s[0])
-    async with MockCluster(auth_key=KEY, authority=authority) as mock, client(mock) as pravega:
+    retry = Backoff(initial_ms=1, max_ms=2, jitter=0, max_attempts=4)
+    async with MockCluster(auth_key=KEY, authority=authority) as mock, client(mock, retry=retry) as pravega:
         await stream(pravega)
         with pytest.raises(RetriesExhausted) as caught:
             async with pravega.event_writer("a", "s") as writer:
