@@ -1,0 +1,105 @@
+"""Numbers and acknowledgements of a writer, without a connection, against a plain list."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.client.in_flight import BadAck, InFlight, Pending
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+def item(loop: asyncio.AbstractEventLoop, data: bytes = b"x", events: int = 1) -> Pending:
+    return Pending(data, events, None, loop.create_future())
+
+
+def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    for size in (50, 3, 3, 3, 3):
+        events.add(item(loop, b"x" * size))
+    first, second, third = events.take(2, 10), events.take(2, 10), events.take(9, 10)
+    assert [(each.first, each.last, each.size) for each in (first, second, third)] == [(1, 1, 50), (2, 3, 6), (4, 5, 6)]
+    assert not events.queued
+    assert events.held_bytes == 62
+
+
+@pytest.mark.parametrize(
+    ("number", "previous", "why"),
+    [(2, 2, "before it"), (2, 3, "before it"), (3, 1, "was not part"), (4, 0, "last sent is 3")],
+)
+def test_an_ack_that_cannot_be_is_refused_and_changes_nothing(
+    loop: asyncio.AbstractEventLoop, number: int, previous: int, why: str
+) -> None:
+    events = InFlight()
+    for _ in range(3):
+        events.add(item(loop))
+        events.take(1, 100)
+    with pytest.raises(BadAck, match=why):
+        events.acknowledged(number, previous)
+    assert (events.held_bytes, events.settled, events.last_stored) == (3, 0, -1)
+    assert len(events.acknowledged(3, -(2**63))[0]) == 3
+
+
+def test_a_set_up_that_knows_more_than_was_sent_is_refused(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    events.add(item(loop))
+    events.take(1, 100)
+    with pytest.raises(BadAck, match="last sent is 1"):
+        events.set_up(2)
+
+
+def test_an_ack_within_an_append_releases_its_first_events_only(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    for count in (1, 2, 3):
+        events.add(item(loop, b"abc", count))
+    append = events.take(100, 100)
+    stored, size = events.set_up(4)
+    assert [each.events for each in stored] == [1, 2], "the event of which only part is covered stays whole"
+    assert size == 6
+    assert (append.first, append.last, append.size) == (4, 6, 3)
+
+
+@given(st.integers())
+def test_whatever_is_acknowledged_cut_and_sent_again_each_item_comes_out_once_and_in_order(seed: int) -> None:
+    random = Random(seed)
+    loop = asyncio.new_event_loop()
+    try:
+        events = InFlight()
+        added: list[Pending] = []
+        out: list[Pending] = []
+        acknowledged = 0
+        for _ in range(60):
+            action = random.random()
+            if action < 0.5:
+                made = item(loop, bytes(random.randrange(9)), random.randrange(1, 4))
+                added.append(made)
+                events.add(made)
+            elif action < 0.75 and events.queued:
+                events.take(random.randrange(1, 6), random.randrange(1, 20))
+            else:
+                sent = list(events.sent)
+                if sent:
+                    last = random.choice(sent).last
+                    stored, _ = (
+                        events.acknowledged(last, acknowledged) if random.random() < 0.5 else events.set_up(last)
+                    )
+                    out += stored
+                    acknowledged = last
+            assert events.held_bytes == sum(len(each.data) for each in added[len(out) :])
+        out += events.take_all()
+        assert out == added
+        assert events.settled == events.added == len(added)
+        assert events.held_bytes == 0
+    finally:
+        loop.close()
