@@ -128,7 +128,7 @@ class ServerThread:
     def replay(self, records: Iterable[Record], **options: Any) -> RunningTrace:
         """Starts a server that answers from a trace; options are those of `TraceServer`. OSError, ValueError."""
         trace = RunningTrace(self, TraceServer(records, **options))
-        self.run(trace._server.start())
+        self.run(trace._start())
         self._running.append(trace)
         return trace
 
@@ -476,11 +476,14 @@ class RunningTrace:
         self._address: tuple[str, int] | None = None
         self._stopped = False
 
+    async def _start(self) -> None:
+        await self._server.start()
+        self._address = self._server.host, self._server.port
+
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens, or has listened."""
-        if self._address is None:
-            self._address = self._server.host, self._server.port
+        assert self._address is not None, "made by ServerThread.replay, which starts it"
         return self._address
 
     @property

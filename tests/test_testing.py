@@ -1,0 +1,267 @@
+"""Servers on a thread: what is looked at, waited for and stopped from elsewhere."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from segstore.server.faults import NoFaults
+from segstore.server.observe import NotSeen
+from segstore.server.store.errors import NoSuchSegment
+from segstore.testing import RunningServer, ServerThread, WouldBlock, in_a_thread
+from segstore.tracing import TraceFile
+from segstore.wire import Command, DataAppended, FrameDecoder, ReadSegment, SegmentRead, encode
+from tests.server.support import HELLO, SEGMENT, append, create, set_up
+
+TRACE = Path(__file__).parent.parent / "fixtures" / "traces" / "byte_stream.jsonl"
+PATIENCE_S = 20.0
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+@pytest.fixture
+def thread() -> Iterator[ServerThread]:
+    with ServerThread() as made:
+        yield made
+
+
+class Client:
+    """A client that blocks."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address, PATIENCE_S)
+        self._decoder = FrameDecoder()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.close()
+
+    def send(self, *commands: Command) -> None:
+        self._socket.sendall(b"".join(map(encode, commands)))
+
+    def ask(self, *commands: Command) -> list[Command]:
+        self.send(*commands)
+        return self.receive(len(commands))
+
+    def receive(self, count: int) -> list[Command]:
+        found: list[Command] = []
+        while len(found) < count:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise EOFError(f"{len(found)} replies, then the end")
+            found += self._decoder.feed(data)
+        return found
+
+
+def event(data: bytes) -> bytes:
+    return bytes(4) + len(data).to_bytes(4, "big") + data
+
+
+def write(server: RunningServer, *events: bytes) -> None:
+    with Client(server.address) as client:
+        client.ask(HELLO, create(), set_up())
+        for number, data in enumerate(events, 1):
+            assert isinstance(client.ask(append(number, event(data)))[0], DataAppended)
+
+
+def test_a_client_that_blocks_is_served_and_the_state_can_be_looked_at(thread: ServerThread) -> None:
+    server = thread.serve()
+    write(server, b"a", b"bb")
+    assert server.events(SEGMENT) == [b"a", b"bb"]
+    assert server.read(SEGMENT) == event(b"a") + event(b"bb")
+    assert SEGMENT in server.segments()
+    assert [each.type_name for each in server.requests("type ~ *APPEND*")] == [
+        "SETUP_APPEND",
+        "APPEND_BLOCK_END",
+        "APPEND_BLOCK_END",
+    ]
+    assert server.call(lambda cluster: cluster.stores[0].store.segment_info(SEGMENT).length) == 19
+    with pytest.raises(NoSuchSegment):
+        server.read("scope/stream/9.#epoch.0")
+
+
+def test_bytes_that_are_no_events_are_said_to_be_none(thread: ServerThread) -> None:
+    server = thread.serve()
+    with Client(server.address) as client:
+        client.ask(HELLO, create(), set_up())
+        client.ask(append(1, event(b"a") + b"rest"))
+    with pytest.raises(ValueError, match="no event at byte 9 of the 13"):
+        server.events(SEGMENT)
+
+
+def test_what_is_returned_no_longer_changes(thread: ServerThread) -> None:
+    server = thread.serve()
+    server.faults.add("type = APPEND_BLOCK_END", do="hold after", name="ack")
+    with Client(server.address) as client:
+        client.ask(HELLO, create(), set_up())
+        client.send(append(1, b"x"))
+        server.faults.wait_held("ack")
+        (seen,) = server.requests("type = APPEND_BLOCK_END")
+        assert seen.replied_s is None
+        assert server.faults.release("ack") == 1
+        client.receive(1)
+        assert server.wait_for("type = APPEND_BLOCK_END", stage="replied").replied_s is not None
+    assert seen.replied_s is None
+
+
+def test_waiting_ends_when_it_happens_or_when_its_time_is_over(thread: ServerThread) -> None:
+    server = thread.serve()
+    writes = threading.Thread(target=write, args=(server, b"a", b"b", b"c"))
+    writes.start()
+    assert server.wait_for("type = APPEND_BLOCK_END", count=3, timeout_s=PATIENCE_S).event_number == 3
+    writes.join(PATIENCE_S)
+    mark = server.mark()
+    with pytest.raises(NotSeen):
+        server.wait_for("type = APPEND_BLOCK_END", since=mark, timeout_s=0.01)
+
+
+async def test_a_coroutine_waits_by_await_and_is_refused_to_block(thread: ServerThread) -> None:
+    server = thread.serve()
+    server.faults.add("type = APPEND_BLOCK_END", do="hold", name="append")
+    writes = threading.Thread(target=write, args=(server, b"a"))
+    writes.start()
+    await server.aio.wait_held("append", timeout_s=PATIENCE_S)
+    with pytest.raises(WouldBlock, match=r"use: await server\.aio\.wait_for"):
+        server.wait_for("type = APPEND_BLOCK_END")
+    with pytest.raises(WouldBlock, match=r"use: await server\.aio\.wait_held"):
+        server.faults.wait_held("append")
+    server.faults.release("append")
+    assert (await server.aio.wait_for("type = APPEND_BLOCK_END")).event_number == 1
+    assert await server.aio.call(lambda cluster: cluster.wait_for("type = HELLO", stage="received")) is not None
+    writes.join(PATIENCE_S)
+
+
+def test_rules_are_added_looked_at_and_cleared(thread: ServerThread, tmp_path: Path) -> None:
+    server, path = thread.serve(), tmp_path / "faults.yaml"
+    path.write_text("rules:\n  - {name: second, match: type = MERGE_SEGMENTS, do: drop}\n")
+    server.faults.add("type = CREATE_SEGMENT", do="SegmentAlreadyExists", name="first")
+    server.faults.load(path)
+    server.faults.round_trip_ms = 1
+    assert (server.faults.rules, server.faults.round_trip_ms) == (["first", "second"], 1)
+    with Client(server.address) as client:
+        assert [each.type_name for each in client.ask(HELLO, create())] == ["HELLO", "SEGMENT_ALREADY_EXISTS"]
+    assert [each.rule for each in server.faults.decisions] == ["first"]
+    assert server.faults.held("first") == 0
+    assert [line.partition(":")[0] for line in server.faults.unmatched()] == ["fault 'second' has matched nothing"]
+    server.faults.clear()
+    assert server.faults.rules == []
+    from_start = thread.serve(faults=path)
+    assert from_start.faults.rules == ["second"]
+
+
+def test_all_connections_are_cut_at_once(thread: ServerThread) -> None:
+    server = thread.serve()
+    with Client(server.address) as one, Client(server.address) as two:
+        one.ask(HELLO)
+        two.ask(HELLO)
+        assert server.cut() == 2
+        for each in (one, two):
+            with pytest.raises((EOFError, ConnectionError)):
+                each.ask(HELLO)
+
+
+def test_several_stores_have_addresses_of_their_own_and_one_state(thread: ServerThread) -> None:
+    server = thread.serve(stores=3)
+    assert len(set(server.addresses)) == 3
+    for address in server.addresses:
+        with Client(address) as client:
+            if client.ask(HELLO, create())[1].type_name == "SEGMENT_CREATED":
+                break
+    assert server.read(SEGMENT) == b""
+
+
+def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThread) -> None:
+    server = thread.serve(controller={"lease_cap_ms": 1000})
+    assert server.call(lambda cluster: cluster.controller) is None
+    first = server.controller_uri
+    assert first == server.controller_uri
+    assert server.call(lambda cluster: cluster.controller.config.lease_cap_ms if cluster.controller else 0) == 1000
+    host, _, port = first.rpartition(":")
+    socket.create_connection((host, int(port)), PATIENCE_S).close()
+
+
+def test_an_admin_port_is_there_if_it_is_asked_for(thread: ServerThread) -> None:
+    assert thread.serve(admin_port=0).admin_port > 0
+    with pytest.raises(RuntimeError, match="admin_port=0"):
+        _ = thread.serve().admin_port
+
+
+def test_a_setting_that_there_is_not_is_refused(thread: ServerThread) -> None:
+    with pytest.raises(ValueError, match="container"):
+        thread.serve(stores=9, containers=4)
+    with pytest.raises(ValueError, match="aut_key"):
+        thread.serve(aut_key="x")
+    with pytest.raises(NoFaults):
+        thread.serve(watched=False).faults.add("type = HELLO", do="drop")
+
+
+def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(thread: ServerThread) -> None:
+    server = thread.serve()
+    write(server, b"a")
+    server.stop()
+    server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        Client(server.address)
+    assert server.events(SEGMENT) == [b"a"]
+
+
+def test_a_thread_stops_its_servers_and_can_be_stopped_again() -> None:
+    before = threading.active_count()
+    thread = ServerThread()
+    thread.start()
+    server = thread.serve()
+    _ = server.controller_uri
+    with TraceFile(TRACE) as opened:
+        trace = thread.replay(list(opened.records()))
+    thread.stop()
+    thread.stop()
+    assert threading.active_count() == before
+    for address in (server.address, trace.address):
+        with pytest.raises(ConnectionRefusedError):
+            Client(address)
+    with pytest.raises(RuntimeError, match="was stopped"):
+        server.segments()
+
+
+def test_the_servers_own_thread_cannot_wait_for_itself(thread: ServerThread) -> None:
+    server = thread.serve()
+    with pytest.raises(RuntimeError, match="cannot wait for itself"):
+        server.call(lambda _: server.segments())
+
+
+def test_what_a_call_raises_is_raised_here(thread: ServerThread) -> None:
+    def fails(_: object) -> None:
+        raise LookupError("from the other thread")
+
+    with pytest.raises(LookupError, match="from the other thread"):
+        thread.serve().call(fails)
+
+
+@pytest.mark.parametrize("function", [lambda given: given + 1, lambda given: 1 // (given - 41)])
+async def test_what_blocks_runs_in_a_thread_of_its_own(function: Callable[[int], int]) -> None:
+    if function(0) == 1:
+        assert await in_a_thread(function, 41) == 42
+    else:
+        with pytest.raises(ZeroDivisionError):
+            await in_a_thread(function, 41)
+
+
+def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(thread: ServerThread) -> None:
+    with TraceFile(TRACE) as opened:
+        records = list(opened.records())
+    trace = thread.replay(records, mode="match")
+    with Client(trace.address) as client:
+        hello, found = client.ask(HELLO, ReadSegment("scope/stream/0.#epoch.0", 0, 1 << 20, "", 7))
+        assert hello.type_name == "HELLO"
+        assert trace.unused()["TRUNCATE_SEGMENT"] == 1
+        if not isinstance(found, SegmentRead):
+            assert [each.request for each in trace.problems] == ["READ_SEGMENT"]
+        client.ask(ReadSegment("scope/other/0.#epoch.0", 0, 8, "", 8))
+    assert trace.problems[-1].request == "READ_SEGMENT"
+    assert (trace.host, trace.port) == trace.address
