@@ -1,6 +1,7 @@
 """`segstore serve`: the composition root that starts the parts, says where they listen, and stops them.
 
-The announcement is one line on stdout once all parts listen; everything else goes to stderr. SIGTERM and SIGINT drain
+The announcement is one line on stdout once all parts listen; everything else goes to stderr, also how to point a client
+at it, which programs that read the announcement as JSON are spared. SIGTERM and SIGINT drain
 and end the process with status 0; a second one ends it at once.
 """
 
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import signal
 import sys
 import time
@@ -27,11 +29,12 @@ from segstore.server.fault_file import read_faults
 from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
 
-__all__ = ["ServeOptions", "announcement", "serve"]
+__all__ = ["ServeOptions", "announcement", "pointers", "serve"]
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
+_DESCRIPTORS = 1 << 20
 
 
 class ServeOptions(StoreSettings):
@@ -78,6 +81,28 @@ def announcement(addresses: dict[str, tuple[str, int] | None], form: str) -> str
         return json.dumps(joined)
     listening = ", ".join(f"{name.replace('_', ' ')} {where}" for name, where in joined.items() if where)
     return f"segstore listens: {listening}"
+
+
+def pointers(controller: str, *, tls: bool, passwords: bool) -> str:
+    """How to point a client at the controller, host:port, in the languages of the official clients."""
+    uri = f"{'tls' if tls else 'tcp'}://{controller}"
+    python = "".join([", auth_enabled=True" if passwords else "", ", tls_enabled=True" if tls else ""])
+    rust = "".join([".is_auth_enabled(true)" if passwords else "", ".is_tls_enabled(true)" if tls else ""])
+    java = '.credentials(new DefaultCredentials("PASSWORD", "USER"))' if passwords else ""
+    java += '.trustStore("CA.pem")' if tls else ""
+    settings = [
+        *(["pravega_client_tls_cert_path=CA.pem"] if tls else []),
+        *(["pravega_client_auth_method=Basic, …_username and …_password"] if passwords else []),
+    ]
+    lines = [
+        f"Point a client at the controller, {uri}",
+        f'  Python  pravega_client.StreamManager("{uri}"{python})',
+        f'  Rust    ClientConfigBuilder::default().controller_uri("{uri}"){rust}.build()',
+        f'  Java    ClientConfig.builder().controllerURI(URI.create("{uri}")){java}.build()',
+        *([f"  Python and Rust take from the environment: {'; '.join(settings)}"] if settings else []),
+        "Ctrl-C ends it, and what was written is gone.",
+    ]
+    return "\n".join(lines)
 
 
 def _cluster(options: ServeOptions) -> Cluster:
@@ -156,8 +181,24 @@ async def _serve(options: ServeOptions) -> None:
         }
         sys.stdout.write(announcement(addresses, options.announce) + "\n")
         sys.stdout.flush()
+        if options.announce == "text" and (controller := _join(cluster.controller_address)):
+            tls, passwords = options.tls_cert is not None, options.password_file is not None
+            sys.stderr.write(pointers(controller, tls=tls, passwords=passwords) + "\n")
+            sys.stderr.flush()
         await stop.wait()
         log.info("draining %d connections", sum(len(store.hub.connections) for store in cluster.stores))
+
+
+def _allow_many_connections() -> None:
+    """Take as many descriptors as the system lets a user have: what is set at first, often 1,024, ends connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError) as error:  # a system with a bound of its own
+        log.info("%d connections and files at most: %s", soft, error)
 
 
 def serve(options: ServeOptions) -> None:
@@ -166,4 +207,5 @@ def serve(options: ServeOptions) -> None:
     A second signal raises SystemExit with 128 and its number.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    _allow_many_connections()
     uvloop.run(_serve(options))

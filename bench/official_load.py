@@ -1,0 +1,83 @@
+"""The official client's side of `bench.official_client`, in a process of its own: a line of JSON asks, one answers.
+
+The process needs the package `pravega` and nothing of this project. What a line asks is measured around the client's
+own calls, CPU time of all its threads included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from pravega_client import StreamManager  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+__all__ = ["main"]
+
+IN_FLIGHT = 1000
+
+
+def write(uri: str, stream: str, count: int, size: int) -> dict[str, float]:
+    made = StreamManager(uri)
+    made.create_scope("bench")
+    made.create_stream("bench", stream, 1)
+    writer, event = made.create_writer("bench", stream, IN_FLIGHT), bytes(size)
+    writer.write_event_bytes(event, routing_key="k")
+    writer.flush()
+    start, cpu = time.perf_counter(), time.process_time()
+    for _ in range(count - 1):
+        writer.write_event_bytes(event, routing_key="k")
+    writer.flush()
+    return {"s": time.perf_counter() - start, "cpu_s": time.process_time() - cpu}
+
+
+def read(uri: str, stream: str, count: int, size: int) -> dict[str, float]:
+    made = StreamManager(uri)
+    reader = made.create_reader_group(f"g{time.monotonic_ns()}", "bench", stream).create_reader("r")
+
+    async def all_of_it() -> dict[str, float]:
+        found, start, cpu = 0, time.perf_counter(), time.process_time()
+        while found < count:
+            piece = await reader.get_segment_slice_async()
+            for event in piece:
+                found += 1
+                if len(event.data()) != size:
+                    raise ValueError(f"an event of {len(event.data())} bytes, not {size}")
+            reader.release_segment(piece)
+            await asyncio.sleep(0)
+        return {"s": time.perf_counter() - start, "cpu_s": time.process_time() - cpu}
+
+    return asyncio.run(all_of_it())
+
+
+def delete(uri: str, stream: str) -> dict[str, float]:
+    made = StreamManager(uri)
+    made.seal_stream("bench", stream)
+    made.delete_stream("bench", stream)
+    return {}
+
+
+def first_event(uri: str) -> dict[str, float]:
+    """Scope, stream and one event, until it is acknowledged."""
+    start = time.perf_counter()
+    made = StreamManager(uri)
+    made.create_scope("bench")
+    made.create_stream("bench", "first", 1)
+    writer = made.create_writer("bench", "first")
+    writer.write_event("x")
+    writer.flush()
+    return {"s": time.perf_counter() - start}
+
+
+def main() -> None:
+    does: dict[str, Any] = {"write": write, "read": read, "delete": delete, "first_event": first_event}
+    print("{}", flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print(json.dumps(does[asked.pop("do")](**asked)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""`segstore serve` in a process of its own, and what the kernel knows of it. Needs Linux's /proc."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["ROOT", "Serving", "serving"]
+
+ROOT: Final = Path(__file__).parent.parent
+_SERVE: Final = "from segstore.cli import main; main()"
+_STOP_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A store and a controller that run. controller: host:port."""
+
+    pid: int
+    port: int
+    controller: str
+
+    def cpu_s(self) -> float:
+        """Time that its threads ran, system calls included."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+    def memory_bytes(self) -> int:
+        """What it holds of the machine's memory."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError(f"/proc/{self.pid}/status has no VmRSS")
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[Serving]:
+    """Start it on free ports; it is stopped in the end."""
+    ports = ("--port", "0", "--controller-port", "0", "--announce", "json")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVE, "serve", *ports, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    if process.stdout is None:
+        raise RuntimeError("a server without its standard output")
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"segstore serve ended with status {process.wait(_STOP_S)} before it listened")
+        where = json.loads(line)
+        yield Serving(process.pid, int(where["segment_store"].rpartition(":")[2]), where["controller"])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_S)
+        process.stdout.close()

@@ -1,0 +1,114 @@
+"""The guide says what happens: what `segstore serve` prints, and that the programs of the Python page run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from segstore.serving import announcement, pointers
+
+ROOT = Path(__file__).parent.parent
+GUIDE = ROOT / "docs" / "guide"
+
+
+def page(name: str) -> str:
+    return (GUIDE / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE)
+
+
+def test_a_newcomer_reads_in_the_guide_what_serve_says() -> None:
+    said = [
+        announcement({"segment_store": ("127.0.0.1", 12345), "controller": ("127.0.0.1", 9090), "admin": None}, "text"),
+        pointers("127.0.0.1:9090", tls=False, passwords=False),
+    ]
+    assert "\n".join(said) + "\n" in blocks("newcomer.md", "text")
+
+
+def test_what_serve_says_is_short_and_names_three_languages() -> None:
+    for tls in (False, True):
+        for passwords in (False, True):
+            said = pointers("localhost:9090", tls=tls, passwords=passwords)
+            assert len(said.splitlines()) <= 6
+            assert all(name in said for name in ("Python", "Rust", "Java"))
+            assert said.count("tls://localhost:9090" if tls else "tcp://localhost:9090") == 4
+            assert ("tls_enabled=True" in said, "pravega_client_tls_cert_path" in said) == (tls, tls)
+            assert ("auth_enabled=True" in said, "pravega_client_auth_method" in said) == (passwords, passwords)
+
+
+def test_pages_that_were_not_tried_say_so() -> None:
+    assert "Not yet tried." in page("rust.md")
+    assert "Not yet tried." in page("java.md")
+    assert "Not yet tried." not in page("python.md")
+
+
+def serve(*options: str) -> subprocess.Popen[str]:
+    ports = ("--port", "0", "--controller-port", "0")
+    return subprocess.Popen(
+        [sys.executable, "-m", "segstore", "serve", *ports, *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
+    with serve() as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            line = process.stdout.readline()
+            (controller,) = re.findall(r"controller (\S+)", line)
+            expected = pointers(controller, tls=False, passwords=False).splitlines(keepends=True)
+            expected[-1] += "\n"
+            assert [process.stderr.readline() for _ in expected] == expected
+        finally:
+            process.terminate()
+        assert process.stdout.read() == ""
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+def test_serve_says_nothing_more_to_a_program_that_reads_json() -> None:
+    with serve("--announce", "json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert set(json.loads(process.stdout.readline())) == {"segment_store", "controller", "admin", "http"}
+        finally:
+            process.terminate()
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+@pytest.fixture
+def controller() -> Iterator[str]:
+    with serve("--announce", "json") as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["controller"]
+        finally:
+            process.terminate()
+
+
+@pytest.mark.needs("pravega, the official client")
+@pytest.mark.skipif("OFFICIAL_CLIENT_PYTHON" in os.environ, reason="the programs of the guide need the client here")
+def test_the_programs_of_the_python_page_run_one_after_the_other(controller: str, tmp_path: Path) -> None:
+    programs = blocks("python.md", "python")
+    assert len(programs) >= 6
+    for number, source in enumerate(programs):
+        program = tmp_path / f"program{number}.py"
+        program.write_text(source.replace("127.0.0.1:9090", controller), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, ""), f"program {number}: {done.stdout}{done.stderr}"
