@@ -222,7 +222,7 @@ class FaultyConnection(Connection):
         """The frame of an error that is sent in place of the store or of its reply."""
         if isinstance(item, Append | SetupAppend):
             # As the reference does when an append or its set-up fails: the writer is to be set up again.
-            session.forget_writer(item.writer_id)
+            session.forget_writer(item.segment, item.writer_id)
         session.reply(
             action.reply(
                 request_id=seen.request_id or 0,

@@ -60,6 +60,9 @@ class Ending(Enum):
     """At once: the replies to what came in the same read are not written, as in the reference."""
 
 
+_WRITER_BYTES = 256
+"""What a writer that was set up takes, roughly."""
+
 _MAX_RUN = 512
 """Appends that are stored before their acknowledgements are made."""
 
@@ -69,18 +72,16 @@ def _nobody() -> None:
 
 
 class _Writer:
-    """A writer that was set up.
+    """A writer that was set up for a segment.
 
     Attributes:
-        segment: the one that it was set up for last.
-        container: where that lies.
+        container: where the segment lies.
         last_stored, last_acknowledged: the numbers of the events that it sent and that was acknowledged last.
     """
 
-    __slots__ = ("container", "last_acknowledged", "last_stored", "segment")
+    __slots__ = ("container", "last_acknowledged", "last_stored")
 
-    def __init__(self, segment: str, container: Container, last_event_number: int) -> None:
-        self.segment = segment
+    def __init__(self, container: Container, last_event_number: int) -> None:
         self.container = container
         self.last_stored = last_event_number
         self.last_acknowledged = last_event_number
@@ -89,10 +90,9 @@ class _Writer:
 class _Expiry:
     """When a token ends with which a writer was set up for a segment, and the timer for it."""
 
-    __slots__ = ("at_s", "segment", "timer")
+    __slots__ = ("at_s", "timer")
 
-    def __init__(self, segment: str, at_s: float, timer: TimerHandle) -> None:
-        self.segment = segment
+    def __init__(self, at_s: float, timer: TimerHandle) -> None:
         self.at_s = at_s
         self.timer = timer
 
@@ -148,8 +148,8 @@ class Session:
         self._service = service
         self._encode = service.encode
         self._encode_parts = service.encode_parts
-        self._writers: dict[int, _Writer] = {}
-        self._expiries: dict[int, _Expiry] = {}
+        self._writers: dict[tuple[str, int], _Writer] = {}
+        self._expiries: dict[tuple[str, int], _Expiry] = {}
         self._transients: set[str] = set()
 
     @property
@@ -190,8 +190,8 @@ class Session:
                     self._command(item)  # type: ignore[arg-type]  # not an Append
                 else:
                     segment, writer_id, number = item.segment, item.writer_id, item.event_number
-                    writer = writers.get(writer_id.int)
-                    if writer is None or writer.segment != segment or number < writer.last_stored:
+                    writer = writers.get((segment, writer_id.int))
+                    if writer is None or number < writer.last_stored:
                         self._end_of_writer(item, writer)
                         break
                     container = writer.container
@@ -247,7 +247,7 @@ class Session:
         except StoreError as error:
             self._append_failed(first, error)
             if len(run) > 1 and not self.ended:
-                self._end_of_writer(run[1], self._writers.get(writer_id.int))
+                self._end_of_writer(run[1], self._writers.get((segment, writer_id.int)))
             return 0
         writer.last_stored = run[-1].event_number
         acknowledge, out, previous, size = self._service.acknowledge, self.out, writer.last_acknowledged, 0
@@ -279,9 +279,9 @@ class Session:
             self.why = why
             self._on_reply()
 
-    def forget_writer(self, writer_id: UUID) -> None:
+    def forget_writer(self, segment: str, writer_id: UUID) -> None:
         """The writer is to be set up again before it appends; it ends the connection if it does not."""
-        self._writers.pop(writer_id.int, None)
+        self._writers.pop((segment, writer_id.int), None)
 
     def stop_waiting(self) -> None:
         """Drops the reads that wait; they are not answered any more."""
@@ -351,10 +351,6 @@ class Session:
             self.end("SetupAppend is not served on the admin port")
             return
         service, segment, writer_id = self._service, command.segment, command.writer_id
-        before = self._writers.get(writer_id.int)
-        if before is not None and before.segment != segment:
-            # The decoder sends its appends to the new segment from now on, set up there or not.
-            del self._writers[writer_id.int]
         try:
             token = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
             last = service.store.setup_append(segment, writer_id, now_ms=service.now_ms())
@@ -364,29 +360,33 @@ class Session:
             named = error.segment if isinstance(error, StoreError) and error.segment else segment
             self._refuse_writer(error, command.request_id, named, writer_id, "setting up append", -1)
             return
-        self._writers[writer_id.int] = _Writer(segment, container, last)
+        key = (segment, writer_id.int)
+        limit = service.settings.limits.connection_writer_bytes
+        if key not in self._writers and (len(self._writers) + 1) * _WRITER_BYTES > limit:
+            self.end(f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold")
+            return
+        self._writers[key] = _Writer(container, last)
         if token is not None and token.expires_s is not None:
-            self._expire_at(token.expires_s, segment, writer_id.int)
+            self._expire_at(token.expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
 
-    def _expire_at(self, at_s: float, segment: str, writer: int) -> None:
+    def _expire_at(self, at_s: float, key: tuple[str, int]) -> None:
         """Ends the connection then, if the writer is set up for the segment. A newer token does not prolong it."""
-        pending = self._expiries.get(writer)
+        pending = self._expiries.get(key)
         if pending is not None:
-            if pending.segment == segment and pending.at_s <= at_s:
+            if pending.at_s <= at_s:
                 return
             pending.timer.cancel()
-        self._expiries[writer] = _Expiry(segment, at_s, self._service.at(at_s, lambda: self._expire(writer)))
+        self._expiries[key] = _Expiry(at_s, self._service.at(at_s, lambda: self._expire(key)))
 
-    def _expire(self, writer: int) -> None:
-        segment = self._expiries.pop(writer).segment
-        set_up = self._writers.get(writer)
-        if set_up is not None and set_up.segment == segment:
-            self.end(f"the token of a writer of {segment!r} expired", Ending.FLUSHED)
+    def _expire(self, key: tuple[str, int]) -> None:
+        del self._expiries[key]
+        if key in self._writers:
+            self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
 
     def _end_of_writer(self, append: Append, writer: _Writer | None) -> None:
         segment, writer_id = append.segment, append.writer_id
-        if writer is None or writer.segment != segment:
+        if writer is None:
             self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
         else:
             self.end(f"writer {writer_id} of {segment!r} sends event {append.event_number} after {writer.last_stored}")
@@ -404,7 +404,7 @@ class Session:
         if isinstance(error, BadOffset):
             self.reply(ConditionalCheckFailed(writer_id, number, append.request_id))
             return
-        self._writers.pop(writer_id.int, None)
+        self._writers.pop((append.segment, writer_id.int), None)
         self._refuse_writer(error, append.request_id, append.segment, writer_id, "appending data", number)
 
     def _refuse_writer(

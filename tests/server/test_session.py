@@ -373,9 +373,19 @@ def test_after_close_nothing_refers_to_the_session() -> None:
 
 
 def test_setting_up_many_writers_ends_with_the_memory_that_they_may_take() -> None:
-    """Held by the decoder; the session keeps one entry for each writer id and no more."""
-    desk = writing()
-    for number in range(50):
+    desk = Desk(make_service(limits=LimitSettings(connection_writer_bytes=10 * 256)))
+    for number in range(11):
         segment = f"scope/many/{number}.#epoch.0"
         desk.ask(create(segment), set_up(segment, UUID(int=number % 5)))
-    assert len(desk.session._writers) <= 6
+        assert desk.session.ended == (number == 10)
+    assert "10 writers" in desk.session.why
+
+
+def test_a_writer_of_two_segments_keeps_the_first_when_it_is_refused_there_again() -> None:
+    desk = writing()
+    other = "scope/other/0.#epoch.0"
+    desk.ask(create(other), set_up(other))
+    desk.ask(DeleteSegment(5, SEGMENT, ""))
+    assert [type(each) for each in desk.ask(set_up(SEGMENT))] == [NoSuchSegment]
+    assert [type(each) for each in desk.ask(append(1))] == [NoSuchSegment]
+    assert not desk.session.ended
