@@ -24,7 +24,7 @@ import gc
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -280,16 +280,23 @@ class RunningServer:
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 
-    def call(self, function: Callable[[MockCluster], T | Awaitable[T]]) -> T:
-        """What the function, or the awaitable that it gives, returns: it is run on the server's thread.
+    def call(self, function: Callable[[MockCluster], T]) -> T:
+        """What the function returns, which is run on the server's thread.
 
         length = server.call(lambda cluster: cluster.stores[0].store.segment_info(name).length)
         """
         return self._thread.run(self._call(function))
 
-    async def _call(self, function: Callable[[MockCluster], T | Awaitable[T]]) -> T:
-        made = function(self.cluster)
-        return await made if isinstance(made, Awaitable) else made
+    async def _call(self, function: Callable[[MockCluster], T]) -> T:
+        return function(self.cluster)
+
+    def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]], timeout_s: float = _PATIENCE_S) -> T:
+        """What the coroutine returns that the function makes; both are run on the server's thread. TimeoutError."""
+        _refuse_to_block("run", "server.aio.run(…)")
+        return self._thread.run(self._run(function), timeout_s)
+
+    async def _run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
+        return await function(self.cluster)
 
     def segments(self) -> list[str]:
         """The names of all segments, index segments included, sorted."""
@@ -391,9 +398,9 @@ class AsyncView:
     def __init__(self, server: RunningServer) -> None:
         self._server = server
 
-    async def call(self, function: Callable[[MockCluster], T | Awaitable[T]]) -> T:
-        """As `RunningServer.call`."""
-        return await self._await(self._server._call(function))
+    async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
+        """As `RunningServer.run`."""
+        return await self._await(self._server._run(function))
 
     async def wait_for(
         self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0

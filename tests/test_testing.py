@@ -133,7 +133,8 @@ async def test_a_coroutine_waits_by_await_and_is_refused_to_block(thread: Server
         server.faults.wait_held("append")
     server.faults.release("append")
     assert (await server.aio.wait_for("type = APPEND_BLOCK_END")).event_number == 1
-    assert await server.aio.call(lambda cluster: cluster.wait_for("type = HELLO", stage="received")) is not None
+    seen = await server.aio.run(lambda cluster: cluster.wait_for("type = HELLO", stage="received"))
+    assert seen.type_name == "HELLO"
     writes.join(PATIENCE_S)
 
 
@@ -233,6 +234,12 @@ def test_the_servers_own_thread_cannot_wait_for_itself(thread: ServerThread) -> 
     server = thread.serve()
     with pytest.raises(RuntimeError, match="cannot wait for itself"):
         server.call(lambda _: server.segments())
+
+
+def test_a_coroutine_is_run_on_the_servers_thread(thread: ServerThread) -> None:
+    server = thread.serve()
+    write(server, b"a")
+    assert server.run(lambda cluster: cluster.wait_for("type = APPEND_BLOCK_END")).event_number == 1
 
 
 def test_what_a_call_raises_is_raised_here(thread: ServerThread) -> None:
