@@ -5,7 +5,6 @@ Exit status: 0 if all was as expected; 1 if something differs or breaks, with wh
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from functools import partial
@@ -96,6 +95,8 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
 
     As a server it prints one line once it listens, and what was not in the trace, or not asked, when it ends.
     """
+    import asyncio
+
     records = _records(trace)
     try:
         return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
@@ -124,6 +125,8 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
 
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
+    import asyncio
+
     from segstore.server.replay import TraceServer
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -154,6 +157,8 @@ def diff_stores(
     trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: tuple[str, ...]
 ) -> int:
     """Make the requests of a trace at two stores, and print by field where these answer differently."""
+    import asyncio
+
     from segstore import replaying
 
     try:
@@ -183,6 +188,8 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     that command is run for each point, and the cut points are those of the requests that it makes itself; the trace is
     what it is held against: the events of its segments must be there in the end.
     """
+    import asyncio
+
     from segstore.explorer import ClientFailed, explore_command, explore_trace
     from segstore.wire.filters import FilterError
 
