@@ -113,6 +113,7 @@ class SegmentWriter:
         self._set_up: asyncio.Future[None] | None = None
         self._events = InFlight()
         self._failures = 0
+        self._turn_asked = False
         self._trying = False
         """Only the first of the appends that are sent again is under way: the others wait for its ack."""
         self._error: ClientError | None = None
@@ -206,12 +207,16 @@ class SegmentWriter:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def _ask_turn(self) -> None:
+        if self._turn_asked or self.state is not WriterState.OPEN:
+            return
         flow = self._flow
-        if self.state is WriterState.OPEN and flow is not None and not flow.closed and self._events.queued:
+        if flow is not None and not flow.closed and self._events.queued:
+            self._turn_asked = True
             flow.ask_turn(self._take_turn)
 
     def _take_turn(self) -> None:
         """Its turn on the connection: numbers and sends what is queued, up to what a turn may add."""
+        self._turn_asked = False
         if self._trying:
             return
         events, settings = self._events, self._settings
@@ -354,6 +359,7 @@ class SegmentWriter:
 
     def _drop_flow(self) -> None:
         flow, self._flow = self._flow, None
+        self._turn_asked = False
         self._sizing = None
         if self._ack_timer is not None:
             self._ack_timer.cancel()
