@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,6 +29,7 @@ from segstore.client.streams import Client, parse_uri
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.auth import Accounts, Authority
 from tests.client.support import settings, until
+from tests.server.certificates import write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -327,4 +329,18 @@ async def test_a_controller_that_asks_for_a_password_gets_it_or_refuses() -> Non
             await stream(pravega)
         async with client(mock, username="ann", password="wrong") as pravega:
             with pytest.raises(TokenRefused):
+                await pravega.controller.create_scope("b")
+
+
+async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    async with MockCluster(tls_cert=certificate, tls_key=key) as mock:
+        uri = f"tls://{mock.controller_uri}"
+        async with connect(uri, settings(tls_ca_file=certificate)) as pravega:
+            await stream(pravega)
+            async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
+                await writer.write(b"secret")
+                assert await take(events, 1) == [b"secret"]
+        async with connect(uri, settings(request_timeout_ms=500)) as pravega:
+            with pytest.raises(NoNodeAvailable):
                 await pravega.controller.create_scope("b")
