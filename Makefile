@@ -21,10 +21,10 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench conformance fuzz docs cert proto soak clean
+.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-capacity conformance fuzz docs cert proto soak clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
 
@@ -46,6 +46,12 @@ lint: $(DEV) ## ruff, and mypy --strict over all that ships
 
 bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
 	$(PY) -m bench $(ARGS)
+
+bench-official-client: $(DEV) ## speed with the official client, and who limits it
+	$(PY) -m bench.official_client $(ARGS)
+
+bench-capacity: $(DEV) ## memory of segments, entries and connections; latency under a thousand writers
+	$(PY) -m bench.capacity $(ARGS)
 
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
 	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)

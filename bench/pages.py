@@ -1,6 +1,6 @@
 """Sections of docs/performance.md that are measured apart from `make bench`, because they take long or need more.
 
-A module of this kind is run by itself, `python -m bench.NAME [--quick] [--write-docs]`, and its section lies between
+A module of this kind is run by itself, `make bench-NAME [ARGS="--quick --write-docs"]`, and its section lies between
 marks of its own, which name the command.
 """
 
@@ -38,7 +38,8 @@ def main(name: str, run: Callable[[Effort], Report]) -> int:
 
 def with_section(page: str, name: str, report: Report) -> str:
     """The page with the section of `name` replaced by this report, or added at the end."""
-    begin = f"<!-- {name}: written by `python -m bench.{name} --write-docs`, do not edit -->"
+    target = f"bench-{name.replace('_', '-')}"
+    begin = f"<!-- {name}: written by `make {target} ARGS=--write-docs`, do not edit -->"
     end = f"<!-- {name}: end -->"
     facts = machine()
     known = f"Measured on {facts['cpu']}, {facts['cores']} cores, {facts['python']}, {facts['system']}."

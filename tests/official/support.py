@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -15,6 +18,7 @@ from segstore.server.controller.policies import ScalingPolicy, StreamConfig
 
 __all__ = [
     "MARKS",
+    "Held",
     "current_segments",
     "cut_connections",
     "eventually",
@@ -83,3 +87,19 @@ async def eventually(holds: Callable[[], bool], what: str, deadline_s: float = 2
         if time.monotonic() > end:
             pytest.fail(f"in {deadline_s} s it did not come to pass that {what}")
         await asyncio.sleep(0.02)
+
+
+class Held(NamedTuple):
+    """How many descriptors are open, and how many tasks there are by what they run."""
+
+    descriptors: int
+    tasks: Counter[str]
+
+    @classmethod
+    def now(cls) -> Held:
+        gc.collect()
+        tasks = Counter(repr(task.get_coro()).split(" at ")[0] for task in asyncio.all_tasks())
+        return cls(len(list(Path("/dev/fd").iterdir())), tasks)
+
+    def is_within(self, other: Held) -> bool:
+        return self.descriptors <= other.descriptors and self.tasks <= other.tasks

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections import Counter
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from segstore.server.cluster import MockCluster
 from tests.official.client import OfficialClient, run
-from tests.official.support import MARKS, cut_connections, eventually, make_stream, transient_segments, uri
+from tests.official.support import MARKS, Held, cut_connections, eventually, make_stream, transient_segments, uri
 
 pytestmark = MARKS
 
@@ -60,22 +56,6 @@ async def test_connections_that_are_cut_all_the_time_still_get_events_through_on
                 cutting.cancel()
                 await asyncio.gather(cutting, return_exceptions=True)
         assert await run(uri(cluster), "events.read", **what) == {"events": 10_000, "wrong": [], "problem": ""}
-
-
-class Held(NamedTuple):
-    """How many descriptors are open, and how many tasks there are by what they run."""
-
-    descriptors: int
-    tasks: Counter[str]
-
-    @classmethod
-    def now(cls) -> Held:
-        gc.collect()
-        tasks = Counter(repr(task.get_coro()).split(" at ")[0] for task in asyncio.all_tasks())
-        return cls(len(list(Path("/dev/fd").iterdir())), tasks)
-
-    def is_within(self, other: Held) -> bool:
-        return self.descriptors <= other.descriptors and self.tasks <= other.tasks
 
 
 async def test_killed_clients_leave_no_task_descriptor_or_transient_segment() -> None:

@@ -155,11 +155,11 @@ def write_until_refused(uri: str, scope: str, stream: str) -> dict[str, Any]:
     return {"sealed": sealed, "late": attempt(write_on)}
 
 
-def churn(uri: str, scope: str, rounds: int) -> str:
+def churn(uri: str, scope: str, rounds: int, name: str = "churn") -> str:
     """Make streams, write to them and delete them, with a manager of its own each time."""
     for number in range(rounds):
         made = StreamManager(uri)
-        stream = f"churn{number}"
+        stream = f"{name}{number}"
         made.create_stream(scope, stream, 2)
         writer = made.create_writer(scope, stream)
         writer.write_event("x")

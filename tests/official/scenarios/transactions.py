@@ -85,7 +85,7 @@ def outlive_the_lease(uri: str, scope: str, stream: str) -> dict[str, Any]:
     }
 
 
-async def commit_across_a_scale(uri: str, scope: str, stream: str) -> dict[str, Any]:
+async def commit_across_a_scale(uri: str, scope: str, stream: str, group: str = "across") -> dict[str, Any]:
     """A transaction is begun before the stream is scaled, and committed after."""
     made = StreamManager(uri)
     writer, plain = made.create_transaction_writer(scope, stream, 4), made.create_writer(scope, stream)
@@ -101,7 +101,7 @@ async def commit_across_a_scale(uri: str, scope: str, stream: str) -> dict[str, 
     for number in range(50):
         plain.write_event(f"after {number}", routing_key=str(number))
     plain.flush()
-    reading = Reading(made.create_reader_group("across", scope, stream).create_reader("r"))
+    reading = Reading(made.create_reader_group(group, scope, stream).create_reader("r"))
     made.seal_stream(scope, stream)
     await reading.until(150)
     ends = await reading.until_the_end()

@@ -1,0 +1,55 @@
+"""The benchmarks that run `segstore serve` and clients beside it work, at tiny sizes; their pages find their place."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from bench.harness import Effort, Figure, Report
+from bench.pages import with_section
+
+TINY = Effort(rounds=1, slice_s=0.001, scale=0.005)
+
+pytestmark = pytest.mark.timeout(120)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="these benchmarks read Linux's /proc")
+
+
+@linux
+@pytest.mark.needs("pravega, the official client")
+def test_the_official_client_is_measured() -> None:
+    from bench import official_client
+
+    report = official_client.run(TINY)
+    assert [row[0] for row in report.tables[0][1]] == [
+        f"{doing} events of {size} bytes" for size in ("100", "10,000") for doing in ("writing", "reading")
+    ]
+    assert len(report.figures) == 5
+    assert all(figure.value > 0 for figure in report.figures)
+
+
+@linux
+def test_capacity_is_measured() -> None:
+    from bench import capacity
+
+    memory, latency = capacity.run(TINY).tables
+    assert [int(row[1].replace(",", "")) for row in memory[1]] == [500, 1000, 100]
+    assert len(latency[1]) == len(capacity.LOADS)
+    assert all(0 < float(row[3]) <= float(row[4]) <= float(row[5]) for row in latency[1])
+
+
+def test_a_section_is_added_then_replaced() -> None:
+    once = with_section("# Page\n", "some_thing", Report("First"))
+    twice = with_section(once + "after\n", "some_thing", Report("Second", [Figure("f", 1.0, 2.0, at_most=True)]))
+    assert "make bench-some-thing ARGS=--write-docs" in once
+    assert "## First" in once
+    assert "## First" not in twice
+    assert twice.startswith("# Page\n")
+    assert twice.endswith("<!-- some_thing: end -->\nafter\n")
+    assert twice.count("<!-- some_thing") == 2
+
+
+def test_a_page_whose_section_does_not_end_is_refused() -> None:
+    broken = with_section("# Page\n", "x", Report("First")).replace("<!-- x: end -->", "")
+    with pytest.raises(SystemExit, match="end"):
+        with_section(broken, "x", Report("Second"))
