@@ -40,7 +40,7 @@ PARTS: dict[str, Callable[[], bool]] = {
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
 
 CLOSING_TURNS = 20
-LATE_LOOKS = 100
+LATE_LOOKS = 500
 """Turns of the loop that a closed transport gets to call `connection_lost` and give its socket back."""
 
 settings.register_profile("dev", deadline=None)
@@ -58,7 +58,10 @@ def open_channels() -> dict[tuple[int, int], str]:
         except OSError:  # the descriptor that listed the folder
             continue
         if stat.S_ISSOCK(status.st_mode):
-            channels[fd, status.st_ino] = f"socket {_ends(fd)} (descriptor {fd})"
+            try:
+                channels[fd, status.st_ino] = f"socket {_ends(fd)} (descriptor {fd})"
+            except OSError:  # a thread of gRPC's has closed it since
+                continue
         elif stat.S_ISFIFO(status.st_mode):
             channels[fd, status.st_ino] = f"pipe (descriptor {fd})"
     return channels

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,12 @@ TINY = Effort(rounds=2, slice_s=0.0002, scale=0.002)
 
 
 @pytest.fixture(autouse=True)
-def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("bench.codec.WARM", (4, 2))
     monkeypatch.setattr("bench.codec.COLD", (4, 4))
+    gc.freeze()  # or each collection between two measurements walks through all that the test run has gathered
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", ["codec", "memory", "framing", "server"])
