@@ -45,6 +45,6 @@ async def test_readers_in_two_processes_share_the_segments_of_a_group() -> None:
         where = {"scope": "a", "stream": "s"}
         first = tasks.create_task(run(uri(cluster), "groups.share", **where, name="first", at_least=100))
         second = tasks.create_task(run(uri(cluster), "groups.share", **where, name="second", at_least=30))
-        written = await run(uri(cluster), "groups.write_slowly", **where, seconds=14, keys=12)
+        written = await run(uri(cluster), "groups.write_slowly", **where, seconds=13, keys=12)
         read = [await first, await second]
     assert sorted(read[0] + read[1]) == list(range(written))

@@ -48,16 +48,17 @@ async def share(uri: str, scope: str, stream: str, name: str, at_least: int) -> 
     made = StreamManager(uri)
     reading = Reading(made.create_reader_group("shared", scope, stream).create_reader(name))
     say("reading")
-    while True:
-        # A reader without segments asks for some only when it is called again; the client itself comes back empty
-        # after some seconds in which there was nothing.
+    last = time.monotonic()
+    # Empty slices come when there is nothing for a second and when a segment goes to another reader: only a longer
+    # silence is the end. A reader without segments asks for some only when it is called again.
+    while len(reading.events) < at_least or time.monotonic() < last + 4:
         try:
-            came = await reading.once(1.0 if len(reading.events) < at_least else 4.0)
+            if await reading.once(1.5):
+                last = time.monotonic()
         except TimeoutError:
-            came = 0
-        if not came and len(reading.events) >= at_least:
-            reading.reader.reader_offline()
-            return [int(event.split(b":")[1]) for event in reading.events]
+            continue
+    reading.reader.reader_offline()
+    return [int(event.split(b":")[1]) for event in reading.events]
 
 
 def write_slowly(uri: str, scope: str, stream: str, seconds: float, keys: int) -> int:
