@@ -77,7 +77,7 @@ class StoreSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=12345, ge=0, le=65535)
     admin_port: int | None = Field(default=None, ge=0, le=65535)
     containers: int = Field(default=4, gt=0)

@@ -7,8 +7,8 @@ where a count says so.
 Invariant: a generated decoder accepts what the schema accepts and returns an equal value; for everything else it raises
 one of `REFUSALS`, never a wrong value, and its caller asks the schema for the reason. It may look at bytes behind the
 frame while it runs (they lie in the same buffer); lengths are unsigned or checked, so its position only grows, and one
-comparison at the end refuses all that ran over. Deleting this module leaves behaviour as it is: `segstore.wire.codec`
-falls back to the schema.
+comparison at the end refuses all that ran over. With SEGSTORE_CODEC=construct none of this runs, and behaviour is the
+same.
 """
 
 from __future__ import annotations

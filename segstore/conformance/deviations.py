@@ -23,6 +23,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "bounded-connections": "a connection has deadlines, and bounds on what waits for it",
     "merges-across-containers": "segments merge across the containers of one store",
     "older-versions": "what older wire versions did is only in their frames, and bytes they did not know do not close",
+    "nothing-after-the-end": "what follows a request that ends its connection in the same read is not carried out",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
 """Id → what is different, in one line. Ids are the headings of docs/deviations.md."""

@@ -389,3 +389,10 @@ def test_a_writer_of_two_segments_keeps_the_first_when_it_is_refused_there_again
     assert [type(each) for each in desk.ask(set_up(SEGMENT))] == [NoSuchSegment]
     assert [type(each) for each in desk.ask(append(1))] == [NoSuchSegment]
     assert not desk.session.ended
+
+
+def test_what_follows_a_request_that_ends_its_connection_is_not_carried_out() -> None:
+    desk = writing()
+    desk.session.receive_all([read(offset=-1), DeleteSegment(5, SEGMENT, "")])
+    assert desk.session.ended
+    assert desk.service.store.segment_info(SEGMENT).length == 0
