@@ -1,22 +1,23 @@
 """Fixtures for people's own tests: mock stores, faults, traces that answer, recordings.
 
 Registered under the name `segstore`. `segstore_server`, `segstore_cluster`, `segstore_faults`, `segstore_trace` and
-`segstore_explore` serve from one thread with an event loop, made when the first of them is used, so they are the same
-for synchronous tests and for coroutines; each test has servers of its own, on free ports.
+`segstore_explore` serve from an event loop beside the test, in a thread or in a process of its own, made when the first
+of them is used; so they are the same for synchronous tests and for coroutines. Each test has servers of its own, on
+free ports.
 
 Invariants: a run that uses none of the fixtures imports nothing of segstore but this module, and starts nothing; when a
-test has ended its servers have, and when the session has ended the thread has. What was not asked for is not changed:
-no option, marker, warning filter or hook of others. A recording of a test that failed never takes the place of one that
-passed.
+test has ended its servers have, and when the session has ended so have thread and process. What was not asked for is
+not changed: no option, marker, warning filter or hook of others. A recording of a test that failed never takes the
+place of one that passed.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from segstore.explorer import Exploration
-    from segstore.testing import RunningFaults, RunningServer, RunningTrace, ServerThread
-    from segstore.tracing import FileRecorder
+    from segstore.testing import RunningFaults, RunningServer, RunningTrace, ServerProcess, Servers, ServerThread
 
 __all__ = [
     "UnmatchedFault",
@@ -39,14 +39,14 @@ __all__ = [
     "segstore_cluster",
     "segstore_explore",
     "segstore_faults",
+    "segstore_hosts",
     "segstore_server",
-    "segstore_thread",
     "segstore_trace",
 ]
 
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
-_UNMATCHED: Final = ("warn", "error", "ignore")
+_CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
 _names: Final = pytest.StashKey[dict[str, str]]()
@@ -73,16 +73,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "what comes of a rule that has matched nothing at the end of a test: warn, error or ignore",
         default="warn",
     )
+    parser.addini(
+        "segstore_process",
+        "whether mock stores have a process of their own: yes, no, or auto, if the official client is installed",
+        default="auto",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "segstore(**settings): settings of segstore_server: stores, auth_key, faults, controller, containers, …",
+        "segstore(**settings): settings of segstore_server: stores, auth_key, faults, process, …",
     )
-    said = config.getini("segstore_unmatched_faults")
-    if said not in _UNMATCHED:
-        raise pytest.UsageError(f"segstore_unmatched_faults is one of {', '.join(_UNMATCHED)}, not {said!r}")
+    for name, choices in _CHOICES.items():
+        if config.getini(name) not in choices:
+            raise pytest.UsageError(f"{name} is one of {', '.join(choices)}, not {config.getini(name)!r}")
     folder = config.getoption("segstore_record")
     if folder is not None:
         # Absolute before workers are started, which may have another working directory.
@@ -140,25 +145,15 @@ class _Recordings:
         folder = item.config.getoption("segstore_record")
         self._folder = None if folder is None else Path(folder)
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._made: list[FileRecorder] = []
+        self._made: list[Path] = []
 
-    def new(self) -> FileRecorder | None:
-        """What is to record the next server; None if nothing is recorded."""
+    def new(self) -> dict[str, Any]:
+        """What the next server is to be given, so that it is recorded; nothing if none is."""
         if self._folder is None:
-            return None
-        from segstore import __version__
-        from segstore.tracing import FileRecorder
-        from segstore.wire import WIRE_VERSION
-
+            return {}
         self._scratch = self._scratch or tempfile.TemporaryDirectory(prefix="segstore-")
-        recorder = FileRecorder(
-            Path(self._scratch.name, f"{len(self._made)}.wtrace"),
-            recorder=f"segstore {__version__} pytest",
-            wire_version=WIRE_VERSION,
-            values={"test": self._item.nodeid},
-        )
-        self._made.append(recorder)
-        return recorder
+        self._made.append(Path(self._scratch.name, f"{len(self._made)}.wtrace"))
+        return {"record": self._made[-1], "record_values": {"test": self._item.nodeid}}
 
     def keep(self) -> None:
         """Writes those at which there was any traffic as fixtures. All servers are stopped."""
@@ -169,13 +164,12 @@ class _Recordings:
         name = self._item.config.stash[_names][self._item.nodeid]
         failed = self._item.stash.get(_failed, False)
         self._folder.mkdir(parents=True, exist_ok=True)
-        for number, recorder in enumerate(self._made, 1):
-            recorder.close()
-            if recorder.failure is not None:
-                raise recorder.failure
+        for number, path in enumerate(self._made, 1):
+            if not path.exists():
+                continue  # the server was not started
             stem = name if number == 1 else f"{name}-{number}"
             good, bad = (self._folder / f"{stem}{suffix}" for suffix in (".jsonl", ".failed.jsonl"))
-            with TraceFile(recorder.path) as trace:
+            with TraceFile(path) as trace:
                 records = list(trace.records())
                 if not records:
                     continue
@@ -189,31 +183,62 @@ class _Recordings:
 # --- servers --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def segstore_thread() -> Iterator[ServerThread]:
-    """The thread, with an event loop, on which all mock stores of the session run."""
-    from segstore.testing import ServerThread
+class _Hosts:
+    """Where servers run, each kind started when it is first needed."""
 
-    with ServerThread() as thread:
-        yield thread
+    def __init__(self, in_process: bool) -> None:
+        self._process_by_default = not in_process
+        self._thread: ServerThread | None = None
+        self._process: ServerProcess | None = None
+
+    def get(self, process: bool | None = None) -> Servers:
+        from segstore.testing import ServerProcess, ServerThread
+
+        if self._process_by_default if process is None else process:
+            if self._process is None:
+                self._process = ServerProcess()
+                self._process.start()
+            return self._process
+        if self._thread is None:
+            self._thread = ServerThread()
+            self._thread.start()
+        return self._thread
+
+    def stop(self) -> None:
+        for each in (self._thread, self._process):
+            if each is not None:
+                each.stop()
+
+
+@pytest.fixture(scope="session")
+def segstore_hosts(pytestconfig: pytest.Config) -> Iterator[_Hosts]:
+    """Where all mock stores of the session run: a thread, or a process, as the setting `segstore_process` says."""
+    said = pytestconfig.getini("segstore_process")
+    # The official client holds the interpreter lock while it waits: a store in the same process never gets to answer.
+    process = find_spec("pravega_client") is not None if said == "auto" else said == "yes"
+    hosts = _Hosts(in_process=not process)
+    hosts.get()  # now, so that a test's own look at what it leaves behind does not find it
+    yield hosts
+    hosts.stop()
 
 
 @pytest.fixture
-def segstore_cluster(
-    segstore_thread: ServerThread, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., RunningServer]]:
-    """Starts a fresh mock store, or several, when called: segstore_cluster(stores=3, **settings)."""
+def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningServer]]:
+    """Starts a fresh mock store, or several, when called: segstore_cluster(stores=3, **settings).
+
+    process: whether in a process of their own; as the setting `segstore_process` says, if left out.
+    """
     recordings = _Recordings(request.node)
     running: list[RunningServer] = []
 
-    def start(**settings: Any) -> RunningServer:
-        running.append(segstore_thread.serve(recorder=recordings.new(), **settings))
+    def start(*, process: bool | None = None, **settings: Any) -> RunningServer:
+        running.append(segstore_hosts.get(process).serve(**recordings.new(), **settings))
         return running[-1]
 
     yield start
-    unmatched: list[str] = []
+    watched = [each for each in running if each.watched]
+    unmatched = [line for each in watched for line in each.faults.unmatched()]
     for each in reversed(running):
-        unmatched[:0] = each.faults.unmatched()
         each.stop()
     recordings.keep()
     _tell_unmatched(request, unmatched)
@@ -227,7 +252,7 @@ def _tell_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
     if said == "error" and lines:
         pytest.fail("\n".join(lines), pytrace=False)
     for line in lines:
-        warnings.warn(UnmatchedFault(line), stacklevel=2)
+        request.node.warn(UnmatchedFault(line))
 
 
 def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -273,9 +298,7 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
 
 
 @pytest.fixture
-def segstore_trace(
-    segstore_thread: ServerThread, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., RunningTrace]]:
+def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningTrace]]:
     """Answers clients from a trace when called: segstore_trace("file", mode="match", missing="error", pace=None).
 
     With missing="pass" and no `upstream`, what is not in the trace goes to `segstore_server`. At the end of the test a
@@ -283,18 +306,19 @@ def segstore_trace(
     """
     made: list[tuple[Path, RunningTrace, bool, bool]] = []
 
-    def start(file: str | Path, *, check: bool | None = None, complete: bool = False, **options: Any) -> RunningTrace:
-        from segstore.tracing import TraceFile
-
+    def start(
+        file: str | Path,
+        *,
+        check: bool | None = None,
+        complete: bool = False,
+        process: bool | None = None,
+        **options: Any,
+    ) -> RunningTrace:
         path = _find(request, file)
         passes = options.get("missing") == "pass"
         if passes and options.get("upstream") is None:
             options["upstream"] = request.getfixturevalue("segstore_server").address
-        with TraceFile(path) as opened:
-            records = list(opened.records())
-        if opened.damages:
-            pytest.fail(f"{path}: {opened.damages[0]}", pytrace=False)
-        running = segstore_thread.replay(records, **options)
+        running = segstore_hosts.get(process).replay(path, **options)
         made.append((path, running, not passes if check is None else check, complete))
         return running
 
@@ -313,24 +337,28 @@ def segstore_trace(
 
 
 @pytest.fixture
-def segstore_explore(segstore_thread: ServerThread) -> Callable[..., Exploration]:
+def segstore_explore() -> Callable[..., Exploration]:
     """Runs a client once for each point at which its connection can be cut: found = segstore_explore(client).
 
-    The client is a function or a coroutine function that is given a fresh store for each run; of that it is to use the
-    addresses only. Options are those of `segstore.explorer.explore`, which a test that is a coroutine awaits itself.
+    The client is a function, which has a thread of its own, or a coroutine function. It is given a fresh store for each
+    run; a function is to use the addresses of that only, and not to hold the interpreter lock while it waits. Options
+    are those of `segstore.explorer.explore`, which a test that is a coroutine awaits itself.
     """
     import asyncio
     import inspect
+    from concurrent.futures import ThreadPoolExecutor
 
     from segstore.explorer import explore
     from segstore.testing import WouldBlock, in_a_thread
 
     def run(client: Callable[..., Any], **options: Any) -> Exploration:
+        made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
-            return segstore_thread.run(explore(made, **options), None)
+            # Not in this thread, whose current event loop is not ours to change.
+            with ThreadPoolExecutor(1, "segstore explorer") as pool:
+                return pool.submit(asyncio.run, explore(made, **options)).result()
         raise WouldBlock("segstore_explore", "segstore.explorer.explore(…)")
 
     return run

@@ -5,14 +5,24 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from operator import attrgetter, methodcaller
 from pathlib import Path
 
 import pytest
 
+from segstore.server.cluster import MockCluster
 from segstore.server.faults import NoFaults
-from segstore.server.observe import NotSeen
+from segstore.server.observe import NotSeen, Seen
 from segstore.server.store.errors import NoSuchSegment
-from segstore.testing import RunningServer, ServerThread, WouldBlock, in_a_thread
+from segstore.testing import (
+    InAnotherProcess,
+    RunningServer,
+    ServerProcess,
+    Servers,
+    ServerThread,
+    WouldBlock,
+    in_a_thread,
+)
 from segstore.tracing import TraceFile
 from segstore.wire import Command, DataAppended, FrameDecoder, ReadSegment, SegmentRead, encode
 from tests.server.support import HELLO, SEGMENT, append, create, set_up
@@ -27,6 +37,18 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 def thread() -> Iterator[ServerThread]:
     with ServerThread() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ServerProcess]:
+    with ServerProcess() as made:
+        yield made
+
+
+@pytest.fixture(params=["thread", "process"])
+def servers(request: pytest.FixtureRequest, thread: ServerThread, process: ServerProcess) -> Servers:
+    """Both kinds, for what is the same with both."""
+    return thread if request.param == "thread" else process
 
 
 class Client:
@@ -70,8 +92,8 @@ def write(server: RunningServer, *events: bytes) -> None:
             assert isinstance(client.ask(append(number, event(data)))[0], DataAppended)
 
 
-def test_a_client_that_blocks_is_served_and_the_state_can_be_looked_at(thread: ServerThread) -> None:
-    server = thread.serve()
+def test_a_client_that_blocks_is_served_and_the_state_can_be_looked_at(servers: Servers) -> None:
+    server = servers.serve()
     write(server, b"a", b"bb")
     assert server.events(SEGMENT) == [b"a", b"bb"]
     assert server.read(SEGMENT) == event(b"a") + event(b"bb")
@@ -81,13 +103,13 @@ def test_a_client_that_blocks_is_served_and_the_state_can_be_looked_at(thread: S
         "APPEND_BLOCK_END",
         "APPEND_BLOCK_END",
     ]
-    assert server.call(lambda cluster: cluster.stores[0].store.segment_info(SEGMENT).length) == 19
+    assert server.call(attrgetter("settings.store.containers")) == 4
     with pytest.raises(NoSuchSegment):
         server.read("scope/stream/9.#epoch.0")
 
 
-def test_bytes_that_are_no_events_are_said_to_be_none(thread: ServerThread) -> None:
-    server = thread.serve()
+def test_bytes_that_are_no_events_are_said_to_be_none(servers: Servers) -> None:
+    server = servers.serve()
     with Client(server.address) as client:
         client.ask(HELLO, create(), set_up())
         client.ask(append(1, event(b"a") + b"rest"))
@@ -95,8 +117,8 @@ def test_bytes_that_are_no_events_are_said_to_be_none(thread: ServerThread) -> N
         server.events(SEGMENT)
 
 
-def test_what_is_returned_no_longer_changes(thread: ServerThread) -> None:
-    server = thread.serve()
+def test_what_is_returned_no_longer_changes(servers: Servers) -> None:
+    server = servers.serve()
     server.faults.add("type = APPEND_BLOCK_END", do="hold after", name="ack")
     with Client(server.address) as client:
         client.ask(HELLO, create(), set_up())
@@ -110,8 +132,8 @@ def test_what_is_returned_no_longer_changes(thread: ServerThread) -> None:
     assert seen.replied_s is None
 
 
-def test_waiting_ends_when_it_happens_or_when_its_time_is_over(thread: ServerThread) -> None:
-    server = thread.serve()
+def test_waiting_ends_when_it_happens_or_when_its_time_is_over(servers: Servers) -> None:
+    server = servers.serve()
     writes = threading.Thread(target=write, args=(server, b"a", b"b", b"c"))
     writes.start()
     assert server.wait_for("type = APPEND_BLOCK_END", count=3, timeout_s=PATIENCE_S).event_number == 3
@@ -121,8 +143,8 @@ def test_waiting_ends_when_it_happens_or_when_its_time_is_over(thread: ServerThr
         server.wait_for("type = APPEND_BLOCK_END", since=mark, timeout_s=0.01)
 
 
-async def test_a_coroutine_waits_by_await_and_is_refused_to_block(thread: ServerThread) -> None:
-    server = thread.serve()
+async def test_a_coroutine_waits_by_await_and_is_refused_to_block(servers: Servers) -> None:
+    server = servers.serve()
     server.faults.add("type = APPEND_BLOCK_END", do="hold", name="append")
     writes = threading.Thread(target=write, args=(server, b"a"))
     writes.start()
@@ -133,13 +155,13 @@ async def test_a_coroutine_waits_by_await_and_is_refused_to_block(thread: Server
         server.faults.wait_held("append")
     server.faults.release("append")
     assert (await server.aio.wait_for("type = APPEND_BLOCK_END")).event_number == 1
-    seen = await server.aio.run(lambda cluster: cluster.wait_for("type = HELLO", stage="received"))
+    seen: Seen = await server.aio.run(methodcaller("wait_for", "type = HELLO", stage="received"))
     assert seen.type_name == "HELLO"
     writes.join(PATIENCE_S)
 
 
-def test_rules_are_added_looked_at_and_cleared(thread: ServerThread, tmp_path: Path) -> None:
-    server, path = thread.serve(), tmp_path / "faults.yaml"
+def test_rules_are_added_looked_at_and_cleared(servers: Servers, tmp_path: Path) -> None:
+    server, path = servers.serve(), tmp_path / "faults.yaml"
     path.write_text("rules:\n  - {name: second, match: type = MERGE_SEGMENTS, do: drop}\n")
     server.faults.add("type = CREATE_SEGMENT", do="SegmentAlreadyExists", name="first")
     server.faults.load(path)
@@ -152,12 +174,12 @@ def test_rules_are_added_looked_at_and_cleared(thread: ServerThread, tmp_path: P
     assert [line.partition(":")[0] for line in server.faults.unmatched()] == ["fault 'second' has matched nothing"]
     server.faults.clear()
     assert server.faults.rules == []
-    from_start = thread.serve(faults=path)
+    from_start = servers.serve(faults=path)
     assert from_start.faults.rules == ["second"]
 
 
-def test_all_connections_are_cut_at_once(thread: ServerThread) -> None:
-    server = thread.serve()
+def test_all_connections_are_cut_at_once(servers: Servers) -> None:
+    server = servers.serve()
     with Client(server.address) as one, Client(server.address) as two:
         one.ask(HELLO)
         two.ask(HELLO)
@@ -167,14 +189,19 @@ def test_all_connections_are_cut_at_once(thread: ServerThread) -> None:
                 each.ask(HELLO)
 
 
-def test_several_stores_have_addresses_of_their_own_and_one_state(thread: ServerThread) -> None:
-    server = thread.serve(stores=3)
+def test_several_stores_have_addresses_of_their_own_and_one_state(servers: Servers) -> None:
+    server = servers.serve(stores=3)
     assert len(set(server.addresses)) == 3
     for address in server.addresses:
         with Client(address) as client:
             if client.ask(HELLO, create())[1].type_name == "SEGMENT_CREATED":
                 break
     assert server.read(SEGMENT) == b""
+
+
+def test_each_process_has_a_controller_of_its_own(servers: Servers) -> None:
+    host, _, port = servers.serve().controller_uri.rpartition(":")
+    socket.create_connection((host, int(port)), PATIENCE_S).close()
 
 
 def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThread) -> None:
@@ -187,23 +214,23 @@ def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThr
     socket.create_connection((host, int(port)), PATIENCE_S).close()
 
 
-def test_an_admin_port_is_there_if_it_is_asked_for(thread: ServerThread) -> None:
-    assert thread.serve(admin_port=0).admin_port > 0
+def test_an_admin_port_is_there_if_it_is_asked_for(servers: Servers) -> None:
+    assert servers.serve(admin_port=0).admin_port > 0
     with pytest.raises(RuntimeError, match="admin_port=0"):
-        _ = thread.serve().admin_port
+        _ = servers.serve().admin_port
 
 
-def test_a_setting_that_there_is_not_is_refused(thread: ServerThread) -> None:
+def test_a_setting_that_there_is_not_is_refused(servers: Servers) -> None:
     with pytest.raises(ValueError, match="container"):
-        thread.serve(stores=9, containers=4)
+        servers.serve(stores=9, containers=4)
     with pytest.raises(ValueError, match="aut_key"):
-        thread.serve(aut_key="x")
+        servers.serve(aut_key="x")
     with pytest.raises(NoFaults):
-        thread.serve(watched=False).faults.add("type = HELLO", do="drop")
+        servers.serve(watched=False).faults.add("type = HELLO", do="drop")
 
 
-def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(thread: ServerThread) -> None:
-    server = thread.serve()
+def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers) -> None:
+    server = servers.serve()
     write(server, b"a")
     server.stop()
     server.stop()
@@ -259,10 +286,10 @@ async def test_what_blocks_runs_in_a_thread_of_its_own(function: Callable[[int],
             await in_a_thread(function, 41)
 
 
-def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(thread: ServerThread) -> None:
+def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(servers: Servers) -> None:
     with TraceFile(TRACE) as opened:
         records = list(opened.records())
-    trace = thread.replay(records, mode="match")
+    trace = servers.replay(records, mode="match")
     with Client(trace.address) as client:
         hello, found = client.ask(HELLO, ReadSegment("scope/stream/0.#epoch.0", 0, 1 << 20, "", 7))
         assert hello.type_name == "HELLO"
@@ -272,3 +299,53 @@ def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(thread: ServerTh
         client.ask(ReadSegment("scope/other/0.#epoch.0", 0, 8, "", 8))
     assert trace.problems[-1].request == "READ_SEGMENT"
     assert (trace.host, trace.port) == trace.address
+
+
+# --- a process ------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_sent_to_another_process_is_refused_with_what_to_do(process: ServerProcess) -> None:
+    server = process.serve()
+    with pytest.raises(InAnotherProcess, match="process=False"):
+        server.call(lambda cluster: len(cluster.stores))
+    with pytest.raises(InAnotherProcess, match="returns cannot be sent"):
+        server.call(attrgetter("stores"))
+    with pytest.raises(InAnotherProcess, match="a module that can be imported"):
+        server.call(of_this_module)
+    assert server.segments() == []
+
+
+def of_this_module(cluster: MockCluster) -> int:
+    return len(cluster.stores)
+
+
+def test_errors_keep_their_kind_their_text_and_their_facts(process: ServerProcess) -> None:
+    server = process.serve()
+    with pytest.raises(NoSuchSegment) as missing:
+        server.read(SEGMENT)
+    assert missing.value.segment == SEGMENT
+    with pytest.raises(NotSeen) as waited:
+        server.wait_for("type = HELLO", timeout_s=0.01, count=2)
+    assert (waited.value.count, waited.value.found) == (2, 0)
+    assert str(waited.value).startswith("0 of 2 requests with type = HELLO were applied")
+    with pytest.raises(FileNotFoundError, match=r"gone\.jsonl"):
+        process.replay(Path("/gone.jsonl"))
+
+
+def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before() -> None:
+    servers = ServerProcess()
+    servers.start()
+    server = servers.serve()
+    servers.stop()
+    servers.stop()
+    with pytest.raises(ConnectionRefusedError):
+        Client(server.address)
+    with pytest.raises(RuntimeError, match="was stopped"):
+        server.segments()
+    with ServerProcess() as servers:
+        server = servers.serve()
+        server.faults.add("type = HELLO", do="drop")
+        assert servers._process is not None
+        servers._process.kill()
+        with pytest.raises(RuntimeError, match="process has ended"):
+            server.segments()

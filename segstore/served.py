@@ -1,0 +1,233 @@
+"""What `segstore.testing` does to a server, as functions that run on the server's loop, in whichever process that is.
+
+Each is given the server first, so it can be sent to another process by its name; what it returns can be sent back.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from segstore import __version__
+from segstore.hosting import ThreadHost
+from segstore.server.cluster import MockCluster
+from segstore.server.controller.auth import Accounts, Authority
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.fault_file import read_faults
+from segstore.server.fault_rules import FaultSettings
+from segstore.server.observe import Seen, StageName
+from segstore.server.replay import TraceServer
+from segstore.server.store.errors import NotOwner
+from segstore.server.store.store import SegmentStore
+from segstore.tracing import FileRecorder, TraceFile
+from segstore.wire import WIRE_VERSION
+from segstore.wire.names import container_of
+from segstore.wire.trace import Record, TraceError
+
+__all__ = ["Served", "ServedTrace"]
+
+T = TypeVar("T")
+
+_EVENT_HEADER_BYTES: Final = 8
+
+
+class Served:
+    """A cluster that is served for a test, and who records it. Made by `start`."""
+
+    def __init__(self, host: ThreadHost, cluster: MockCluster, recorder: FileRecorder | None) -> None:
+        self.cluster = cluster
+        self._host = host
+        self._recorder = recorder
+        self._stopped = False
+
+    @classmethod
+    async def start(
+        cls,
+        host: ThreadHost,
+        *,
+        stores: int = 1,
+        controller: ControllerConfig | Mapping[str, Any] | None = None,
+        users: Iterable[str] | None = None,
+        faults: FaultSettings | Path | str | None = None,
+        record: Path | None = None,
+        record_values: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Served:
+        """As `segstore.testing.ServerThread.serve`."""
+        if isinstance(faults, str | Path):
+            faults = read_faults(Path(faults))
+        if controller is not None and not isinstance(controller, ControllerConfig):
+            controller = ControllerConfig(**controller)
+        accounts = None if users is None else Accounts(users)
+        settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
+        cluster = MockCluster(stores, controller=controller, faults=faults, **settings)
+        recorder = None
+        if record is not None:
+            recorder = FileRecorder(
+                record,
+                recorder=f"segstore {__version__} test",
+                wire_version=WIRE_VERSION,
+                values=dict(record_values or {}),
+            )
+        for each in cluster.stores:
+            each.hub.recorder = recorder
+        try:
+            await cluster.start(with_controller=False)
+        except BaseException:
+            if recorder is not None:
+                recorder.close()
+            raise
+        return cls(host, cluster, recorder)
+
+    async def stop(self) -> None:
+        """Ends all connections and the recording. Raises OSError if the disk did not take that. May be called twice."""
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            await self.cluster.stop()
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+        if self._recorder is not None and self._recorder.failure is not None:
+            raise self._recorder.failure
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [each.address for each in self.cluster.stores if each.address is not None]
+
+    def admin_port(self) -> int:
+        address = self.cluster.stores[0].admin_address
+        if address is None:
+            raise RuntimeError("no admin port is served: give admin_port=0")
+        return address[1]
+
+    async def controller_uri(self) -> str:
+        """Starts the controller, if it does not run."""
+        await _hold_grpc(self._host)
+        await self.cluster.start_controller()
+        return self.cluster.controller_uri
+
+    # --- what it holds ----------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[[MockCluster], T]) -> T:
+        return function(self.cluster)
+
+    async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
+        return await function(self.cluster)
+
+    def segments(self) -> list[str]:
+        containers = [container for each in self.cluster.stores for container in each.store.containers.values()]
+        return sorted(name for container in containers for name in container.segments)
+
+    def read(self, segment: str) -> bytes:
+        """All bytes from the start offset. Raises NoSuchSegment."""
+        store = self._owner(segment)
+        info = store.segment_info(segment)
+        data = bytearray()
+        while info.start_offset + len(data) < info.length:
+            offset = info.start_offset + len(data)
+            result = store.read(segment, offset, info.length - offset)
+            if result is None or not result.length:
+                break
+            for piece in result.data:
+                data += piece
+        return bytes(data)
+
+    def events(self, segment: str) -> list[bytes]:
+        """Raises NoSuchSegment, ValueError."""
+        data, events, at = self.read(segment), [], 0
+        while at < len(data):
+            kind = int.from_bytes(data[at : at + 4], "big", signed=True)
+            end = at + _EVENT_HEADER_BYTES + int.from_bytes(data[at + 4 : at + 8], "big", signed=True)
+            if kind or not at + _EVENT_HEADER_BYTES <= end <= len(data):
+                raise ValueError(f"{segment} holds no event at byte {at} of the {len(data)} that it has")
+            events.append(data[at + _EVENT_HEADER_BYTES : end])
+            at = end
+        return events
+
+    def cut(self) -> int:
+        connections = [connection for each in self.cluster.stores for connection in each.hub.connections]
+        for each in connections:
+            each.abort()
+        return len(connections)
+
+    def _owner(self, segment: str) -> SegmentStore:
+        container = container_of(segment, self.cluster.settings.store.containers)
+        for each in self.cluster.stores:
+            if container in each.store.containers:
+                return each.store
+        raise NotOwner(segment, container=container)
+
+    # --- what it was asked, and what is to go wrong ------------------------------------------------------------------
+
+    def requests(self, match: str, stage: StageName) -> list[Seen]:
+        return [copy.copy(each) for each in self.cluster.requests(match, stage)]
+
+    def mark(self) -> int:
+        return self.cluster.mark()
+
+    async def wait_for(self, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
+        found = await self.cluster.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+        return copy.copy(found)
+
+    def add_fault(self, match: Any, do: Any, rest: dict[str, Any]) -> str:
+        return self.cluster.faults.add(match, do, **rest)
+
+    def faults(self, name: str, *given: Any) -> Any:
+        """What an attribute of the faults is, or what a method of that name returns."""
+        found = getattr(self.cluster.faults, name)
+        return found(*given) if callable(found) else copy.copy(found)
+
+    def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+        self.cluster.faults.round_trip_ms = given
+
+
+async def _hold_grpc(host: ThreadHost) -> None:
+    """Keeps gRPC's thread and sockets until the host stops, or each controller would bring and take them."""
+    from grpc import aio
+
+    async def let_go() -> None:
+        gc.collect()  # its servers lie in cycles, and each holds it too
+        aio.shutdown_grpc_aio()  # type: ignore[attr-defined]  # the stubs have not heard of it
+
+    if "grpc" not in host.at_end:
+        aio.init_grpc_aio()  # type: ignore[attr-defined]  # the stubs have not heard of it
+        host.at_end["grpc"] = let_go
+
+
+class ServedTrace:
+    """A trace that is served for a test. Made by `start`."""
+
+    def __init__(self, server: TraceServer) -> None:
+        self.server = server
+
+    @classmethod
+    async def start(cls, _: ThreadHost, *, trace: Path | Iterable[Record], **options: Any) -> ServedTrace:
+        """trace: a file, or its records. Raises OSError, TraceError, also for a file that is damaged."""
+        if isinstance(trace, Path):
+            with TraceFile(trace) as opened:
+                records = list(opened.records())
+            if opened.damages:
+                raise TraceError(f"{trace}: {opened.damages[0]}")
+            trace = records
+        self = cls(TraceServer(trace, **options))
+        await self.server.start()
+        return self
+
+    async def stop(self) -> None:
+        await self.server.stop()
+
+    def address(self) -> tuple[str, int]:
+        return self.server.host, self.server.port
+
+    def problems(self) -> list[Any]:
+        return list(self.server.problems)
+
+    def unused(self) -> Any:
+        return self.server.unused()

@@ -1,0 +1,505 @@
+"""The pytest plugin in test suites of its own: synchronous, with pytest-asyncio, under xdist, recording."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# pytester forgets what a run in this process has imported first, and gRPC can be loaded only once.
+import segstore.explorer
+import segstore.replaying
+import segstore.testing  # noqa: F401
+from segstore.tracing import TraceFile
+from segstore.wire.trace import RecordKind
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
+
+TALK = """
+import asyncio, socket
+from segstore.wire import *
+
+SEGMENT = "scope/stream/0.#epoch.0"
+WRITER = __import__("uuid").UUID(int=7)
+
+def event(data):
+    return bytes(4) + len(data).to_bytes(4, "big") + data
+
+def append(number, data, id_=9):
+    return AppendBlockEnd(WRITER, len(event(data)), event(data), 1, number, id_)
+
+BEGIN = Hello(17, 5), CreateSegment(1, SEGMENT, 0, 0, "", 0), SetupAppend(2, WRITER, SEGMENT, "")
+
+def talk(where, *commands):
+    found, decoder = [], FrameDecoder()
+    with socket.create_connection((where.host, where.port), 20) as opened:
+        opened.sendall(b"".join(map(encode, commands)))
+        while len(found) < len(commands):
+            data = opened.recv(1 << 16)
+            if not data:
+                return found + ["closed"]
+            found += [each.type_name for each in decoder.feed(data)]
+    return found
+
+async def talk_async(where, *commands):
+    found, decoder = [], FrameDecoder()
+    reader, writer = await asyncio.open_connection(where.host, where.port)
+    try:
+        writer.write(b"".join(map(encode, commands)))
+        while len(found) < len(commands):
+            data = await reader.read(1 << 16)
+            if not data:
+                return found + ["closed"]
+            found += [each.type_name for each in decoder.feed(data)]
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    return found
+"""
+STRICT = ("-q", "--strict-markers", "--strict-config", "-Werror", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A folder for a test suite, with a module for talking to a store."""
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = .\nsegstore_process = no\n")
+    pytester.makepyfile(talk=TALK)
+    return pytester
+
+
+def passed(result: pytest.RunResult, count: int, **others: int) -> None:
+    result.assert_outcomes(passed=count, **others)  # type: ignore[arg-type]  # counts, all of them
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_synchronous_test_has_a_store_and_each_has_a_fresh_one(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        from talk import *
+        addresses = []
+
+        def test_first(segstore_server):
+            addresses.append(segstore_server.address)
+            assert talk(segstore_server, *BEGIN, append(1, b"a")) == [
+                "HELLO", "SEGMENT_CREATED", "APPEND_SETUP", "DATA_APPENDED"]
+            seen = segstore_server.wait_for("type = APPEND_BLOCK_END", stage="replied")
+            assert (seen.segments, seen.event_number) == ((SEGMENT,), 1)
+            assert segstore_server.events(SEGMENT) == [b"a"]
+            assert len(segstore_server.requests()) == 4
+
+        def test_second(segstore_server):
+            assert segstore_server.requests() == []
+            assert segstore_server.segments() == []
+            import pytest
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(addresses[0])
+    """)
+    passed(suite.runpytest_inprocess(*STRICT), 2)
+
+
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_a_coroutine_talks_to_the_store_and_waits_by_await(suite: pytest.Pytester, mode: str) -> None:
+    suite.makepyfile("""
+        import pytest
+        from segstore.testing import WouldBlock
+        from talk import *
+
+        @pytest.mark.asyncio
+        async def test_it(segstore_server, segstore_faults):
+            segstore_faults.add("type = APPEND_BLOCK_END", nth=2, do="hold after", name="ack")
+            talking = asyncio.create_task(talk_async(segstore_server, *BEGIN, append(1, b"a"), append(2, b"b")))
+            await segstore_server.aio.wait_for("type = APPEND_BLOCK_END", count=2, stage="applied")
+            assert segstore_server.events(SEGMENT) == [b"a", b"b"]
+            assert not talking.done()
+            with pytest.raises(WouldBlock):
+                segstore_server.wait_for()
+            segstore_faults.release("ack")
+            assert (await talking)[-1] == "DATA_APPENDED"
+    """)
+    passed(suite.runpytest_inprocess(*STRICT, "-o", f"asyncio_mode={mode}", "-o", "asyncio_debug=true"), 1)
+
+
+def test_the_marker_gives_settings_and_the_nearest_holds(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import pytest
+        from talk import *
+        pytestmark = pytest.mark.segstore(containers=6, wire_version=15)
+
+        @pytest.mark.segstore(stores=2, wire_version=17)
+        def test_near(segstore_server):
+            assert len(segstore_server.addresses) == 2
+            settings = segstore_server.call(lambda cluster: cluster.settings.store)
+            assert (settings.containers, settings.wire_version) == (6, 17)
+
+        @pytest.mark.segstore(auth_key="secret")
+        def test_tokens(segstore_server):
+            assert talk(segstore_server, *BEGIN[:2])[-1] == "AUTH_TOKEN_CHECK_FAILED"
+    """)
+    passed(suite.runpytest_inprocess(*STRICT), 2)
+
+
+@pytest.mark.parametrize("process", ["yes", "no"])
+def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester, process: str) -> None:
+    suite.makepyfile(
+        """
+        import os, pytest
+        from talk import *
+
+        PARENT = os.getpid()
+
+        def pid(cluster):
+            return os.getpid()
+
+        def test_as_set(segstore_server, segstore_cluster, segstore_trace):
+            if {process!r} == "yes":
+                from segstore.testing import InAnotherProcess
+                with pytest.raises(InAnotherProcess):
+                    segstore_server.call(lambda cluster: os.getpid())
+            else:
+                assert segstore_server.call(lambda cluster: os.getpid()) == PARENT
+            assert talk(segstore_server, *BEGIN, append(1, b"a"))[-1] == "DATA_APPENDED"
+            assert segstore_server.events(SEGMENT) == [b"a"]
+            assert segstore_cluster(process=False).call(pid) == PARENT
+            assert segstore_cluster(process=True).call(pid) != PARENT
+
+        @pytest.mark.segstore(process=True, long_poll_s=0.05)
+        def test_as_marked(segstore_server):
+            assert segstore_server.call(pid) != PARENT
+    """.replace("{process!r}", repr(process))
+    )
+    result = suite.runpytest_inprocess(*STRICT, "-o", f"segstore_process={process}", "--segstore-record=kept")
+    passed(result, 2)
+    assert recorded(suite.path / "kept") == ["test_as_set.jsonl"]
+
+
+def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import pytest
+
+        @pytest.mark.segstore(aut_key="x")
+        def test_named_wrongly(segstore_server): ...
+
+        @pytest.mark.segstore(2)
+        def test_by_position(segstore_server): ...
+
+        @pytest.mark.segstore(faults="missing.yaml")
+        def test_of_a_file(segstore_server): ...
+    """)
+    result = suite.runpytest_inprocess(*STRICT)
+    passed(result, 0, errors=3)
+    result.stdout.fnmatch_lines(
+        [
+            "the settings of the marker segstore, {'aut_key': 'x'}, do not do:*",
+            "*aut_key*",
+            "the marker segstore takes settings by name, not (2,)",
+            "*missing.yaml*",
+        ]
+    )
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_a_factory_starts_as_many_clusters_as_a_test_wants(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        from talk import *
+
+        def test_it(segstore_cluster, segstore_server):
+            three, one = segstore_cluster(stores=3), segstore_cluster(long_poll_s=0.05)
+            assert len({*three.addresses, *one.addresses, *segstore_server.addresses}) == 5
+            assert talk(one, *BEGIN, ReadSegment(SEGMENT, 0, 99, "", 5))[-1] == "SEGMENT_READ"
+            assert [each.segments() for each in (three, segstore_server)] == [[], []]
+    """)
+    passed(suite.runpytest_inprocess(*STRICT), 1)
+
+
+@pytest.mark.needs("pravega, the official client")
+def test_the_official_client_finds_the_store_through_the_controller(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        from pravega_client import StreamManager
+
+        def test_it(segstore_server):
+            manager = StreamManager(f"tcp://{segstore_server.controller_uri}")
+            manager.create_scope("scope")
+            manager.create_stream("scope", "stream", 1)
+            writer = manager.create_writer("scope", "stream")
+            segstore_server.faults.add("type = APPEND_BLOCK_END", nth=2, do="close after")
+            for text in ("a", "b", "c"):
+                writer.write_event(text)
+            writer.flush()
+            assert segstore_server.events("scope/stream/0.#epoch.0") == [b"a", b"b", b"c"]
+    """)
+    passed(suite.runpytest_subprocess(*STRICT, "-o", "segstore_process=auto", timeout=50), 1)
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+def test_faults_strike_and_rules_that_matched_nothing_are_warned_of(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        from talk import *
+
+        def test_it(segstore_server, segstore_faults):
+            segstore_faults.add("type = APPEND_BLOCK_END", do="close after", name="lost ack")
+            segstore_faults.add("type = MERGE_SEGMENTS", do="close", name="idle")
+            assert talk(segstore_server, *BEGIN, append(1, b"a"))[-1] == "closed"
+            assert segstore_server.events(SEGMENT) == [b"a"]
+            assert [each.rule for each in segstore_faults.decisions] == ["lost ack"]
+    """)
+    result = suite.runpytest_inprocess("-q", "-Wdefault")
+    passed(result, 1, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["*test_*.py:*: UnmatchedFault: fault 'idle' has matched nothing: name 'idle', match *"]
+    )
+    passed(suite.runpytest_inprocess("-q", "-Wdefault", "-Wignore::pytest.PytestWarning"), 1)
+
+
+@pytest.mark.parametrize(("said", "outcomes"), [("error", {"errors": 1}), ("ignore", {})])
+def test_unmatched_rules_fail_the_test_or_are_ignored_if_so_set(
+    suite: pytest.Pytester, said: str, outcomes: dict[str, int]
+) -> None:
+    suite.makepyfile("""
+        def test_it(segstore_faults):
+            segstore_faults.add("type = MERGE_SEGMENTS", do="close")
+    """)
+    result = suite.runpytest_inprocess("-q", "-o", f"segstore_unmatched_faults={said}")
+    passed(result, 1, **outcomes)
+    assert ("has matched nothing" in result.stdout.str()) == (said == "error")
+
+
+def test_rules_of_a_test_that_failed_are_not_complained_of(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        def test_it(segstore_faults):
+            segstore_faults.add("type = MERGE_SEGMENTS", do="close")
+            raise ValueError
+    """)
+    suite.runpytest_inprocess("-q", "-o", "segstore_unmatched_faults=error").assert_outcomes(failed=1)
+
+
+def test_a_setting_for_unmatched_rules_that_is_none_is_refused(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_inprocess("-o", "segstore_unmatched_faults=warm")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*segstore_unmatched_faults is one of warn, error, ignore, not 'warm'"])
+
+
+# --- recordings and traces ------------------------------------------------------------------------------------------
+
+WRITES = """
+    from talk import *
+
+    def test_writes(segstore_server):
+        talk(segstore_server, *BEGIN, append(1, b"a"))
+"""
+
+
+def recorded(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytest.Pytester) -> None:
+    suite.makepyfile(WRITES)
+    result = suite.runpytest_inprocess(*STRICT, "--segstore-record=traces")
+    passed(result, 1)
+    result.stdout.fnmatch_lines([f"1 traces in {suite.path / 'traces'}"])
+    assert recorded(suite.path / "traces") == ["test_writes.jsonl"]
+    with TraceFile(suite.path / "traces" / "test_writes.jsonl") as trace:
+        kinds = [each.kind for each in trace.records()]
+        assert trace.metadata.values["test"].endswith("::test_writes")
+    assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
+    suite.makepyfile(
+        test_replays="""
+        import pytest
+        from talk import *
+
+        def test_strictly(segstore_trace):
+            trace = segstore_trace("test_writes", complete=True)
+            assert talk(trace, *BEGIN, append(1, b"a"))[-1] == "DATA_APPENDED"
+
+        @pytest.mark.asyncio
+        async def test_by_content(segstore_trace):
+            trace = segstore_trace("traces/test_writes.jsonl", mode="match")
+            assert await talk_async(trace, BEGIN[0], BEGIN[1]) == ["HELLO", "SEGMENT_CREATED"]
+            assert trace.unused() == {"SETUP_APPEND": 1, "APPEND_BLOCK_END": 1}
+    """
+    )
+    passed(suite.runpytest_inprocess(*STRICT, "test_replays.py", "-o", "segstore_traces=traces"), 2)
+
+
+def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(suite: pytest.Pytester) -> None:
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=.")
+    suite.makepyfile(
+        test_replays="""
+        from talk import *
+        OTHER = Hello(17, 5), CreateSegment(1, "scope/other/0.#epoch.0", 0, 0, "", 0)
+
+        def test_differs(segstore_trace):
+            talk(segstore_trace("test_writes"), *OTHER)
+
+        def test_is_not_complete(segstore_trace):
+            talk(segstore_trace("test_writes", complete=True), *BEGIN)
+
+        def test_is_expected(segstore_trace):
+            trace = segstore_trace("test_writes", check=False, missing="close")
+            assert talk(trace, *OTHER)[-1] == "closed"
+            assert [each.request for each in trace.problems] == ["CREATE_SEGMENT"]
+
+        def test_goes_on_to_the_mock(segstore_trace, segstore_server):
+            assert talk(segstore_trace("test_writes", missing="pass"), *OTHER)[-1] == "SEGMENT_CREATED"
+            assert "scope/other/0.#epoch.0" in segstore_server.segments()
+
+        def test_is_not_there(segstore_trace):
+            segstore_trace("nowhere")
+    """
+    )
+    result = suite.runpytest_inprocess("-q", "test_replays.py")
+    result.assert_outcomes(passed=4, errors=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is*",
+            "test_writes.jsonl: 1 × APPEND_BLOCK_END was not asked",
+            f"there is no trace 'nowhere' in {suite.path}; *",
+        ]
+    )
+
+
+def test_recordings_have_names_of_their_own_and_those_without_traffic_are_none(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        test_a="""
+        import pytest
+        from talk import *
+
+        class TestSome:
+            def test_same(self, segstore_server): talk(segstore_server, BEGIN[0])
+
+        @pytest.mark.parametrize("what", ["x/../y", "x y"])
+        def test_each(segstore_server, what): talk(segstore_server, BEGIN[0])
+
+        def test_nothing(segstore_server): ...
+
+        def test_two(segstore_cluster):
+            for _ in range(2):
+                talk(segstore_cluster(), BEGIN[0])
+    """,
+        test_b="""
+        from talk import *
+
+        def test_same(segstore_server): talk(segstore_server, BEGIN[0])
+    """,
+    )
+    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record", "kept"), 6)
+    assert recorded(suite.path / "kept") == [
+        "test_a.TestSome.test_same.jsonl",
+        "test_b.test_same.jsonl",
+        "test_each-x-..-y.jsonl",
+        "test_each-x-y.jsonl",
+        "test_two-2.jsonl",
+        "test_two.jsonl",
+    ]
+
+
+def test_a_test_that_failed_leaves_the_recording_of_one_that_passed(suite: pytest.Pytester) -> None:
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=kept")
+    good = (suite.path / "kept" / "test_writes.jsonl").read_bytes()
+    suite.makepyfile(WRITES + "        raise ValueError\n")
+    result = suite.runpytest_inprocess("-q", "--segstore-record=kept")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["1 traces in *kept, 1 of failed tests"])
+    assert recorded(suite.path / "kept") == ["test_writes.failed.jsonl", "test_writes.jsonl"]
+    assert (suite.path / "kept" / "test_writes.jsonl").read_bytes() == good
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=kept")
+    assert recorded(suite.path / "kept") == ["test_writes.jsonl"]
+
+
+# --- the race explorer ----------------------------------------------------------------------------------------------
+
+
+def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import pytest
+        from segstore.testing import WouldBlock
+        from talk import *
+
+        def careless(mock):
+            talk(mock, *BEGIN, append(1, b"a"))
+
+        async def careless_too(mock):
+            await talk_async(mock, *BEGIN, append(1, b"a"))
+
+        @pytest.mark.parametrize("client", [careless, careless_too])
+        def test_it(segstore_explore, client):
+            found = segstore_explore(client, match="type = APPEND_BLOCK_END", cuts=("before", "after"))
+            assert found.runs == 3
+            (finding,) = found.findings
+            assert finding.cut.where == "before"
+            assert "lost" in str(finding)
+
+        @pytest.mark.asyncio
+        async def test_a_coroutine_awaits_it_itself(segstore_explore):
+            with pytest.raises(WouldBlock, match="segstore.explorer.explore"):
+                segstore_explore(careless_too)
+    """)
+    passed(suite.runpytest_inprocess(*STRICT), 3)
+
+
+# --- beside others --------------------------------------------------------------------------------------------------
+
+
+def test_under_xdist_each_worker_has_its_own_and_recordings_come_together(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import pytest, time
+        from talk import *
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_it(segstore_server, number, worker_id):
+            assert worker_id in ("gw0", "gw1")
+            assert segstore_server.segments() == []
+            assert talk(segstore_server, *BEGIN, append(1, b"%d" % number))[-1] == "DATA_APPENDED"
+            assert segstore_server.events(SEGMENT) == [b"%d" % number]
+    """)
+    result = suite.runpytest_subprocess(*STRICT, "-n2", "--segstore-record=kept", timeout=50)
+    passed(result, 8)
+    result.stdout.fnmatch_lines([f"8 traces in {suite.path / 'kept'}"])
+    assert recorded(suite.path / "kept") == [f"test_it-{number}.jsonl" for number in range(8)]
+
+
+def test_unused_it_imports_nothing_and_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text("""
+import sys, threading
+
+def test_it(request):
+    assert request.config.pluginmanager.has_plugin("segstore")
+    loaded = {name for name in sys.modules if name.partition(".")[0] in ("segstore", "construct", "pydantic", "grpc")}
+    assert loaded == {"segstore", "segstore.pytest_plugin"}
+    assert threading.active_count() == 1
+""")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *STRICT, "-o", "asyncio_default_fixture_loop_scope=function", "test_other.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_fixtures_marker_and_options_say_what_they_are(suite: pytest.Pytester) -> None:
+    fixtures = suite.runpytest_inprocess("--fixtures", "-q").stdout.str()
+    for name in ("server", "cluster", "faults", "trace", "explore", "hosts"):
+        assert f"segstore_{name}" in fixtures
+    suite.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.segstore(*settings): settings of *"])
+    said = suite.runpytest_inprocess("--help").stdout
+    said.fnmatch_lines(["mock segment store:", "*--segstore-record=DIR*"])
+    said.fnmatch_lines(["*segstore_traces (paths):*", "*segstore_unmatched_faults (string):*"])
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_traces_that_the_page_names_are_recorded_ones() -> None:
+    header = json.loads((TRACES / "write.jsonl").read_text(encoding="utf-8").partition("\n")[0])
+    assert header["segstore_trace"] == 1
