@@ -74,18 +74,22 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return sdist, wheel
 
 
-@pytest.fixture(scope="module")
-def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into a new venv that holds its declared dependencies only; give the folder of its commands."""
-    home = tmp_path_factory.mktemp("elsewhere") / "venv"
+def install(wheel: Path, home: Path, *others: str) -> Path:
+    """Install a wheel into a new venv, lend it what it and others declare; give the folder of its commands."""
     venv.create(home, symlinks=True)
     python = home / "bin" / "python"
     site_packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip())
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet",
-        "--disable-pip-version-check", built[1], cwd=home)  # fmt: skip
-    for name in declared("segstore"):
+        "--disable-pip-version-check", wheel, cwd=home)  # fmt: skip
+    for name in declared("segstore").union(others, *map(declared, others)):
         lend(name, site_packages)
     return home / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into a new venv that holds its declared dependencies only; give the folder of its commands."""
+    return install(built[1], tmp_path_factory.mktemp("elsewhere") / "venv")
 
 
 def test_the_wheel_carries_segstore_with_real_files_and_nothing_else(built: tuple[Path, Path]) -> None:
@@ -135,3 +139,73 @@ def test_the_checkout_installed_for_editing_offers_segstore_alone(tmp_path: Path
     program = f"import importlib.util as u; print(u.find_spec({name!r}), u.find_spec('segstore.{name}').origin)"
     found = run(sys.executable, "-c", program, cwd=tmp_path).strip()
     assert found == f"None {ROOT / 'segstore' / name / '__init__.py'}"
+
+
+# A user's repository has packages of the names that segstore's own folders have, and tests with the plugin.
+
+SUITE = {
+    "server/__init__.py": "WHO = 'the user'",
+    "client/__init__.py": """
+import asyncio
+from segstore.wire import CreateSegment, FrameDecoder, Hello, encode
+
+async def create(host, port, segment):
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(encode(Hello(17, 5)) + encode(CreateSegment(1, segment, 0, 0, "", 0)))
+    decoder, found = FrameDecoder(), []
+    while len(found) < 2:
+        found += [each.type_name for each in decoder.feed(await reader.read(1 << 16))]
+    writer.close()
+    await writer.wait_closed()
+    return found[1]
+""",
+    "tests/test_mine.py": """
+import asyncio, pytest
+import client, server
+
+NAME = "scope/stream/0.#epoch.0"
+
+def test_their_packages_are_their_own(segstore_server):
+    assert server.WHO == "the user"
+    assert asyncio.run(client.create(segstore_server.host, segstore_server.port, NAME)) == "SEGMENT_CREATED"
+    assert NAME in segstore_server.segments()
+
+@pytest.mark.asyncio
+@pytest.mark.segstore(process=True)
+async def test_in_a_process_of_its_own(segstore_server, segstore_faults):
+    segstore_faults.add("type = CREATE_SEGMENT", do="SegmentAlreadyExists")
+    assert await client.create(segstore_server.host, segstore_server.port, NAME) == "SEGMENT_ALREADY_EXISTS"
+    assert (await segstore_server.aio.wait_for("type = CREATE_SEGMENT", stage="refused")).segments == (NAME,)
+
+@pytest.mark.parametrize("number", range(4))
+def test_side_by_side(segstore_server, number):
+    assert segstore_server.segments() == []
+""",
+    "pytest.ini": """
+[pytest]
+addopts = -p no:cacheprovider --strict-markers --strict-config
+filterwarnings = error
+asyncio_default_fixture_loop_scope = function
+""",
+}
+
+
+@pytest.mark.parametrize("options", [(), ("-n2",), ("--segstore-record=kept",)], ids=["plain", "xdist", "recorded"])
+def test_the_plugin_serves_a_repository_that_has_a_server_and_a_client_of_its_own(
+    with_pytest: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    for name, text in SUITE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    printed = run(with_pytest / "python", "-m", "pytest", "-q", *options, cwd=tmp_path)
+    assert re.search(r"^6 passed in ", printed, re.MULTILINE), printed
+    kept = sorted(path.name for path in tmp_path.glob("kept/*"))
+    expected = ["test_in_a_process_of_its_own.jsonl", "test_their_packages_are_their_own.jsonl"]
+    assert kept == (expected if "--segstore-record=kept" in options else [])
+
+
+@pytest.fixture(scope="module")
+def with_pytest(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel beside pytest and two of its plugins, as in a user's venv; give the folder of its commands."""
+    home = tmp_path_factory.mktemp("users") / "venv"
+    return install(built[1], home, "pytest", "pytest-asyncio", "pytest-xdist")
