@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import io
+import re
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,7 @@ MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 Buffer = bytes | bytearray | memoryview
 
 MAX_STRING_BYTES: Final = 0xFFFF
+_starts_four: Final = re.compile(rb"[\xf0-\xff]").search
 _two_int32: Final = struct.Struct(">ii").unpack_from
 MAX_UUID: Final = (1 << 128) - 1
 
@@ -81,14 +83,13 @@ def decode_mutf8(data: bytes) -> str:
     """
     if data.isascii():
         return data.decode("ascii")
-    if max(data) < 0xF0:
-        try:
-            text = data.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            text = _decode_overlong(data)
-    else:
-        text = _decode_overlong(data)
-    return _join_surrogates(text)
+    if _starts_four(data):
+        return _join_surrogates(_decode_overlong(data))
+    try:
+        text = data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return _join_surrogates(_decode_overlong(data))
+    return _join_surrogates(text) if 0xED in data else text  # every surrogate begins with this byte
 
 
 def _decode_overlong(data: bytes) -> str:
