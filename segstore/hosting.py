@@ -27,6 +27,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from types import TracebackType
@@ -83,7 +84,7 @@ class Host:
         raise NotImplementedError
 
     def forget(self, key: int) -> None:
-        """The object is needed no longer; it was stopped before."""
+        """The object, which was stopped before, is needed no longer. May interrupt any other call."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -186,6 +187,7 @@ class ProcessHost(Host):
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._pending: dict[int, concurrent.futures.Future[Any]] = {}
+        self._forgotten: deque[int] = deque()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -211,8 +213,9 @@ class ProcessHost(Host):
                 raise RuntimeError("the servers' process is not started, or was stopped")
             number = next(self._numbers)
             self._pending[number] = done
+            forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
             try:
-                _send(self._process.stdin, (number, asked))
+                _send(self._process.stdin, (number, forgotten, asked))
             except OSError as cause:
                 del self._pending[number]
                 raise RuntimeError(f"the servers' process has ended with status {self._process.poll()}") from cause
@@ -236,8 +239,8 @@ class ProcessHost(Host):
                 done.set_exception(RuntimeError("the servers' process has ended"))
 
     def forget(self, key: int) -> None:
-        with contextlib.suppress(RuntimeError):  # it has ended, and so has forgotten all
-            self._begin(key, _forgotten, (), {})
+        # Called by the garbage collector, which may interrupt anything here: nothing is sent now.
+        self._forgotten.append(key)
 
     def stop(self) -> None:
         with self._lock:
@@ -252,10 +255,6 @@ class ProcessHost(Host):
             process.wait()
         self._reader.join(PATIENCE_S)
         process.stdout.close()
-
-
-def _forgotten(_: Stoppable) -> None:
-    """Stands for what `ThreadHost.forget` does; see `serve_parent`."""
 
 
 def _asked(data: bytes) -> Any:
@@ -338,12 +337,11 @@ def serve_parent() -> None:
 
     with ThreadHost() as host:
         while (asked := _receive(sys.stdin.buffer)) is not None:
-            number, data = asked
+            number, forgotten, data = asked
+            for key in forgotten:
+                host.forget(key)
             try:
                 key, function, given, named = _asked(data)
-                if function is _forgotten:
-                    host.forget(key)
-                    continue
                 done = host._begin(key, function, given, named)
             except Exception as error:  # noqa: BLE001 — whoever asked hears of it
                 done = concurrent.futures.Future()

@@ -17,6 +17,7 @@ from segstore.hosting import ThreadHost
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.auth import Accounts, Authority
 from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.policies import ScalingPolicy, StreamConfig
 from segstore.server.fault_file import read_faults
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.observe import Seen, StageName
@@ -25,7 +26,7 @@ from segstore.server.store.errors import NotOwner
 from segstore.server.store.store import SegmentStore
 from segstore.tracing import FileRecorder, TraceFile
 from segstore.wire import WIRE_VERSION
-from segstore.wire.names import container_of
+from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Record, TraceError
 
 __all__ = ["Served", "ServedTrace"]
@@ -113,6 +114,15 @@ class Served:
         await self.cluster.start_controller()
         return self.cluster.controller_uri
 
+    async def create_stream(self, scope: str, stream: str, segments: int) -> None:
+        """Starts the controller too, if it does not run."""
+        await self.controller_uri()
+        controller = self.cluster.controller
+        assert controller is not None
+        if not controller.scopes.exists(scope):
+            controller.scopes.create(scope)
+        await controller.create_stream(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=segments)))
+
     # --- what it holds ----------------------------------------------------------------------------------------------
 
     def call(self, function: Callable[[MockCluster], T]) -> T:
@@ -121,9 +131,10 @@ class Served:
     async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
         return await function(self.cluster)
 
-    def segments(self) -> list[str]:
+    def segments(self, with_indexes: bool) -> list[str]:
         containers = [container for each in self.cluster.stores for container in each.store.containers.values()]
-        return sorted(name for container in containers for name in container.segments)
+        names = (name for container in containers for name in container.segments)
+        return sorted(name for name in names if with_indexes or not is_index(name))
 
     def read(self, segment: str) -> bytes:
         """All bytes from the start offset. Raises NoSuchSegment."""

@@ -182,6 +182,10 @@ class RunningServer:
         uri: str = self._do(Served.controller_uri)
         return uri
 
+    def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
+        """Makes a stream, and its scope if that is not there, as by the controller. Raises ControllerError."""
+        self._do(Served.create_stream, scope, stream, segments)
+
     # --- what it holds ----------------------------------------------------------------------------------------------
 
     def call(self, function: Callable[[MockCluster], T]) -> T:
@@ -198,9 +202,9 @@ class RunningServer:
         found: T = self._do(Served.run, function, timeout_s=timeout_s)
         return found
 
-    def segments(self) -> list[str]:
-        """The names of all segments, index segments included, sorted."""
-        names: list[str] = self._do(Served.segments)
+    def segments(self, *, with_indexes: bool = False) -> list[str]:
+        """The names of all segments, sorted; those of indexes only if asked."""
+        names: list[str] = self._do(Served.segments, with_indexes)
         return names
 
     def read(self, segment: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +13,12 @@ import pytest
 import segstore.explorer
 import segstore.replaying
 import segstore.testing  # noqa: F401
+from segstore import pytest_plugin as plugin
 from segstore.tracing import TraceFile
 from segstore.wire.trace import RecordKind
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
 
 TALK = """
 import asyncio, socket
@@ -74,7 +73,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def passed(result: pytest.RunResult, count: int, **others: int) -> None:
-    result.assert_outcomes(passed=count, **others)  # type: ignore[arg-type]  # counts, all of them
+    result.assert_outcomes(passed=count, **others)
 
 
 # --- servers --------------------------------------------------------------------------------------------------------
@@ -500,6 +499,33 @@ def test_fixtures_marker_and_options_say_what_they_are(suite: pytest.Pytester) -
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def test_the_traces_that_the_page_names_are_recorded_ones() -> None:
-    header = json.loads((TRACES / "write.jsonl").read_text(encoding="utf-8").partition("\n")[0])
-    assert header["segstore_trace"] == 1
+PAGE = (Path(__file__).parent.parent / "docs" / "pytest.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None:
+    (settings,) = blocks("ini")
+    pytester.makeini(f"{settings}asyncio_default_fixture_loop_scope = function\n")
+    mine = [block for block in blocks("python") if "pravega_client" not in block]
+    assert len(mine) >= 5
+    pytester.makepyfile(test_page="\n\n".join(mine))
+    recorded_first = "test_a_request_is_seen_and_answered"
+    passed(pytester.runpytest_inprocess(*STRICT, "--segstore-record=traces", "-k", recorded_first), 1, deselected=5)
+    passed(pytester.runpytest_inprocess(*STRICT), 6)
+
+
+@pytest.mark.needs("pravega, the official client")
+def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
+    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", timeout=50), 1)
+
+
+def test_the_page_names_every_fixture_setting_and_option() -> None:
+    said = {*re.findall(r"`(segstore_\w+)", PAGE), *re.findall(r"(--segstore-\w+)", PAGE)}
+    source = Path(plugin.__file__).read_text(encoding="utf-8")
+    fixtures = set(re.findall(r"^@pytest\.fixture.*\ndef (\w+)", source, re.MULTILINE)) - {"segstore_hosts"}
+    settings = set(re.findall(r'"(segstore_\w+)",\s+"', source))
+    assert said == fixtures | settings | {"--segstore-record"}

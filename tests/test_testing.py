@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from segstore.served import Served
 from segstore.server.cluster import MockCluster
+from segstore.server.controller.errors import AlreadyExists
 from segstore.server.faults import NoFaults
 from segstore.server.observe import NotSeen, Seen
 from segstore.server.store.errors import NoSuchSegment
@@ -97,7 +100,8 @@ def test_a_client_that_blocks_is_served_and_the_state_can_be_looked_at(servers: 
     write(server, b"a", b"bb")
     assert server.events(SEGMENT) == [b"a", b"bb"]
     assert server.read(SEGMENT) == event(b"a") + event(b"bb")
-    assert SEGMENT in server.segments()
+    assert server.segments() == [SEGMENT]
+    assert server.segments(with_indexes=True) == [SEGMENT, f"{SEGMENT}#index"]
     assert [each.type_name for each in server.requests("type ~ *APPEND*")] == [
         "SETUP_APPEND",
         "APPEND_BLOCK_END",
@@ -197,6 +201,15 @@ def test_several_stores_have_addresses_of_their_own_and_one_state(servers: Serve
             if client.ask(HELLO, create())[1].type_name == "SEGMENT_CREATED":
                 break
     assert server.read(SEGMENT) == b""
+
+
+def test_a_stream_is_made_with_its_scope_and_segments(servers: Servers) -> None:
+    server = servers.serve(stores=2)
+    server.create_stream("scope", "stream", segments=2)
+    server.create_stream("scope", "other")
+    with pytest.raises(AlreadyExists):
+        server.create_stream("scope", "stream")
+    assert server.segments() == ["scope/other/0.#epoch.0", "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"]
 
 
 def test_each_process_has_a_controller_of_its_own(servers: Servers) -> None:
@@ -330,6 +343,18 @@ def test_errors_keep_their_kind_their_text_and_their_facts(process: ServerProces
     assert str(waited.value).startswith("0 of 2 requests with type = HELLO were applied")
     with pytest.raises(FileNotFoundError, match=r"gone\.jsonl"):
         process.replay(Path("/gone.jsonl"))
+
+
+def test_a_server_that_nobody_has_any_more_is_forgotten_there_too(servers: Servers) -> None:
+    server = servers.serve()
+    key, other = server._key, servers.serve()
+    server.stop()
+    assert servers.run(Served.segments, key, True) == []
+    del server
+    gc.collect()
+    assert other.segments() == []  # the next call, with which the other process hears of it
+    with pytest.raises(KeyError):
+        servers.run(Served.segments, key, True)
 
 
 def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before() -> None:
