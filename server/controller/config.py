@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = ["AutoScaling", "ControllerConfig"]
+
+_SLACK_MS: Final = 30_000
 
 
 class AutoScaling(BaseModel):
@@ -35,7 +39,8 @@ class ControllerConfig(BaseModel):
         commit_delay_ms: from commitTransaction or abortTransaction to the end of it; 0: done before the answer.
         scale_delay_ms: from scale to the new epoch; 0: done before the answer.
         lease_slack_ms: how long after its lease a transaction is left alone. Clients ask for 90 s and ping about every
-            90 s, so a lease that is taken by its word ends under a client that does nothing wrong; 30 s.
+            90 s, so a lease that is taken by its word ends under a client that does nothing wrong; None: 30 s, and none
+            at all where `lease_cap_ms` is set.
         lease_cap_ms: leases are cut to this; None: not at all. Lets tests see a lease end without a wait of minutes.
         min_lease_ms, max_lease_ms: shorter and longer ones are refused; 10 s and 600 s, as in Pravega's `Config`.
         max_transaction_ms: the longest life of a transaction; one day, as there. It is also never more than a thousand
@@ -51,7 +56,7 @@ class ControllerConfig(BaseModel):
 
     commit_delay_ms: int = Field(default=0, ge=0)
     scale_delay_ms: int = Field(default=0, ge=0)
-    lease_slack_ms: int = Field(default=30_000, ge=0)
+    lease_slack_ms: int | None = Field(default=None, ge=0)
     lease_cap_ms: int | None = Field(default=None, ge=0)
     min_lease_ms: int = Field(default=10_000, ge=0)
     max_lease_ms: int = Field(default=600_000, ge=1)
@@ -61,3 +66,10 @@ class ControllerConfig(BaseModel):
     page_size: int = Field(default=1_000, ge=1)
     retry_ms: int = Field(default=1_000, ge=1)
     scaling: AutoScaling = AutoScaling()
+
+    @property
+    def slack_ms(self) -> int:
+        """The slack after a lease that holds: as set, else long enough for the clients unless leases are cut."""
+        if self.lease_slack_ms is not None:
+            return self.lease_slack_ms
+        return _SLACK_MS if self.lease_cap_ms is None else 0

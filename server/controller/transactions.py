@@ -264,7 +264,7 @@ class Transactions:
 
     def _due_ms(self, transaction: Transaction) -> int:
         if transaction.status is TransactionStatus.OPEN:
-            return transaction.lease_until_ms + self._core.config.lease_slack_ms
+            return transaction.lease_until_ms + self._core.config.slack_ms
         return transaction.due_ms
 
     def _watch(self, stream: Stream, identifier: UUID) -> None:

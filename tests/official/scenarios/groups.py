@@ -133,3 +133,16 @@ async def wait_for_events(uri: str, scope: str, stream: str, count: int) -> dict
     say("waiting")
     await reading.until(count, 40)
     return {"events": len(reading.events)}
+
+
+async def made_again(uri: str) -> list[int]:
+    """One name for a group that is made, read with and deleted, twice."""
+    made, read = manager(uri, "a", s=1), []
+    _fill(made, "a", "s", 100)
+    for _ in range(2):
+        reading = Reading(made.create_reader_group("g", "a", "s").create_reader("r"))
+        read.append(len(await reading.until(100)))
+        reading.reader.reader_offline()
+        await asyncio.sleep(0.01)
+        made.delete_reader_group("g", "a")
+    return read

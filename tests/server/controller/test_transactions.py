@@ -135,11 +135,16 @@ async def test_a_ping_gives_a_new_lease(world: World) -> None:
     assert world.controller.transactions.ping("a", "s", transaction, LEASE_MS) is TransactionStatus.ABORTED
 
 
-async def test_leases_can_be_cut_short_for_tests_of_their_end(world: World) -> None:
-    world.make(lease_cap_ms=1_000, lease_slack_ms=0)
+@pytest.mark.parametrize(("given", "slack_ms"), [({}, 0), ({"lease_slack_ms": 0}, 0), ({"lease_slack_ms": 70}, 70)])
+async def test_leases_can_be_cut_short_for_tests_of_their_end(
+    world: World, given: dict[str, int], slack_ms: int
+) -> None:
+    world.make(lease_cap_ms=1_000, **given)
     await world.stream()
     transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
-    await world.pass_time(1_000)
+    await world.pass_time(999 + slack_ms)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
+    await world.pass_time(1)
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
 
 
