@@ -241,6 +241,8 @@ def serve(**options: Any) -> int:
         ) from error
     try:
         serving.serve(settings)
+    except serving.OptionsError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
     except (OSError, FaultFileError) as error:
         raise click.ClickException(str(error)) from error
     return 0

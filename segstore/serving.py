@@ -25,16 +25,20 @@ from segstore.server import StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.controller.auth import Accounts, Authority
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.fault_file import read_faults
+from segstore.server.fault_file import FaultFileError, read_faults
 from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
 
-__all__ = ["ServeOptions", "announcement", "pointers", "serve"]
+__all__ = ["OptionsError", "ServeOptions", "announcement", "pointers", "serve"]
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
 _DESCRIPTORS = 1 << 20
+
+
+class OptionsError(Exception):
+    """Options that do not fit together, or a file of them that cannot be used; the text is one sentence."""
 
 
 class ServeOptions(StoreSettings):
@@ -167,7 +171,12 @@ async def _serve(options: ServeOptions) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop, number)
-    made = _cluster(options)
+    try:
+        made = _cluster(options)
+    except FaultFileError:
+        raise
+    except ValueError as error:
+        raise OptionsError(str(error)) from error
     if options.data is not None:
         log.warning("--data is not built yet: everything is kept in memory and gone when the process ends")
     if options.http_port is not None:
@@ -202,7 +211,8 @@ def _allow_many_connections() -> None:
 
 
 def serve(options: ServeOptions) -> None:
-    """Runs until a signal. Raises CannotListen, whose text is one sentence, when a port or certificate will not do.
+    """Runs until a signal. Raises CannotListen, whose text is one sentence, when a port or certificate will not do,
+    and OptionsError for options that do not.
 
     A second signal raises SystemExit with 128 and its number.
     """

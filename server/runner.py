@@ -152,14 +152,15 @@ class SegmentStoreServer:
 
     async def _keep_house(self) -> None:
         """Index entries of idle segments, and transient segments that nobody uses."""
-        clean_at = time.monotonic() + _CLEAN_EVERY_S
+        clean_every_s = min(_CLEAN_EVERY_S, self.settings.transient_idle_s)
+        clean_at = time.monotonic() + clean_every_s
         while True:
             await asyncio.sleep(_INDEX_EVERY_S)
             try:
                 now_ms = self.service.now_ms()
                 self.store.settle_index(now_ms)
                 if time.monotonic() >= clean_at:
-                    clean_at += _CLEAN_EVERY_S
+                    clean_at = time.monotonic() + clean_every_s
                     self.clean_transients(now_ms)
                 self.service.answer_waiting()
             except Exception:

@@ -223,6 +223,9 @@ def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path)
         (("--wire-version", "99"), "--wire-version"),
         (("--tls-cert", __file__), "tls_key"),
         (("--unknown",), "--unknown"),
+        (("--stores", "5", "--containers", "4"), "5 stores"),
+        (("--stores", "2", "--own", "0"), "single store"),
+        (("--password-file", __file__), "of the password file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

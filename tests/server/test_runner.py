@@ -226,6 +226,16 @@ async def test_transient_segments_that_nobody_uses_are_cleaned_and_their_connect
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
 
 
+async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle_for_long() -> None:
+    async with MockSegmentStore(transient_idle_s=0.05) as store, await Peer.connect(store) as peer:
+        (created,) = await peer.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
+        assert isinstance(created, SegmentCreated)
+        async with asyncio.timeout(20):
+            while created.segment in store.segments:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert await peer.ask(KeepAlive()) == [KeepAlive()]
+
+
 async def test_an_index_that_is_read_is_answered_when_an_entry_comes() -> None:
     async with MockSegmentStore() as store, await Peer.connect(store) as peer:
         await peer.ask(HELLO, create(), set_up(), append(0))
