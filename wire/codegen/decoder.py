@@ -421,6 +421,7 @@ def frames_source(
     short = source.constant(Short, "SHORT")
     header, _ = source.struct("iI", "read")  # a negative length is a very long one, as it is for the reference
     line("last = end - 8")
+    line("long = end - f > limit  # else no frame that has come whole is too long")
     line("while f <= last:")
     source.depth += 1
     if often:
@@ -431,7 +432,7 @@ def frames_source(
         nodes = tuple(_present(node) for node in low.lower(cls.parts))
         reader = Reader(source, "bytes(b[{}:{}])" if view else "b[{}:{}]", "f")
         reader.run = [("i", "code"), ("I", "length")]
-        known = f"e > end or length > limit or code != {cls.code}"
+        known = f"e > end or long and length > limit or code != {cls.code}"
         reader.after_flush = ["e = f + 8 + length", f"if {known}: raise {short}"]
         line(f"if low == {cls.code & 0xFF}:")
         source.depth += 1
@@ -448,7 +449,7 @@ def frames_source(
         line(f"except {refusals}: pass")
     line(f"code, length = {header}(b, f)")
     line("e = f + 8 + length")
-    line("if e > end or length > limit: break")
+    line("if e > end or long and length > limit: break")
     line("try: out.append(decoders[code](b, v, f + 8, e))")
     line(f"except {refusals}: out.append(slow(b, v, code, f + 8, e))")
     line("f = e")
