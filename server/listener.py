@@ -312,7 +312,8 @@ class Connection(asyncio.BufferedProtocol):
     def _close(self, session: Session, transport: asyncio.Transport) -> None:
         """Closes: what was written before still goes out, if the peer takes it in time."""
         if session.why:
-            log.warning("connection from %s closed: %s", session.peer, session.why, extra={"peer": session.peer})
+            level = logging.INFO if self._hub.closing else logging.WARNING
+            log.log(level, "connection from %s closed: %s", session.peer, session.why, extra={"peer": session.peer})
         session.stop_waiting()
         self._backlog.clear()
         self._backlog_bytes = 0

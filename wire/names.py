@@ -31,6 +31,7 @@ __all__ = [
     "container_of",
     "index_name",
     "is_index",
+    "is_reader_group_table",
     "is_stream_name",
     "is_transaction",
     "is_transient",
@@ -51,6 +52,7 @@ MAX_INT32: Final = 2**31 - 1
 _EPOCH: Final = ".#epoch."
 _TRANSACTION: Final = "#transaction."
 _TRANSIENT: Final = "#transient."
+_READER_GROUP_TABLE: Final = "_kvtable/0.#epoch.0"
 _INDEX: Final = "#index"
 _TABLES: Final = "_tables"
 
@@ -124,6 +126,11 @@ def index_name(segment: str) -> str:
 def is_index(segment: str) -> bool:
     """Whether the name ends in `#index`."""
     return segment.endswith(_INDEX)
+
+
+def is_reader_group_table(segment: str) -> bool:
+    """Whether the name is that of the table in which the Rust client keeps a reader group: `SCOPE/GROUP_kvtable/0…`."""
+    return segment.endswith(_READER_GROUP_TABLE)
 
 
 def is_transient(segment: str) -> bool:

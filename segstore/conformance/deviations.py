@@ -24,6 +24,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "merges-across-containers": "segments merge across the containers of one store",
     "older-versions": "what older wire versions did is only in their frames, and bytes they did not know do not close",
     "nothing-after-the-end": "what follows a request that ends its connection in the same read is not carried out",
+    "reader-groups-again": "the table of a reader group can be created again under its name",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
 """Id → what is different, in one line. Ids are the headings of docs/deviations.md."""

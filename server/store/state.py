@@ -29,7 +29,7 @@ from segstore.server.store.operations import (
 from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
-from segstore.wire.names import is_user_stream_segment
+from segstore.wire.names import is_reader_group_table, is_user_stream_segment
 
 __all__ = ["ContainerState"]
 
@@ -162,7 +162,7 @@ class ContainerState:
         segment = self.segments.pop(name)
         self._transients.pop(name, None)
         self._unindexed.pop(name, None)
-        if retired and not self._reuse_names:
+        if retired and not self._reuse_names and not is_reader_group_table(name):
             self._retired.add(name)
         self.waiters.wake(segment, WakeReason.DELETED)
         segment.clear()

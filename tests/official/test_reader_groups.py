@@ -38,8 +38,8 @@ async def test_a_group_reads_several_streams_and_another_again() -> None:
     assert found == {"all": True, "deleted": {"gives": None}, "again": 300}
 
 
-async def test_a_deleted_group_can_be_made_again_under_its_name_where_names_are_reused() -> None:
-    async with MockCluster(2, reuse_names=True) as cluster:
+async def test_a_deleted_group_can_be_made_again_under_its_name() -> None:
+    async with MockCluster(2) as cluster:
         assert await run(uri(cluster), "groups.made_again") == [100, 100]
 
 

@@ -98,6 +98,19 @@ def test_a_segment_that_held_data_cannot_be_created_again_unless_names_are_reuse
             container.create_segment("s", now_ms=2)
 
 
+@pytest.mark.parametrize(("name", "again"), [("s/group_kvtable/0.#epoch.0", True), ("s/_tables/t", False)])
+def test_the_table_of_a_reader_group_can_be_made_again(container: Container, name: str, again: bool) -> None:
+    container.create_table_segment(name, now_ms=1)
+    container.update_table(name, [(b"key", b"value", -1)], now_ms=1)
+    container.delete_table_segment(name, must_be_empty=False)
+    if again:
+        container.create_table_segment(name, now_ms=2)
+        assert container.table(name).info().entry_count == 0
+    else:
+        with pytest.raises(SegmentExists):
+            container.create_table_segment(name, now_ms=2)
+
+
 @pytest.mark.parametrize(
     "request_",
     [
