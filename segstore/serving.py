@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import resource
@@ -34,6 +35,7 @@ __all__ = ["OptionsError", "ServeOptions", "announcement", "pointers", "serve"]
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
+_COLLECT_AFTER = 20_000
 _DESCRIPTORS = 1 << 20
 
 
@@ -188,6 +190,9 @@ async def _serve(options: ServeOptions) -> None:
             "admin": cluster.stores[0].admin_address,
             "http": None,
         }
+        # What is here now stays; what requests leave behind has few cycles, so it is looked through seldom.
+        gc.freeze()
+        gc.set_threshold(_COLLECT_AFTER, 20, 100)
         sys.stdout.write(announcement(addresses, options.announce) + "\n")
         sys.stdout.flush()
         if options.announce == "text" and (controller := _join(cluster.controller_address)):

@@ -28,7 +28,7 @@ __all__ = ["ConnectionHub"]
 
 log = logging.getLogger(__name__)
 
-_RECEIVE_BYTES = 256 * 1024
+_RECEIVE_BYTES = 1024 * 1024
 _SWEEP_S = 0.5
 _LOOK_AGAIN_S = 0.05
 

@@ -143,6 +143,26 @@ class SegmentData:
         else:
             self._write_across(memoryview(data))
 
+    def write_each(self, parts: Sequence[Buffer], lengths: list[int]) -> None:
+        """``write`` for each of the parts, with the length after each added to ``lengths``.
+
+        Where one fails (``MemoryError``) those before it are written, and their lengths are there.
+        """
+        tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
+        added = lengths.append
+        for data in parts:
+            size = len(data)
+            end = used + size
+            if end <= room:
+                tail[used:end] = data
+                # At once, or what follows would have to undo it.
+                self._tail_used = used = end
+                self.length = length = length + size
+            else:
+                self._write_across(memoryview(data))
+                tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
+            added(length)
+
     def write_all(self, parts: Sequence[Buffer]) -> None:
         """Copy the parts to the end, one after the other, as one write."""
         total = sum(map(len, parts))

@@ -341,18 +341,15 @@ class Container(ContainerState):
             self._check_writer(segment, writer_id, last_event_number)
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
-        lengths = []
-        write, events, number = segment.write, 0, last_event_number
+        lengths: list[int] = []
         try:
-            for each in run:
-                write(each.data)
-                lengths.append(segment.length)
-                events += each.event_count
-                number = each.event_number
+            segment.write_each([each.data for each in run], lengths)
         finally:  # no memory for the next one: those before it stand
-            attributes[writer_id] = number
-            segment.event_count = (segment.event_count or 0) + events
-            segment.last_modified_ms = now_ms
+            written = run if len(lengths) == len(run) else run[: len(lengths)]
+            if written:
+                attributes[writer_id] = written[-1].event_number
+                segment.event_count = (segment.event_count or 0) + sum([each.event_count for each in written])
+                segment.last_modified_ms = now_ms
         return lengths
 
     def _append_each(
