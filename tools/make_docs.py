@@ -225,7 +225,7 @@ def wire_versions() -> str:
         "- Before 16 INVALID_EVENT_NUMBER had one number, the id of the request; before 8 that was the event number.",
         "- In 10 and 11 table iterations had a `prefix_filter`; today it is written empty.",
         "- Up to 8 the reference took bytes behind the last field that it knew for another frame, and closed the",
-        "  connection once it had carried out the command (its issue 4211); before 8 it refused CONDITIONAL_APPEND",
+        "  connection once it had carried out the command (pravega#4211); before 8 it refused CONDITIONAL_APPEND",
         "  with such bytes. Here they are ignored, as was meant, unless",
         "  `MockSegmentStore(strict_wire_version=True)` asks for it.",
         "- Versions 7, 12 and 13 were never released; they are the last commit before the next one.",
