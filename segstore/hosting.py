@@ -15,6 +15,7 @@ ends by itself.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import concurrent.futures
 import contextlib
@@ -53,7 +54,7 @@ class Stoppable(Protocol):
         """May be called twice."""
 
 
-class Host:
+class Host(abc.ABC):
     """What both kinds have in common."""
 
     in_process: bool
@@ -78,22 +79,23 @@ class Host:
             done.cancel()
             raise
 
+    @abc.abstractmethod
     def _begin(
         self, key: int | None, function: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]
     ) -> concurrent.futures.Future[Any]:
-        raise NotImplementedError
+        """Has the function called there, with the object that `key` names first where it is not None."""
 
+    @abc.abstractmethod
     def forget(self, key: int) -> None:
         """The object, which was stopped before, is needed no longer. May interrupt any other call."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def start(self) -> None:
         """Returns when it can be asked."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def stop(self) -> None:
         """May be called twice."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self.start()
