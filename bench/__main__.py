@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import FULL, QUICK, Report, machine
+from bench.pictures import FOLDER, draw, link
 
 __all__ = ["main", "markdown"]
 
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where.write_text(json.dumps(found, indent=1) + "\n")
     if options.write_docs:
         PAGE.write_text(_with_results(PAGE.read_text(), facts, list(reports.values())))
+    for report in reports.values():
+        for picture in report.pictures:
+            draw(picture, FOLDER if options.write_docs else RESULTS)
     missed = [figure for report in reports.values() for figure in report.figures if not figure.met]
     for figure in missed:
         print(f"missed: {figure.name}: {figure.value:.2f}, goal {figure.goal:g}", file=sys.stderr)
@@ -63,6 +67,8 @@ def markdown(report: Report) -> str:
         lines.append("|---" + "|---:" * (len(heading) - 1) + "|")
         lines += [f"| {' | '.join(row)} |" for row in rows]
         lines.append("")
+    for picture in report.pictures:
+        lines += [link(picture), ""]
     lines += [f"- {note}" for note in report.notes]
     return "\n".join([*lines, ""]) if report.notes else "\n".join(lines)
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from bench.pictures import Picture
+
 __all__ = [
     "FULL",
     "QUICK",
@@ -86,12 +88,13 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 @dataclass
 class Report:
-    """What one benchmark found: its figures, and tables for people."""
+    """What one benchmark found: its figures, and tables and pictures for people."""
 
     title: str
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bench.__main__ import markdown
+from bench.__main__ import RESULTS, markdown
 from bench.harness import FULL, QUICK, Effort, Report, machine
+from bench.pictures import FOLDER, draw
 
 __all__ = ["main", "with_section"]
 
@@ -30,6 +31,8 @@ def main(name: str, run: Callable[[Effort], Report]) -> int:
     print(markdown(report))
     if options.write_docs:
         PAGE.write_text(with_section(PAGE.read_text(), name, report))
+    for picture in report.pictures:
+        draw(picture, FOLDER if options.write_docs else RESULTS)
     missed = [figure for figure in report.figures if not figure.met]
     for figure in missed:
         print(f"missed: {figure.name}: {figure.value:.2f}, goal {figure.goal:g}", file=sys.stderr)
