@@ -18,16 +18,18 @@
         ├── IncompatibleVersion, ProtocolViolation
         ├── Closed             a flow, pool, writer or reader that was closed
         ├── RetriesExhausted   a Retriable happened too often; the last is its cause
-        ├── SegmentTruncated, SegmentExists, ConditionFailed, NotSupported
-        ├── EventTooLarge
-        └── NoSuchStream, StreamSealed, RequestRejected
+        ├── SegmentTruncated, SegmentExists, NotSupported
+        ├── ConditionFailed    of what was expected something is not so (BadKeyVersion, NoSuchKey, TransactionOver)
+        ├── EventTooLarge, EntryRefused
+        └── NoSuchStream (NoSuchTable), StreamSealed, RequestRejected
 
-The text of an error is one sentence; the facts in it are attributes as well. Causes are chained.
+The text of an error is one sentence; the facts in it are attributes as well. `advice` says what the caller can do; a
+traceback shows it, with the facts, as a note. Causes are chained.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from segstore.wire import (
     AuthTokenCheckFailed,
@@ -48,17 +50,21 @@ from segstore.wire import (
 )
 
 __all__ = [
+    "BadKeyVersion",
     "ClientError",
     "Closed",
     "ConditionFailed",
     "ConnectFailed",
     "ConnectTimedOut",
     "ConnectionLost",
+    "EntryRefused",
     "EventTooLarge",
     "Final",
     "IncompatibleVersion",
     "NoNodeAvailable",
+    "NoSuchKey",
     "NoSuchStream",
+    "NoSuchTable",
     "NotSupported",
     "PeerRefused",
     "ProtocolViolation",
@@ -74,6 +80,7 @@ __all__ = [
     "StreamSealed",
     "TokenExpired",
     "TokenRefused",
+    "TransactionOver",
     "Unauthenticated",
     "WrongStore",
     "failure",
@@ -89,7 +96,10 @@ class ClientError(Exception):
         request_id: of the request that failed.
         limit, actual: what was allowed and what was found, in one unit.
         details: what else is known, by name.
+        advice: what the caller can do; of the class.
     """
+
+    advice: ClassVar[str] = "see the cause"
 
     def __init__(
         self,
@@ -112,6 +122,27 @@ class ClientError(Exception):
         self.limit = limit
         self.actual = actual
         self.details = details
+        self.__notes__: list[str] = [self._note()]
+
+    def _note(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self.facts().items())
+        return f"{self.advice} ({facts})" if facts else self.advice
+
+    def located(
+        self,
+        *,
+        endpoint: str | None = None,
+        segment: str | None = None,
+        stream: str | None = None,
+        request_id: int | None = None,
+    ) -> Self:
+        """Itself, with facts that were not known where it was raised."""
+        self.endpoint = endpoint if self.endpoint is None else self.endpoint
+        self.segment = segment if self.segment is None else self.segment
+        self.stream = stream if self.stream is None else self.stream
+        self.request_id = request_id if self.request_id is None else self.request_id
+        self.__notes__[0] = self._note()
+        return self
 
     def facts(self) -> dict[str, Any]:
         """The attributes that are set, for logs and for JSON."""
@@ -122,9 +153,13 @@ class ClientError(Exception):
 class Retriable(ClientError):
     """The same call may succeed later or elsewhere."""
 
+    advice = "try again: the same call may succeed later"
+
 
 class ConnectFailed(Retriable):
     """No connection to the endpoint could be set up."""
+
+    advice = "check that a segment store listens at the endpoint, then try again"
 
 
 class ConnectTimedOut(ConnectFailed):
@@ -134,13 +169,19 @@ class ConnectTimedOut(ConnectFailed):
 class ConnectionLost(Retriable):
     """A connection ended; what was in flight on it may or may not have been carried out."""
 
+    advice = "try again; what was in flight may have been carried out"
+
 
 class WrongStore(Retriable):
     """The store does not own the segment's container; ``details["correct_host"]`` is "" where it does not know who."""
 
+    advice = "try again: the controller says where the segment lives now"
+
 
 class RequestTimedOut(Retriable):
     """No reply came within ``limit`` milliseconds; the request may or may not have been carried out."""
+
+    advice = "try again, with a longer timeout if the peer is slow; it may have been carried out"
 
 
 class PeerRefused(Retriable):
@@ -150,21 +191,31 @@ class PeerRefused(Retriable):
 class NoNodeAvailable(Retriable):
     """No controller could be reached before the deadline."""
 
+    advice = "check the address of the controller and that it runs, then try again"
+
 
 class Unauthenticated(ClientError):
     """Another token or other credentials are needed."""
+
+    advice = "authenticate again"
 
 
 class TokenExpired(Unauthenticated):
     """The delegation token's time is over: a fresh one will do."""
 
+    advice = "ask for a fresh token"
+
 
 class TokenRefused(Unauthenticated):
     """The token or the credentials do not allow it."""
 
+    advice = "use credentials that allow it, or have them allowed"
+
 
 class SegmentOver(ClientError):
     """The segment takes no more: go to its successors."""
+
+    advice = "go to the segment's successors"
 
 
 class SegmentSealed(SegmentOver):
@@ -178,53 +229,107 @@ class SegmentMissing(SegmentOver):
 class Final(ClientError):
     """The same call will fail again."""
 
+    advice = "do not repeat it as it is"
+
 
 class IncompatibleVersion(Final):
     """The peer and this client have no wire version in common; ``details`` has both ranges."""
+
+    advice = "use a client or a server of another version"
 
 
 class ProtocolViolation(Final):
     """The peer sent what the protocol does not allow; its connection was closed."""
 
+    advice = "check what listens at the endpoint: it does not keep to the protocol"
+
 
 class Closed(Final):
     """It was closed before."""
+
+    advice = "open another"
 
 
 class RetriesExhausted(Final):
     """It failed ``actual`` times; the last failure is the cause."""
 
+    advice = "see the cause; try again later, or raise max_attempts of the retry setting"
+
 
 class SegmentTruncated(Final):
     """The segment starts at ``details["start_offset"]`` now."""
+
+    advice = "read from the start offset on"
 
 
 class SegmentExists(Final):
     """A segment of this name exists."""
 
+    advice = "use it, or another name"
+
 
 class ConditionFailed(Final):
     """What was expected of the segment, its attribute or its key is not so; nothing was changed."""
+
+    advice = "read it again and decide anew"
+
+
+class BadKeyVersion(ConditionFailed):
+    """A key of a table does not have the version that was expected; nothing of the update was carried out.
+
+    ``details["retried"]`` says how often the request was sent before, if it was: then it may be this very update that
+    changed the version.
+    """
+
+
+class NoSuchKey(ConditionFailed):
+    """A key of a table that should have a version does not exist; nothing of the update was carried out."""
+
+
+class TransactionOver(ConditionFailed):
+    """The transaction is not open (any more); ``details["status"]`` says how it stands, where that is known."""
+
+    advice = "look at its status; if it is not committed, begin another and write again"
 
 
 class NotSupported(Final):
     """The peer does not serve this operation."""
 
+    advice = "use another operation or a server that has it"
+
 
 class EventTooLarge(Final):
     """The event has ``actual`` bytes where ``limit`` are allowed."""
+
+    advice = "make it smaller or raise the limit"
+
+
+class EntryRefused(Final):
+    """A key or value that the table cannot hold, or a batch of which it cannot take: ``actual`` bytes or entries."""
+
+    advice = "use keys of the table's length and smaller values or batches"
 
 
 class NoSuchStream(Final):
     """The stream, or its scope, does not exist (any more)."""
 
+    advice = "create it or correct the name"
+
+
+class NoSuchTable(NoSuchStream):
+    """The key-value table, or its scope, does not exist (any more)."""
+
 
 class StreamSealed(Final):
     """The stream is sealed: it takes no more events."""
 
+    advice = "write to another stream"
+
 
 class RequestRejected(Final):
     """The controller refuses the request as such; ``details["status"]`` is its word for why."""
+
+    advice = "correct what was asked for"
 
 
 def failure(reply: Command, *, endpoint: str | None = None, segment: str | None = None) -> ClientError:
@@ -237,9 +342,9 @@ def failure(reply: Command, *, endpoint: str | None = None, segment: str | None 
             known = f", {host} does" if host else ""
             return WrongStore(f"{endpoint} does not own {segment}{known}", correct_host=host, **facts)
         case SegmentIsSealed(offset=offset):
-            return SegmentSealed(f"{segment} is sealed", offset=offset, **facts)
+            return SegmentSealed(f"{segment} is sealed, says {endpoint}", offset=offset, **facts)
         case NoSuchSegment():
-            return SegmentMissing(f"there is no segment {segment}", **facts)
+            return SegmentMissing(f"there is no segment {segment}, says {endpoint}", **facts)
         case SegmentIsTruncated(start_offset=start, offset=offset):
             return SegmentTruncated(
                 f"{segment} starts at {start}, asked was {offset}", start_offset=start, offset=offset, **facts
@@ -247,9 +352,9 @@ def failure(reply: Command, *, endpoint: str | None = None, segment: str | None 
         case SegmentAlreadyExists():
             return SegmentExists(f"{segment} exists", **facts)
         case AuthTokenCheckFailed(error_code=AuthTokenErrorCode.TOKEN_EXPIRED):
-            return TokenExpired(f"the token for {segment} has expired", **facts)
+            return TokenExpired(f"{endpoint} says that the token for {segment} has expired", **facts)
         case AuthTokenCheckFailed():
-            return TokenRefused(f"the token does not allow this on {segment}", **facts)
+            return TokenRefused(f"{endpoint} refuses the token for {segment}", **facts)
         case OperationUnsupported(operation_name=name):
             return NotSupported(f"{endpoint} does not serve {name}", operation=name, **facts)
         case InvalidEventNumber(event_number=number):
@@ -259,9 +364,9 @@ def failure(reply: Command, *, endpoint: str | None = None, segment: str | None 
         case ConditionalCheckFailed():
             return ConditionFailed(f"{segment} does not have the expected length", **facts)
         case TableKeyBadVersion():
-            return ConditionFailed(f"a key of {segment} does not have the expected version", **facts)
+            return BadKeyVersion(f"a key of {segment} does not have the expected version", **facts)
         case TableKeyDoesNotExist():
-            return ConditionFailed(f"a key of {segment} that should exist does not", **facts)
+            return NoSuchKey(f"a key of {segment} that should exist does not", **facts)
         case TableSegmentNotEmpty():
             return ConditionFailed(f"{segment} is not empty", **facts)
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from uuid import UUID
 
 import pytest
@@ -39,8 +40,8 @@ REPLIES: list[tuple[Command, type[errors.ClientError], type[errors.ClientError]]
     (InvalidEventNumber(UUID(int=1), 7), errors.PeerRefused, errors.Retriable),
     (ErrorMessage(7, "s", "no", ErrorMessageCode.UNSPECIFIED), errors.PeerRefused, errors.Retriable),
     (ConditionalCheckFailed(UUID(int=1), 3, 7), errors.ConditionFailed, errors.Final),
-    (TableKeyBadVersion(7, "s"), errors.ConditionFailed, errors.Final),
-    (TableKeyDoesNotExist(7, "s"), errors.ConditionFailed, errors.Final),
+    (TableKeyBadVersion(7, "s"), errors.BadKeyVersion, errors.ConditionFailed),
+    (TableKeyDoesNotExist(7, "s"), errors.NoSuchKey, errors.ConditionFailed),
     (TableSegmentNotEmpty(7, "s"), errors.ConditionFailed, errors.Final),
 ]
 
@@ -74,3 +75,19 @@ def test_each_error_has_one_branch() -> None:
         kind = getattr(errors, name)
         if isinstance(kind, type) and kind is not errors.ClientError:
             assert sum(issubclass(kind, branch) for branch in branches) == 1, name
+
+
+@pytest.mark.parametrize("name", [each for each in errors.__all__ if each not in ("ClientError", "failure")])
+def test_every_error_says_what_can_be_done_and_where_it_was(name: str) -> None:
+    kind: type[errors.ClientError] = getattr(errors, name)
+    assert kind.advice != errors.ClientError.advice
+    error = kind("it failed", endpoint="h:1", request_id=7, status="BAD")
+    assert "".join(traceback.format_exception_only(error)).endswith(
+        f"it failed\n{kind.advice} (endpoint h:1, request_id 7, status BAD)\n"
+    )
+
+
+def test_what_was_not_known_where_it_was_raised_can_be_added_and_what_was_is_kept() -> None:
+    error = errors.RequestTimedOut("no answer", endpoint="h:1").located(endpoint="h:2", segment="s", request_id=0)
+    assert error.facts() == {"endpoint": "h:1", "segment": "s", "request_id": 0}
+    assert error.__notes__ == [f"{error.advice} (endpoint h:1, segment s, request_id 0)"]
