@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import stat
+import sys
 import threading
 import time
 from collections import Counter
@@ -40,8 +41,10 @@ PARTS: dict[str, Callable[[], bool]] = {
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
 
 CLOSING_TURNS = 20
-LATE_LOOKS = 500
 """Turns of the loop that a closed transport gets to call `connection_lost` and give its socket back."""
+LATE_LOOKS = 1_000
+LATE_LOOK_S = 0.01
+"""How often, and how far apart, is looked again: gRPC closes its sockets on threads of its own, in its own time."""
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
@@ -84,6 +87,10 @@ def _said(left: list[str]) -> str:
     return "left behind: " + ", ".join(sorted(left)[:5]) + more
 
 
+def _late_looks() -> int:
+    return LATE_LOOKS if "grpc" in sys.modules else 1
+
+
 def _left(channels: Container[object]) -> list[str]:
     return [name for key, name in open_channels().items() if key not in channels]
 
@@ -95,10 +102,10 @@ def nothing_is_left() -> Iterator[None]:
     threads = set(threading.enumerate())
     yield
     left = _left(channels)
-    for _ in range(LATE_LOOKS):
+    for _ in range(_late_looks()):
         if not left:
             break
-        time.sleep(0.01)  # gRPC closes its sockets on threads of its own, in its own time
+        time.sleep(LATE_LOOK_S)
         left = _left(channels)
     for thread in set(threading.enumerate()) - threads:
         thread.join(timeout=0.2)  # one that was told to end may need a moment to do it
@@ -114,22 +121,29 @@ async def loop_is_left_clean() -> AsyncIterator[None]:
     channels = open_channels()
     tasks = asyncio.all_tasks()
 
-    def leftovers() -> list[str]:
-        here = asyncio.current_task()
-        open_now = [name for key, name in open_channels().items() if key not in channels]
+    def sockets() -> list[str]:
+        open_now = _left(channels)
         if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
             # uvloop makes its pair of sockets for signals anew each time that it runs; `nothing_is_left` looks later.
             open_now = [name for name in open_now if not name.startswith("socket  to ")]
-        return open_now + [
-            f"task {task.get_name()} of {task.get_coro()!r}" for task in asyncio.all_tasks() - tasks if task is not here
-        ]
+        return open_now
+
+    def running() -> list[str]:
+        here = asyncio.current_task()
+        left = asyncio.all_tasks() - tasks
+        return [f"task {task.get_name()} of {task.get_coro()!r}" for task in left if task is not here]
 
     yield
     for _ in range(CLOSING_TURNS):
-        if not leftovers():
+        if not (running() or sockets()):
             return
         await asyncio.sleep(0)
-    if left := leftovers():
+    left = running()
+    for _ in range(_late_looks()):
+        if not sockets():
+            break
+        await asyncio.sleep(LATE_LOOK_S)
+    if left := sockets() + left:
         pytest.fail(_said(left), pytrace=False)
 
 
