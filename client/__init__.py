@@ -8,6 +8,7 @@ Below streams, for work on the protocol itself: `ConnectionPool` and its flows, 
 `SegmentWriter`, `SegmentReader`. Errors are in `segstore.client.errors`, by what the caller can do.
 """
 
+from segstore.client.auth import Basic, Bearer, Credentials
 from segstore.client.config import ClientSettings
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
 from segstore.client.event_reader import EventReader, StreamEvent
@@ -22,11 +23,14 @@ from segstore.client.streams import Client, connect
 
 __all__ = [
     "Backoff",
+    "Basic",
+    "Bearer",
     "Chunk",
     "Client",
     "ClientError",
     "ClientSettings",
     "ConnectionPool",
+    "Credentials",
     "Endpoint",
     "EventReader",
     "EventWriter",

@@ -58,11 +58,16 @@ class ClientSettings(BaseModel):
         max_batch_bytes, max_batch_events: of one append; 1 MiB and 500 are the sessions' limits of 36.19.
         max_in_flight_bytes: a segment writer holds back above so many bytes that are not acknowledged.
         max_event_bytes: the largest event that one append may carry; 8 MiB (43.7).
+    Transactions
+        transaction_lease_ms: a transaction lives so long after its last ping; 90,000, as the Rust client asks.
+        transaction_commit_timeout_ms: how long a commit is waited for.
     Reading
         read_size_bytes: what a read suggests; stores answer at most 2 MiB (36.28).
         read_ahead_bytes: what a stream's reader keeps for its user.
     Security
         username, password: basic authentication with the controller.
+        bearer_token: a token for the controller, instead of those; `connect(credentials=Bearer(…))` takes a source of
+            tokens.
         tls_ca_file: PEM of the authorities to trust; None is the system's.
     """
 
@@ -97,17 +102,23 @@ class ClientSettings(BaseModel):
     max_in_flight_bytes: int = Field(default=16 * _MIB, gt=0)
     max_event_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
 
+    transaction_lease_ms: int = Field(default=90_000, gt=0)
+    transaction_commit_timeout_ms: float = Field(default=120_000.0, gt=0, allow_inf_nan=False)
+
     read_size_bytes: int = Field(default=2 * _MIB, ge=8)
     read_ahead_bytes: int = Field(default=8 * _MIB, gt=0)
 
     username: str | None = None
     password: SecretStr | None = None
+    bearer_token: SecretStr | None = None
     tls_ca_file: Path | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.username is None) != (self.password is None):
             raise ValueError("username and password go together")
+        if self.username is not None and self.bearer_token is not None:
+            raise ValueError("a bearer token goes without username and password")
         return self
 
     @property

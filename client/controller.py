@@ -10,10 +10,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import jwt
-
+from segstore.client.auth import TokenCache
 from segstore.client.controller_channels import ControllerChannels
 from segstore.client.errors import NoSuchStream, RequestRejected, Retriable, RetriesExhausted, StreamSealed
 from segstore.client.pool import Endpoint
@@ -25,9 +24,6 @@ from segstore.wire.names import SegmentName, segment_name, split_segment_id
 __all__ = ["Access", "Controller", "ControllerLocations", "Successor", "name_of"]
 
 Access = Literal["READ", "WRITE", "READ_WRITE"]
-
-_RENEW_S: Final = 10.0
-"""A token is renewed so long before it expires."""
 
 
 class Successor(NamedTuple):
@@ -223,7 +219,7 @@ class ControllerLocations:
         self._access: Access = access
         self._now_s = now_s
         self._endpoints: dict[str, Endpoint] = {}
-        self._tokens: dict[tuple[str, str], tuple[str, float]] = {}
+        self._tokens: dict[tuple[str, str], TokenCache] = {}
 
     async def endpoint_of(self, segment: str) -> Endpoint:
         known = self._endpoints.get(segment)
@@ -238,16 +234,19 @@ class ControllerLocations:
 
     async def token_for(self, segment: str) -> str:
         scope, stream, _ = _parts(segment)
-        token, until_s = self._tokens.get((scope, stream), ("", float("-inf")))
-        if self._now_s() >= until_s:
-            token = await self._controller.delegation_token(scope, stream, self._access)
-            self._tokens[scope, stream] = token, _renew_at(token)
-        return token
+        tokens = self._tokens.get((scope, stream))
+        if tokens is None:
+
+            async def fetch() -> str:
+                return await self._controller.delegation_token(scope, stream, self._access)
+
+            tokens = self._tokens[scope, stream] = TokenCache(fetch, now_s=self._now_s)
+        return await tokens.get()
 
     def expired(self, segment: str, token: str) -> None:
         scope, stream, _ = _parts(segment)
-        if self._tokens.get((scope, stream), ("", 0.0))[0] == token:
-            self._tokens.pop((scope, stream), None)
+        if (tokens := self._tokens.get((scope, stream))) is not None:
+            tokens.expired(token)
 
 
 def _parts(segment: str) -> tuple[str, str, int]:
@@ -255,14 +254,3 @@ def _parts(segment: str) -> tuple[str, str, int]:
     if parsed.stream is None or parsed.segment_id is None:
         raise RequestRejected(f"{segment} is no segment of a stream", segment=segment)
     return parsed.scope or "", parsed.stream, parsed.segment_id
-
-
-def _renew_at(token: str) -> float:
-    """When to ask for another token, in seconds since 1970; never, for one that does not say when it ends."""
-    if not token:
-        return float("inf")
-    try:
-        expires = jwt.decode(token, options={"verify_signature": False}).get("exp")
-    except jwt.PyJWTError:
-        return float("inf")  # the store knows what to make of it
-    return float(expires) - _RENEW_S if isinstance(expires, (int, float)) else float("inf")

@@ -11,7 +11,6 @@ twice. Follows KIP-601 (seed 601.5).
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final, TypeVar
@@ -19,6 +18,7 @@ from typing import Any, Final, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from segstore.client.auth import Basic, Bearer, Credentials
 from segstore.client.config import ClientSettings
 from segstore.client.errors import (
     ClientError,
@@ -60,11 +60,15 @@ class ControllerChannels:
         tls_roots: bytes | None = None,
         tls: bool = False,
         random: Random | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """tls_roots: PEM of the authorities to trust; None is gRPC's own. Inside a running event loop."""
+        """tls_roots: PEM of the authorities to trust; None is gRPC's own. Inside a running event loop.
+
+        credentials: None for those of the settings.
+        """
         self._settings = settings
-        self._credentials = grpc.ssl_channel_credentials(tls_roots) if tls else None
-        self._metadata = _basic(settings)
+        self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
+        self._credentials = credentials or _of(settings)
         self._loop = asyncio.get_running_loop()
         self.states: NodeStates[Endpoint] = NodeStates(
             endpoints,
@@ -86,7 +90,9 @@ class ControllerChannels:
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self._loop.time() + limit_ms / 1000
+        refusals = 0
         while True:
+            shown = await self._authorization(method, limit_ms, deadline)
             node = await self._ready_node(method, limit_ms, deadline)
             call = self._channels[node].unary_unary(
                 METHODS[method].path,
@@ -96,8 +102,12 @@ class ControllerChannels:
             self.states.sent(node)
             try:
                 left_s = max(deadline - self._loop.time(), 0.001)
-                return await call(request, timeout=left_s, metadata=self._metadata)
+                return await call(request, timeout=left_s, metadata=_metadata(shown))
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and shown is not None and not refusals:
+                    refusals += 1
+                    if self._credentials is not None and self._credentials.refused(shown):
+                        continue
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise _error(method, node, error, limit_ms) from error
                 self._last_failure = f"{node}: {error.details()}"
@@ -109,6 +119,17 @@ class ControllerChannels:
                 raise
             finally:
                 self.states.answered(node)
+
+    async def _authorization(self, method: str, limit_ms: float, deadline: float) -> str | None:
+        if self._credentials is None:
+            return None
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._credentials.authorization()
+        except TimeoutError as cause:
+            raise RequestTimedOut(
+                f"there were no credentials for {method} within {limit_ms:.0f} ms", limit=limit_ms, method=method
+            ) from cause
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -135,6 +156,7 @@ class ControllerChannels:
         except TimeoutError as cause:
             raise NoNodeAvailable(
                 f"no controller could be reached for {method} within {limit_ms:.0f} ms; {self._last_failure}",
+                endpoint=",".join(map(str, self.states)),
                 limit=limit_ms,
                 method=method,
             ) from cause
@@ -152,10 +174,10 @@ class ControllerChannels:
         whole_ms = max(int(timeout_ms), 1)
         backoffs = [(f"grpc.{which}_reconnect_backoff_ms", whole_ms) for which in ("initial", "min", "max")]
         options = (*_OPTIONS, *backoffs)
-        if self._credentials is None:
+        if self._tls is None:
             channel = grpc.aio.insecure_channel(str(node), options=options)
         else:
-            channel = grpc.aio.secure_channel(str(node), self._credentials, options=options)
+            channel = grpc.aio.secure_channel(str(node), self._tls, options=options)
         ready = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -209,11 +231,21 @@ async def _close(channel: grpc.aio.Channel) -> None:
     await channel.close(None)
 
 
-def _basic(settings: ClientSettings) -> tuple[tuple[str, str], ...] | None:
-    if settings.username is None or settings.password is None:
+def _of(settings: ClientSettings) -> Credentials | None:
+    if settings.username is not None and settings.password is not None:
+        return Basic(settings.username, settings.password.get_secret_value())
+    token = settings.bearer_token
+    if token is None:
         return None
-    pair = f"{settings.username}:{settings.password.get_secret_value()}"
-    return (("authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),)
+
+    async def the_same() -> str:
+        return token.get_secret_value()
+
+    return Bearer(the_same)
+
+
+def _metadata(authorization: str | None) -> tuple[tuple[str, str], ...] | None:
+    return None if authorization is None else (("authorization", authorization),)
 
 
 def _error(method: str, node: Endpoint, error: grpc.aio.AioRpcError, limit_ms: float) -> ClientError:

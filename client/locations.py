@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from segstore.client.auth import TokenCache, TokenSource
 from segstore.client.pool import Endpoint
 
 __all__ = ["FixedStore", "Locations"]
@@ -26,11 +27,14 @@ class Locations(Protocol):
 
 
 class FixedStore:
-    """Every segment lives in one store and takes one token: for work on a store without a controller."""
+    """Every segment lives in one store and takes one token: for work on a store without a controller.
 
-    def __init__(self, endpoint: Endpoint, token: str = "") -> None:
+    token: the token, or what gets one: it is then asked again before a token ends and when the store refuses it.
+    """
+
+    def __init__(self, endpoint: Endpoint, token: str | TokenSource = "") -> None:
         self._endpoint = endpoint
-        self._token = token
+        self._token = token if isinstance(token, str) else TokenCache(token)
 
     async def endpoint_of(self, segment: str) -> Endpoint:
         return self._endpoint
@@ -39,7 +43,8 @@ class FixedStore:
         """There is no other."""
 
     async def token_for(self, segment: str) -> str:
-        return self._token
+        return self._token if isinstance(self._token, str) else await self._token.get()
 
     def expired(self, segment: str, token: str) -> None:
-        """There is no other."""
+        if isinstance(self._token, TokenCache):
+            self._token.expired(token)

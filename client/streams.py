@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from segstore.client.auth import Credentials
 from segstore.client.config import ClientSettings
 from segstore.client.controller import Access, Controller, ControllerLocations
 from segstore.client.controller_channels import ControllerChannels
@@ -61,8 +62,11 @@ def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
 class Client:
     """A client. Made by `connect`; use with `async with`, or `open` and `aclose`."""
 
-    def __init__(self, uri: str, settings: ClientSettings, random: Random | None) -> None:
+    def __init__(
+        self, uri: str, settings: ClientSettings, random: Random | None, credentials: Credentials | None = None
+    ) -> None:
         self._endpoints, self._tls = parse_uri(uri)
+        self._credentials = credentials
         self._settings = settings
         self._random = random or Random()
         self._pool: ConnectionPool | None = None
@@ -79,7 +83,12 @@ class Client:
             roots = None if settings.tls_ca_file is None else settings.tls_ca_file.read_bytes()
         self._pool = ConnectionPool(settings, tls=context, random=self._random)
         self._channels = ControllerChannels(
-            self._endpoints, settings, tls=self._tls, tls_roots=roots, random=self._random
+            self._endpoints,
+            settings,
+            tls=self._tls,
+            tls_roots=roots,
+            random=self._random,
+            credentials=self._credentials,
         )
         self._controller = Controller(self._channels)
 
@@ -155,9 +164,16 @@ class Client:
         await self.aclose()
 
 
-def connect(uri: str, settings: ClientSettings | None = None, *, random: Random | None = None) -> Client:
+def connect(
+    uri: str,
+    settings: ClientSettings | None = None,
+    *,
+    credentials: Credentials | None = None,
+    random: Random | None = None,
+) -> Client:
     """A client of the controllers at `uri`, such as `tcp://127.0.0.1:9090` or `tls://a:9090,b:9090`.
 
-    settings: those of the environment, if not given. Raises ValueError for a URI that is none.
+    settings: those of the environment, if not given. credentials: `Basic`, `Bearer` or one of your own, instead of what
+    the settings say. Raises ValueError for a URI that is none.
     """
-    return Client(uri, ClientSettings.from_environment() if settings is None else settings, random)
+    return Client(uri, ClientSettings.from_environment() if settings is None else settings, random, credentials)
