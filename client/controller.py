@@ -9,21 +9,71 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from enum import Enum
 from random import Random
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from segstore.client.auth import TokenCache
 from segstore.client.controller_channels import ControllerChannels
-from segstore.client.errors import NoSuchStream, RequestRejected, Retriable, RetriesExhausted, StreamSealed
+from segstore.client.errors import (
+    NoSuchStream,
+    NoSuchTable,
+    RequestRejected,
+    Retriable,
+    RetriesExhausted,
+    StreamSealed,
+    TransactionOver,
+)
 from segstore.client.pool import Endpoint
 from segstore.client.retry import Backoff
 from segstore.client.routing import SegmentRange
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
 
-__all__ = ["Access", "Controller", "ControllerLocations", "Successor", "name_of"]
+__all__ = [
+    "Access",
+    "Controller",
+    "ControllerLocations",
+    "Successor",
+    "TableConfig",
+    "TransactionStatus",
+    "name_of",
+]
 
 Access = Literal["READ", "WRITE", "READ_WRITE"]
+
+_TABLE_SUFFIX: Final = "_kvtable"
+_NO_TIME: Final = -(2**63)
+_MASK: Final = 2**64 - 1
+
+
+class TableConfig(BaseModel):
+    """What a key-value table is made with, for good.
+
+    partitions: how many table segments share its keys. primary_key_bytes, secondary_key_bytes: lengths of all keys; 0
+    for no secondary keys. rollover_bytes: of the segments' storage; 0 is the server's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    partitions: int = Field(default=1, ge=1)
+    primary_key_bytes: int = Field(ge=1)
+    secondary_key_bytes: int = Field(default=0, ge=0)
+    rollover_bytes: int = Field(default=0, ge=0)
+
+
+class TransactionStatus(Enum):
+    """How a transaction stands. UNKNOWN: there is none of this id, or it ended too long ago."""
+
+    UNKNOWN = "UNKNOWN"
+    OPEN = "OPEN"
+    COMMITTING = "COMMITTING"
+    COMMITTED = "COMMITTED"
+    ABORTING = "ABORTING"
+    ABORTED = "ABORTED"
 
 
 class Successor(NamedTuple):
@@ -169,6 +219,107 @@ class Controller:
                 ) from last
             await asyncio.sleep(retry.delay_ms(failures, random) / 1000)
 
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
+        """The segments of an epoch."""
+        request = m.GetEpochSegmentsRequest(streamInfo=_info(scope, stream), epoch=epoch)
+        return [_range(each) for each in (await self._call("getEpochSegments", request)).segmentRanges]
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
+        """Its id, and the segments beside which its own exist now."""
+        answer = await self._call(
+            "createTransaction", m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
+        )
+        bits = (answer.txnId.highBits & _MASK) << 64 | (answer.txnId.lowBits & _MASK)
+        return UUID(int=bits), [_range(each) for each in answer.activeSegments]
+
+    async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
+        """Prolongs a lease; returns the controller's word for how that went."""
+        request = m.PingTxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction), lease=lease_ms)
+        return _status(await self._call("pingTransaction", request))
+
+    async def commit_transaction(
+        self, scope: str, stream: str, transaction: UUID, writer: str = "", timestamp: int | None = None
+    ) -> None:
+        """Asks for it; the events are there when its status is COMMITTED. Raises TransactionOver."""
+        request = m.TxnRequest(
+            streamInfo=_info(scope, stream),
+            txnId=_transaction(transaction),
+            writerId=writer,
+            timestamp=_NO_TIME if timestamp is None else timestamp,
+        )
+        _ended(await self._call("commitTransaction", request), scope, stream, transaction, "committed")
+
+    async def abort_transaction(self, scope: str, stream: str, transaction: UUID) -> None:
+        """Raises TransactionOver."""
+        request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
+        _ended(await self._call("abortTransaction", request), scope, stream, transaction, "aborted")
+
+    async def transaction_status(self, scope: str, stream: str, transaction: UUID) -> TransactionStatus:
+        request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
+        answer = await self._call("checkTransactionState", request)
+        return TransactionStatus(m.TxnState.State.Name(answer.state))
+
+    # --- key-value tables -------------------------------------------------------------------------------------------
+
+    async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
+        """Returns whether it was created; False if it exists, whatever its configuration."""
+        request = m.KeyValueTableConfig(
+            scope=scope,
+            kvtName=table,
+            partitionCount=config.partitions,
+            primaryKeyLength=config.primary_key_bytes,
+            secondaryKeyLength=config.secondary_key_bytes,
+            rolloverSizeBytes=config.rollover_bytes,
+        )
+        return _created(await self._call("createKeyValueTable", request), "TABLE_EXISTS", f"table {scope}/{table}")
+
+    async def delete_table(self, scope: str, table: str) -> bool:
+        """With all that is in it. Returns whether it was deleted; False if there is none."""
+        answer = await self._call("deleteKeyValueTable", _table(scope, table))
+        return _created(answer, "TABLE_NOT_FOUND", f"table {scope}/{table}")
+
+    async def list_tables(self, scope: str) -> AsyncIterator[str]:
+        """All key-value tables of a scope, page by page."""
+        token = ""
+        while True:
+            request = m.KVTablesInScopeRequest(
+                scope=m.ScopeInfo(scope=scope), continuationToken=m.ContinuationToken(token=token)
+            )
+            page = await self._call("listKeyValueTablesInScope", request)
+            _succeeded(page, f"scope {scope}")
+            for each in page.kvtables:
+                yield each.kvtName
+            if not page.kvtables:
+                return
+            token = page.continuationToken.token
+
+    async def table_config(self, scope: str, table: str) -> TableConfig:
+        """Raises NoSuchTable."""
+        answer = await self._call("getKeyValueTableConfiguration", _table(scope, table))
+        _succeeded(answer, f"table {scope}/{table}")
+        return TableConfig(
+            partitions=answer.config.partitionCount,
+            primary_key_bytes=answer.config.primaryKeyLength,
+            secondary_key_bytes=answer.config.secondaryKeyLength,
+            rollover_bytes=answer.config.rolloverSizeBytes,
+        )
+
+    async def table_segments(self, scope: str, table: str) -> list[SegmentRange]:
+        """The table's partitions. Raises NoSuchTable."""
+        try:
+            answer = await self._call("getCurrentSegmentsKeyValueTable", _table(scope, table))
+        except NoSuchStream as error:
+            raise NoSuchTable(f"there is no table {scope}/{table}", stream=f"{scope}/{table}") from error
+        return [
+            SegmentRange(number, name_of(scope, table + _TABLE_SUFFIX, number), each.minKey, each.maxKey)
+            for each in answer.segmentRanges
+            for number in (each.segmentId.segmentId,)
+        ]
+
+    # --- where things are -------------------------------------------------------------------------------------------
+
     async def endpoint_of(self, scope: str, stream: str, segment_id: int) -> Endpoint:
         """The store that owns a segment."""
         answer = await self._call("getURI", m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id))
@@ -185,6 +336,29 @@ def _info(scope: str, stream: str) -> m.StreamInfo:
     return m.StreamInfo(scope=scope, stream=stream)
 
 
+def _table(scope: str, table: str) -> m.KeyValueTableInfo:
+    return m.KeyValueTableInfo(scope=scope, kvtName=table)
+
+
+def _transaction(identifier: UUID) -> m.TxnId:
+    high, low = (bits - 2**64 if bits >= 2**63 else bits for bits in (identifier.int >> 64, identifier.int & _MASK))
+    return m.TxnId(highBits=high, lowBits=low)
+
+
+def _ended(answer: Any, scope: str, stream: str, transaction: UUID, how: str) -> None:
+    status = _status(answer)
+    name = f"{scope}/{stream}"
+    if status == "STREAM_NOT_FOUND":
+        raise NoSuchStream(f"stream {name}: {status}", stream=name, status=status)
+    if status != "SUCCESS":
+        raise TransactionOver(
+            f"transaction {transaction} of {name} cannot be {how}: the controller says {status}",
+            stream=name,
+            transaction=transaction,
+            status=status,
+        )
+
+
 def _status(answer: Any) -> str:
     described = answer.DESCRIPTOR.fields_by_name["status"]
     name: str = described.enum_type.values_by_number[answer.status].name
@@ -193,6 +367,8 @@ def _status(answer: Any) -> str:
 
 def _succeeded(answer: Any, what: str, success: str = "SUCCESS") -> None:
     status = _status(answer)
+    if status == "TABLE_NOT_FOUND":
+        raise NoSuchTable(f"{what}: {status}", status=status)
     if status in ("STREAM_NOT_FOUND", "SCOPE_NOT_FOUND"):
         raise NoSuchStream(f"{what}: {status}", status=status)
     if status == "STREAM_SEALED":
