@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
-from uuid import UUID
 
 from segstore.client.errors import ClientError, Closed
-from segstore.wire import Buffer, Command, Hello
+from segstore.wire import Command, Hello
 from segstore.wire.request_id import FLOWS_DISABLED, next_flow, next_sequence, pack
 
 if TYPE_CHECKING:
@@ -67,6 +66,8 @@ class Flow:
         reading_at: the offset of its read that waits for an answer, None without one. A refusal may carry this in place
             of a request id (seed 36.30).
         bytes_in_flight: appended bytes that were not acknowledged.
+        on_reply: the handler's.
+        turn: what is called when it is its turn to append, if it has asked for one.
     """
 
     __slots__ = (
@@ -77,7 +78,9 @@ class Flow:
         "connection",
         "flow_id",
         "handler",
+        "on_reply",
         "reading_at",
+        "turn",
     )
 
     def __init__(
@@ -86,6 +89,8 @@ class Flow:
         self.flow_id: Final = flow_id
         self.connection: Final = connection
         self.handler: Final = handler
+        self.on_reply: Final = handler.on_reply
+        self.turn: Turn | None = None
         self.closed = False
         self.reading_at: int | None = None
         self.bytes_in_flight = 0
@@ -115,26 +120,14 @@ class Flow:
     def send(self, command: Command) -> None:
         """Sends any command but an append. Raises Closed, and WireError for what cannot be encoded."""
         self._check()
-        self.connection.send(command)
-
-    def append(
-        self, segment: str, writer_id: UUID, number: int, count: int, data: Buffer, size: int, request_id: int
-    ) -> None:
-        """Sends `count` events, the last of them `number`; a SetupAppend must have gone before. Raises as `send`."""
-        self._check()
-        self.connection.append(segment, writer_id, number, count, data, request_id)
-        self.bytes_in_flight += size
-        self.connection.bytes_in_flight += size
-
-    def acknowledged(self, size: int) -> None:
-        """So many appended bytes are no longer in flight."""
-        self.bytes_in_flight -= size
-        self.connection.bytes_in_flight -= size
+        self.connection.outbox.send(command)
 
     def ask_turn(self, turn: Turn) -> None:
-        """`turn` is called once, in this turn of the loop or when the peer reads again."""
+        """`turn` is called once, in this turn of the loop or when the peer reads again. Raises Closed."""
         self._check()
-        self.connection.ask_turn(self, turn)
+        if self.turn is None:
+            self.connection.outbox.ask_turn(self)
+        self.turn = turn
 
     def close(self) -> None:
         """Frees the number; replies to it are dropped from now on. Without flows it closes the connection."""
@@ -146,7 +139,7 @@ class Flow:
         """For the connection: marks the flow as closed and tells the pool."""
         if not self.closed:
             self.closed = True
-            self.connection.bytes_in_flight -= self.bytes_in_flight
+            self.connection.outbox.bytes_in_flight -= self.bytes_in_flight
             self.bytes_in_flight = 0
             self._on_close(self)
 

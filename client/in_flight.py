@@ -11,29 +11,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import msgspec
+
+from segstore.client.errors import ClientError
 from segstore.wire import Buffer
 
-__all__ = ["Append", "BadAck", "InFlight", "Pending"]
+__all__ = ["Append", "BadAck", "InFlight", "Pending", "Then"]
+
+Then = Callable[[ClientError | None], object]
+"""What is called once when an event is stored, with None, or never will be, with the error."""
 
 
 class BadAck(Exception):
     """An acknowledgement that the protocol does not allow; the text says why."""
 
 
-class Pending(NamedTuple):
+class Pending(msgspec.Struct):
     """An event, or several that are appended together, on the way.
 
     data: its bytes as the segment will hold them. events: how many they are. tag: the owner's, such as the routing
-    key's position. done: done when it is stored, or never will be.
+    key's position. done: a future or a function that hears once that it is stored, or never will be.
     """
 
     data: Buffer
     events: int
     tag: Any
-    done: asyncio.Future[None]
+    done: asyncio.Future[None] | Then
 
 
 class Append:
@@ -62,12 +68,13 @@ class InFlight:
         held_bytes: of all that is queued or in flight.
         added, settled: how many items came in and went out.
         last_stored: number of the last event that is known to be stored, -1 if none.
+        queue: what was never sent; only `add` and `take` change it.
     """
 
-    __slots__ = ("_next", "_queue", "_sent", "added", "held_bytes", "last_stored", "settled")
+    __slots__ = ("_next", "_sent", "added", "held_bytes", "last_stored", "queue", "settled")
 
     def __init__(self) -> None:
-        self._queue: deque[Pending] = deque()
+        self.queue: deque[Pending] = deque()
         self._sent: deque[Append] = deque()
         self._next = 1
         self.held_bytes = 0
@@ -76,14 +83,14 @@ class InFlight:
         self.last_stored = -1
 
     def add(self, item: Pending) -> None:
-        self._queue.append(item)
+        self.queue.append(item)
         self.added += 1
         self.held_bytes += len(item.data)
 
     @property
     def queued(self) -> bool:
         """Whether something was never sent."""
-        return bool(self._queue)
+        return bool(self.queue)
 
     @property
     def sent(self) -> Iterator[Append]:
@@ -96,31 +103,41 @@ class InFlight:
 
     def take(self, most_events: int, most_bytes: int) -> Append:
         """The next append of what is queued; it is in flight from now on. One item is taken whatever its size."""
-        queue = self._queue
+        queue = self.queue
         item = queue.popleft()
         items, size, events = [item], len(item.data), item.events
         while queue and events < most_events:
             item = queue[0]
-            if size + len(item.data) > most_bytes:
+            grown = size + len(item.data)
+            if grown > most_bytes:
                 break
             queue.popleft()
             items.append(item)
-            size += len(item.data)
+            size = grown
             events += item.events
-        append = Append(self._next, self._next + events - 1, items, size)
-        self._next += events
+        first = self._next
+        self._next = first + events
+        append = Append(first, first + events - 1, items, size)
         self._sent.append(append)
         return append
 
     def acknowledged(self, number: int, previous: int) -> tuple[list[Pending], int]:
         """What an ack covers, and its bytes; the ack before it was `previous`. Raises BadAck."""
-        lowest = self._sent[0].first if self._sent else self._next
+        sent = self._sent
+        lowest = sent[0].first if sent else self._next
         if previous >= number:
             raise BadAck(f"acknowledges event {number}, and {previous} before it")
         if lowest <= previous:
             raise BadAck(f"acknowledged event {previous} before, of which event {lowest} was not part")
         if number >= self._next:
             raise BadAck(f"acknowledges event {number}, the last sent is {self._next - 1}")
+        if sent and sent[0].last == number:
+            append = sent.popleft()
+            size, items = append.size, append.items
+            self.last_stored = number
+            self.held_bytes -= size
+            self.settled += len(items)
+            return items, size
         return self._release(number)
 
     def set_up(self, last: int) -> tuple[list[Pending], int]:
@@ -158,9 +175,9 @@ class InFlight:
     def take_all(self) -> list[Pending]:
         """Hands out everything that is not acknowledged, in order."""
         taken = [item for append in self._sent for item in append.items]
-        taken += self._queue
+        taken += self.queue
         self._sent.clear()
-        self._queue.clear()
+        self.queue.clear()
         self.held_bytes = 0
         self.settled += len(taken)
         return taken

@@ -26,7 +26,8 @@ from segstore.client.config import ClientSettings, PoolPolicy
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.flow import Flow, FlowHandler, FlowIds
 from segstore.client.nodes import SetupHistory
-from segstore.client.transport import Connection, Counters, Timer, Timers
+from segstore.client.outbox import Counters, Timer, Timers
+from segstore.client.transport import Connection
 from segstore.wire.request_id import FLOWS_DISABLED
 
 __all__ = ["Candidate", "ConnectionPool", "Endpoint", "PoolMetrics", "choose"]
@@ -115,7 +116,7 @@ class _Entry:
 
     @property
     def bytes_in_flight(self) -> int:
-        return 0 if self.connection is None else self.connection.bytes_in_flight
+        return 0 if self.connection is None else self.connection.outbox.bytes_in_flight
 
 
 class _Store:
@@ -374,7 +375,7 @@ class ConnectionPool:
             connections=len(ready),
             connecting=len(entries) - len(ready),
             flows=sum(len(each.flows) for each in there),
-            bytes_in_flight=sum(each.bytes_in_flight for each in there),
+            bytes_in_flight=sum(each.outbox.bytes_in_flight for each in there),
             connections_opened=counters.connections_opened,
             connections_failed=counters.connections_failed,
             connections_lost=counters.connections_lost,

@@ -5,23 +5,23 @@
          any of these ─▶ FAILED, CLOSED
 
 An event waits in the queue until the writer is open and it is its turn on the connection; then it gets its number and
-is in flight until an ack covers it. SetupAppend is answered with the last number that the store has of this writer: an
-implicit ack; what lies above is sent again, before anything new: its first append alone, and the others when that is
-acknowledged. The writer keeps one writer id and one request id.
+is in flight until an ack covers it. SetupAppend (`WriterSetup`) is answered with the last number that the store has of
+this writer: an implicit ack; what lies above is sent again, before anything new: its first append alone, and the others
+when that is acknowledged. The writer keeps one writer id and one request id.
 
-Invariants: each event's future is done exactly once; when nothing was acknowledged for `request_timeout_ms` the writer
-is set up anew, and when that failed `retry`'s number of times without progress, all that waits fails. Cancelling who
-waits never takes back an event.
+Invariants: who waits for an event hears of it exactly once; when nothing was acknowledged for `request_timeout_ms` the
+writer is set up anew, and when that failed `retry`'s number of times without progress, all that waits fails. Cancelling
+who waits never takes back an event.
 
-Buffers: payloads are the caller's and must not change until their future is done. Follows `SegmentOutputStreamImpl`
+Buffers: payloads are the caller's and must not change until they are stored. Follows `SegmentOutputStreamImpl`
 (Pravega's client). Deliberate differences: events written in one turn of the loop travel as one append (see
-`append_batching`); attempts are counted until an ack or a set-up made progress.
+`append_batching`); after a reconnect the oldest append goes alone; attempts are counted until an ack or a set-up made
+progress.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from random import Random
@@ -29,27 +29,24 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import UUID, uuid4
 
+from segstore.client.append_waits import AppendWaits
 from segstore.client.errors import (
     ClientError,
     Closed,
     EventTooLarge,
     ProtocolViolation,
-    RequestRejected,
     RequestTimedOut,
-    Retriable,
-    RetriesExhausted,
     SegmentOver,
-    TokenExpired,
-    WrongStore,
     failure,
 )
 from segstore.client.flow import Flow
-from segstore.client.in_flight import Append, BadAck, InFlight, Pending
+from segstore.client.in_flight import Append, BadAck, InFlight, Pending, Then
 from segstore.client.locations import Locations
-from segstore.client.pool import ConnectionPool, Endpoint
-from segstore.wire import AppendSetup, Buffer, Command, DataAppended, SetupAppend, WireError
+from segstore.client.outbox import Appends
+from segstore.client.pool import ConnectionPool
+from segstore.client.writer_setup import RECOVERABLE, WriterSetup
+from segstore.wire import AppendSetup, Buffer, Command, DataAppended
 from segstore.wire.blocks import BlockSizeTracker
-from segstore.wire.request_id import FLOWS_DISABLED, pack
 
 __all__ = ["SegmentWriter", "WriterState"]
 
@@ -63,8 +60,8 @@ class WriterState(Enum):
     CLOSED = auto()
 
 
+_OPEN: Final = WriterState.OPEN
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
-_RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
 _EVENT_HEADER_BYTES: Final = 8
 
 
@@ -77,6 +74,29 @@ class SegmentWriter:
         segment_length: as the last ack said, -1 before the first.
         set_ups: how often it was set up.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_ack_timer",
+        "_appends",
+        "_error",
+        "_events",
+        "_flow",
+        "_largest",
+        "_loop",
+        "_on_over",
+        "_pool",
+        "_setup",
+        "_sizing",
+        "_store_id",
+        "_trying",
+        "_waits",
+        "segment",
+        "segment_length",
+        "set_ups",
+        "state",
+        "writer_id",
+    )
 
     def __init__(
         self,
@@ -99,31 +119,22 @@ class SegmentWriter:
         self.segment_length = -1
         self.set_ups = 0
         self._pool = pool
-        self._settings = pool.settings
-        self._locations = locations
-        self._random = random or Random()
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
-        self._pooled = self._settings.enable_connection_pooling
-        self._flow_id = pool.lease() if self._pooled else FLOWS_DISABLED
-        self._request_id = pack(self._flow_id, 0)
+        self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES
         self._flow: Flow | None = None
-        self._endpoint: Endpoint | None = None
-        self._token = ""
-        self._set_up: asyncio.Future[None] | None = None
+        self._appends: Appends | None = None
         self._events = InFlight()
-        self._failures = 0
-        self._turn_asked = False
         self._trying = False
         """Only the first of the appends that are sent again is under way: the others wait for its ack."""
         self._error: ClientError | None = None
-        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._room: asyncio.Future[None] | None = None
+        self._waits = AppendWaits()
         self._sizing: BlockSizeTracker | None = None
-        self._blocks = self._settings.append_batching == "blocks"
+        self._store_id: UUID | None = None
+        """This writer's id as the object that came with the last ack, which is cheaper to compare."""
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._recovery: asyncio.Task[None] | None = None
-        self._recover(None)
+        self._setup = WriterSetup(self, pool, locations, segment, self.writer_id, random)
+        self._setup.start(None)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -132,24 +143,39 @@ class SegmentWriter:
 
         Never waits: see `room`. Raises EventTooLarge, and the error with which the writer ended.
         """
+        done: asyncio.Future[None] = self._loop.create_future()
+        self.append(data, done, events, tag)
+        return done
+
+    def append(self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None) -> None:
+        """As `write`, for a future of the caller's, or a function: cheaper where there are many.
+
+        done: the function is called once, inside the event loop's read: with None when it is stored, else with the
+        error. It may append again. What it raises goes to the loop's exception handler.
+        """
         size = len(data)
-        limit = self._settings.max_event_bytes + _EVENT_HEADER_BYTES
-        if size > limit:
+        if size > self._largest:
             raise EventTooLarge(
-                f"{size} bytes for {self.segment}, {limit} are allowed", segment=self.segment, limit=limit, actual=size
+                f"{size} bytes for {self.segment}, {self._largest} are allowed",
+                segment=self.segment,
+                limit=self._largest,
+                actual=size,
             )
         if self._error is not None:
             raise self._again()
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._events.add(Pending(data, events, tag, done))
-        self._ask_turn()
-        return done
+        in_flight = self._events
+        in_flight.queue.append(Pending(data, events, tag, done))
+        in_flight.added += 1
+        in_flight.held_bytes += size
+        flow = self._flow
+        if flow is not None and flow.turn is None and self.state is _OPEN:
+            flow.ask_turn(self._take_turn)
 
     def adopt(self, pending: Iterable[Pending]) -> None:
         """Queues what another segment's writer did not get acknowledged, futures and all."""
         for item in pending:
             if self._error is not None:
-                _fail(item.done, self._again())
+                self._tell(item.done, self._again())
             else:
                 self._events.add(item)
         self._ask_turn()
@@ -176,14 +202,24 @@ class SegmentWriter:
 
     @property
     def has_room(self) -> bool:
-        return self._events.held_bytes < self._settings.max_in_flight_bytes or self._error is not None
+        return self._events.held_bytes < self._pool.settings.max_in_flight_bytes or self._error is not None
 
     async def room(self) -> None:
         """Returns when less than `max_in_flight_bytes` is held, or the writer has failed."""
         while not self.has_room:
-            if self._room is None:
-                self._room = self._loop.create_future()
-            await asyncio.shield(self._room)
+            await self._waits.for_room()
+
+    async def started(self) -> None:
+        """Returns when it was set up for the first time, or is over before that. Raises the error with which it ended.
+
+        Those who wait together wait for one start (seed 79.3).
+        """
+        while not self.set_ups:
+            if self._error is not None:
+                raise self._again()
+            if self.state is WriterState.OVER:
+                return
+            await self._waits.for_start()
 
     async def flush(self) -> None:
         """Returns when everything written before is acknowledged or was handed over.
@@ -194,9 +230,7 @@ class SegmentWriter:
             if not isinstance(self._error, Closed) or self.unsettled:
                 raise self._again()
         elif self.unsettled:
-            flushed: asyncio.Future[None] = self._loop.create_future()
-            self._flushes.append((self._events.added, flushed))
-            await flushed
+            await self._waits.until_settled(self._events.added)
 
     def take_pending(self) -> list[Pending]:
         """What is not acknowledged, in order; it is no longer this writer's. For the owner of a writer that is OVER."""
@@ -207,22 +241,18 @@ class SegmentWriter:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def _ask_turn(self) -> None:
-        if self._turn_asked or self.state is not WriterState.OPEN:
-            return
         flow = self._flow
-        if flow is not None and not flow.closed and self._events.queued:
-            self._turn_asked = True
+        if flow is not None and not flow.closed and self.state is _OPEN and self._events.queue:
             flow.ask_turn(self._take_turn)
 
     def _take_turn(self) -> None:
         """Its turn on the connection: numbers and sends what is queued, up to what a turn may add."""
-        self._turn_asked = False
         if self._trying:
             return
-        events, settings = self._events, self._settings
-        most_events = 1 if self._blocks else settings.max_batch_events
-        left = max(settings.write_buffer_bytes, 1)
-        while events.queued and self.state is WriterState.OPEN:
+        events, settings = self._events, self._pool.settings
+        most_events = 1 if self._sizing is not None else settings.max_batch_events
+        left = settings.write_buffer_bytes or 1
+        while events.queue and self.state is _OPEN:
             if left <= 0:
                 self._ask_turn()
                 return
@@ -231,38 +261,28 @@ class SegmentWriter:
             self._send(append)
 
     def _send(self, append: Append) -> None:
-        flow = self._flow
-        assert flow is not None
-        append.sent_s = self._loop.time()
-        count = append.last - append.first + 1
-        flow.append(self.segment, self.writer_id, append.last, count, append.data, append.size, self._request_id)
+        appends, items = self._appends, append.items
+        assert appends is not None
+        append.sent_s = sent_s = self._loop.time()
+        data = items[0].data if len(items) == 1 else append.data
+        appends.send(append.last, append.last - append.first + 1, data, append.size)
         if self._ack_timer is None:
-            self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+            self._ack_timer = self._loop.call_at(sent_s + self._ack_limit_s, self._ack_due)
 
     @property
     def _ack_limit_s(self) -> float:
-        return self._settings.request_timeout_ms / 1000
+        return self._pool.settings.request_timeout_ms / 1000
 
     def _ack_due(self) -> None:
         self._ack_timer = None
         oldest = self._events.oldest
-        if oldest is None or self.state is not WriterState.OPEN:
+        if oldest is None or self.state is not _OPEN:
             return
         due_s = oldest.sent_s + self._ack_limit_s
         if self._loop.time() < due_s:
             self._ack_timer = self._loop.call_at(due_s, self._ack_due)
         else:
-            self._lost(self._timed_out(f"did not acknowledge event {oldest.last} of"))
-
-    def _timed_out(self, what: str) -> RequestTimedOut:
-        limit = self._settings.request_timeout_ms
-        return RequestTimedOut(
-            f"{self._endpoint} {what} {self.segment} within {limit:.0f} ms",
-            endpoint=str(self._endpoint),
-            segment=self.segment,
-            request_id=self._request_id,
-            limit=limit,
-        )
+            self._lost(self._setup.timed_out(f"did not acknowledge event {oldest.last} of"))
 
     # --- replies ----------------------------------------------------------------------------------------------------
 
@@ -273,7 +293,7 @@ class SegmentWriter:
             elif type(reply) is AppendSetup:
                 self._on_set_up(reply)
             else:
-                error = failure(reply, endpoint=str(self._endpoint), segment=self.segment)
+                error = failure(reply, endpoint=str(self._setup.endpoint), segment=self.segment)
                 if isinstance(error, SegmentOver):
                     self._over(error)
                 else:
@@ -285,19 +305,29 @@ class SegmentWriter:
         self._lost(error)
 
     def _on_ack(self, ack: DataAppended) -> None:
-        if self.state is not WriterState.OPEN:
+        if self.state is not _OPEN:
             return  # of a set-up before: the answer to the new one covers it
-        if ack.writer_id != self.writer_id:
-            raise BadAck(f"acknowledges events of writer {ack.writer_id}")
-        stored, size = self._events.acknowledged(ack.event_number, ack.previous_event_number)
-        self.segment_length = max(self.segment_length, ack.current_segment_write_offset)
+        if ack.writer_id is not self._store_id:
+            if ack.writer_id != self.writer_id:
+                raise BadAck(f"acknowledges events of writer {ack.writer_id}")
+            self._store_id = ack.writer_id
+        number = ack.event_number
+        stored, size = self._events.acknowledged(number, ack.previous_event_number)
+        if ack.current_segment_write_offset > self.segment_length:
+            self.segment_length = ack.current_segment_write_offset
         if self._sizing is not None:
-            self._sizing.record_ack(ack.event_number)
-        if self._flow is not None:
-            self._flow.acknowledged(size)
-        self._stored(stored)
+            self._sizing.record_ack(number)
+        if self._appends is not None:
+            self._appends.acknowledged(size)
+        if stored:
+            self._stored(stored)
         if self._trying:
-            self._trying = False
+            self._send_others()
+
+    def _send_others(self) -> None:
+        """The first of the appends that are sent again was acknowledged: the others follow."""
+        self._trying = False
+        if self.state is _OPEN:  # who heard of the first may have ended the writer
             for append in self._events.sent:
                 self._send(append)
             self._ask_turn()
@@ -306,50 +336,92 @@ class SegmentWriter:
         if self.state is not WriterState.SETTING_UP or reply.writer_id != self.writer_id:
             raise BadAck(f"answers a set-up of writer {reply.writer_id}")
         stored, _ = self._events.set_up(reply.last_event_number)
-        flow = self._flow
-        assert flow is not None
-        self.state = WriterState.OPEN
+        assert self._flow is not None
+        self.state = _OPEN
         self.set_ups += 1
-        if self._events.oldest is None:
-            self._failures = 0
-        self._stored(stored)
-        if self._blocks:
+        self._setup.answered()
+        self._waits.started()
+        if self._pool.settings.append_batching == "blocks":
             self._sizing = BlockSizeTracker(self._loop.time() * 1000)
-            flow.connection.set_sizing(self._flow_id, self._sizing)
+            assert self._appends is not None
+            self._appends.set_sizing(self._sizing)
         # One alone first: the refusal of a first append is lost if the store closes because of a second.
         oldest = self._events.oldest
         self._trying = oldest is not None
-        if oldest is not None:
+        if oldest is None:
+            self._setup.progressed()
+        else:
             self._send(oldest)
         self._ask_turn()
-        self._end_set_up()
+        self._stored(stored)
 
     def _stored(self, items: list[Pending]) -> None:
         for item in items:
-            if not item.done.done():
-                item.done.set_result(None)
+            done = item.done
+            if isinstance(done, asyncio.Future):
+                if not done.done():
+                    done.set_result(None)
+            else:
+                self._tell(done, None)
         if items:
-            self._failures = 0
+            self._setup.progressed()
             self._settle()
 
     def _settle(self) -> None:
-        settled = self._events.settled
-        while self._flushes and self._flushes[0][0] <= settled:
-            _, flushed = self._flushes.popleft()
-            if not flushed.done():
-                flushed.set_result(None)
-        if self._room is not None and self.has_room:
-            room, self._room = self._room, None
-            room.set_result(None)
+        waits = self._waits
+        if waits.some:
+            waits.settled(self._events.settled, has_room=self.has_room)
+
+    def _tell(self, done: asyncio.Future[None] | Then, error: ClientError | None) -> None:
+        if isinstance(done, asyncio.Future):
+            if not done.done():
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
+                    done.exception()  # who does not look at it hears of it when flushing or closing
+            return
+        try:
+            done(error)
+        except Exception as problem:  # noqa: BLE001 — whatever it is, it is its owner's and not this segment's
+            context = {"message": f"who waited for an append to {self.segment} failed", "exception": problem}
+            self._loop.call_exception_handler(context)
+
+    # --- set-up -----------------------------------------------------------------------------------------------------
+
+    def began(self, flow: Flow) -> bool:
+        """For its set-up: SetupAppend goes out on this flow."""
+        if self.state in _ENDED:
+            return False
+        self._flow = flow
+        self._appends = Appends(flow, flow.connection.outbox, self.segment, self.writer_id, self._setup.request_id)
+        self.state = WriterState.SETTING_UP
+        return True
+
+    def failed_once(self) -> bool:
+        """For its set-up: the attempt failed."""
+        self._drop_flow()
+        if self.state in _ENDED:
+            return False
+        self.state = WriterState.CONNECTING
+        return True
+
+    def gave_up(self, error: ClientError) -> None:
+        """For its set-up: no attempt follows."""
+        if isinstance(error, SegmentOver):
+            self._over(error)
+        else:
+            self._fail(error)
 
     # --- trouble ----------------------------------------------------------------------------------------------------
 
     def _violated(self, cause: BadAck) -> None:
+        endpoint = str(self._setup.endpoint)
         error = ProtocolViolation(
-            f"{self._endpoint} {cause}, to writer {self.writer_id} of {self.segment}",
-            endpoint=str(self._endpoint),
+            f"{endpoint} {cause}, to writer {self.writer_id} of {self.segment}",
+            endpoint=endpoint,
             segment=self.segment,
-            request_id=self._request_id,
+            request_id=self._setup.request_id,
         )
         error.__cause__ = cause
         flow = self._flow
@@ -359,13 +431,13 @@ class SegmentWriter:
 
     def _drop_flow(self) -> None:
         flow, self._flow = self._flow, None
-        self._turn_asked = False
+        appends, self._appends = self._appends, None
         self._sizing = None
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
-        if flow is not None and not flow.closed:
-            flow.connection.remove_writer(self.segment, self.writer_id)
+        if flow is not None and appends is not None and not flow.closed:
+            appends.close()
             flow.close()
 
     def _lost(self, error: ClientError) -> None:
@@ -374,76 +446,13 @@ class SegmentWriter:
             return
         was = self.state
         self._drop_flow()
-        if not isinstance(error, _RECOVERABLE):
+        if not isinstance(error, RECOVERABLE):
             self._fail(error)
         elif was is WriterState.SETTING_UP:
-            if self._set_up is not None and not self._set_up.done():
-                self._set_up.set_exception(error)  # for the recovery that waits for it
-        elif was is WriterState.OPEN:
+            self._setup.refused(error)
+        elif was is _OPEN:
             self.state = WriterState.CONNECTING
-            self._recover(error)
-
-    def _recover(self, error: ClientError | None) -> None:
-        self._recovery = self._loop.create_task(self._recovering(error), name=f"setting up a writer of {self.segment}")
-
-    async def _recovering(self, error: ClientError | None) -> None:
-        try:
-            while self.state not in _ENDED:
-                if error is not None:
-                    await self._wait_after(error)
-                try:
-                    await self._set_up_once()
-                    return
-                except _RECOVERABLE as problem:
-                    error = problem
-                    self._drop_flow()
-                    if self.state not in _ENDED:
-                        self.state = WriterState.CONNECTING
-        except SegmentOver as problem:
-            self._over(problem)
-        except ClientError as problem:
-            self._fail(problem)
-        except WireError as problem:
-            rejected = RequestRejected(f"{self.segment} cannot be written to: {problem}", segment=self.segment)
-            rejected.__cause__ = problem
-            self._fail(rejected)
-
-    async def _wait_after(self, error: ClientError) -> None:
-        """Learns from a failure and waits out its back-off; raises RetriesExhausted after too many."""
-        retry = self._settings.retry
-        self._failures += 1
-        if isinstance(error, TokenExpired):
-            self._locations.expired(self.segment, self._token)
-        elif self._endpoint is not None and (isinstance(error, WrongStore) or self._failures > 1):
-            self._locations.forget(self.segment, self._endpoint)
-        if retry.exhausted(self._failures):
-            raise RetriesExhausted(
-                f"the writer of {self.segment} failed {self._failures} times: {error}",
-                segment=self.segment,
-                endpoint=error.endpoint,
-                actual=self._failures,
-            ) from error
-        await asyncio.sleep(retry.delay_ms(self._failures, self._random) / 1000)
-
-    async def _set_up_once(self) -> None:
-        self._endpoint = endpoint = await self._locations.endpoint_of(self.segment)
-        self._token = await self._locations.token_for(self.segment)
-        if self._pooled:
-            flow = await self._pool.flow(endpoint, self, flow_id=self._flow_id)
-        else:
-            flow = await self._pool.unpooled(endpoint, self)
-        if self.state in _ENDED:
-            flow.close()
-            return
-        self._flow = flow
-        self.state = WriterState.SETTING_UP
-        self._set_up = self._loop.create_future()
-        flow.send(SetupAppend(self._request_id, self.writer_id, self.segment, self._token))
-        try:
-            async with asyncio.timeout(self._ack_limit_s):
-                await self._set_up
-        except TimeoutError as cause:
-            raise self._timed_out("did not set up the writer of") from cause
+            self._setup.start(error)
 
     # --- end --------------------------------------------------------------------------------------------------------
 
@@ -455,7 +464,8 @@ class SegmentWriter:
             return
         self._drop_flow()
         self.state = WriterState.OVER
-        self._end_set_up()
+        self._setup.answered()
+        self._waits.started()
         self._on_over(self, error)
 
     def fail(self, error: ClientError) -> None:
@@ -468,16 +478,11 @@ class SegmentWriter:
         self._drop_flow()
         self.state = state
         self._error = error
-        self._end_set_up()
-        flushes, self._flushes = self._flushes, deque()
-        for _, flushed in flushes:
-            _fail(flushed, self._again())
+        self._setup.answered()
+        self._waits.started()
+        self._waits.fail(self._again)
         for item in self.take_pending():
-            _fail(item.done, self._again())
-
-    def _end_set_up(self) -> None:
-        if self._set_up is not None and not self._set_up.done():
-            self._set_up.set_result(None)
+            self._tell(item.done, self._again())
 
     def _again(self) -> ClientError:
         """The error that ended the writer, as one more of its kind: several must not share one traceback."""
@@ -494,7 +499,8 @@ class SegmentWriter:
         """
         if self.state is WriterState.CLOSED:
             return
-        limit = self._settings.close_timeout_ms
+        limit = self._pool.settings.close_timeout_ms
+        endpoint = self._setup.endpoint
         try:
             async with asyncio.timeout(limit / 1000):
                 await self.flush()
@@ -502,7 +508,7 @@ class SegmentWriter:
             raise RequestTimedOut(
                 f"{self.unsettled} appends to {self.segment} were not acknowledged within {limit:.0f} ms",
                 segment=self.segment,
-                endpoint=None if self._endpoint is None else str(self._endpoint),
+                endpoint=None if endpoint is None else str(endpoint),
                 limit=limit,
             ) from cause
         finally:
@@ -513,12 +519,8 @@ class SegmentWriter:
         if self.state is not WriterState.CLOSED:
             self._fail(Closed(f"the writer of {self.segment} was closed", segment=self.segment), WriterState.CLOSED)
             self.state = WriterState.CLOSED
-            if self._pooled:
-                self._pool.release(self._flow_id)
-        recovery, self._recovery = self._recovery, None
-        if recovery is not None and recovery is not asyncio.current_task():
-            recovery.cancel()
-            await asyncio.gather(recovery, return_exceptions=True)
+            self._setup.release()
+        await self._setup.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -530,9 +532,3 @@ class SegmentWriter:
             await self.aclose()
         else:
             await self.abort()
-
-
-def _fail(future: asyncio.Future[None], error: ClientError) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # who does not look at it hears of it when flushing or closing

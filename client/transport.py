@@ -1,13 +1,11 @@
 """One connection to a segment store: frames in and out, the Hello exchange, keep-alives, and replies to their flows.
 
 Reads go into a buffer that the connections of a pool share; replies are handed to their flow before the next read.
-Commands are gathered and leave in one write a turn of the event loop. Users that append ask for a turn, so what was
-written in one turn of the loop travels together, and all users of a connection are held back while its peer does not
-read.
+What is sent gathers in the connection's `Outbox`.
 
 Invariants: no reply reaches a flow that it is not addressed to; a reply for no flow is dropped and counted, and the
-connection lives; each flow hears once that the connection is gone; memory for what waits to be written is bounded by
-`write_buffer_bytes` and what one turn adds. Closing can be done twice and cuts the socket after its deadline.
+connection lives; each flow hears once that the connection is gone. Closing can be done twice and cuts the socket after
+its deadline.
 
 Follows `FlowHandler` and `ClientConnectionImpl` (Pravega's client). Deliberate differences: a peer that sends what is
 no frame, or a request, loses the connection; a refusal of a read that carries the read's offset in place of its request
@@ -21,10 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
-from uuid import UUID
-
-import msgspec
+from typing import TYPE_CHECKING, Final, cast
 
 from segstore.client.errors import (
     ClientError,
@@ -34,56 +29,31 @@ from segstore.client.errors import (
     IncompatibleVersion,
     ProtocolViolation,
 )
-from segstore.client.flow import Flow, Turn
+from segstore.client.flow import Flow
+from segstore.client.outbox import Counters, Outbox, Timer, Timers
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
     WIRE_VERSION,
     AuthTokenCheckFailed,
-    Buffer,
     Command,
+    DataAppended,
     FrameDecoder,
     Hello,
     KeepAlive,
     WireError,
 )
-from segstore.wire.blocks import BATCH_MS, AppendBlockEncoder, BlockSizing
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
     from segstore.client.config import ClientSettings
 
-__all__ = ["Connection", "ConnectionState", "Counters", "Timer", "Timers"]
+__all__ = ["Connection", "ConnectionState"]
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED_READS: Final = 1000
 _LINGER_S: Final = 2.0
 """A connection that was closed has so long to write what was sent before."""
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Timers(Protocol):
-    """Time and timers, as an event loop has them."""
-
-    def time(self) -> float: ...
-
-    def call_later(self, delay: float, callback: Callable[[], Any], /) -> Timer: ...
-
-
-class Counters(msgspec.Struct):
-    """What happened since the pool was made."""
-
-    connections_opened: int = 0
-    connections_failed: int = 0
-    connections_lost: int = 0
-    dropped_replies: int = 0
-    failed_flows: int = 0
-    keep_alives: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
 
 
 class ConnectionState(Enum):
@@ -101,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         name: "host:port" of the peer.
         state: where it stands.
         flows: its flows by number.
-        bytes_in_flight: appended bytes that were not acknowledged, of all flows.
+        outbox: what it sends.
         ready: done when the peer's Hello has come, with an error if it cannot.
         gone: done when the socket is closed.
         closed_here: whether it was this side that closed it, and not for a fault of the peer's.
@@ -120,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self.name = name
         self.state = ConnectionState.CONNECTING
         self.flows: dict[int, Flow] = {}
-        self.bytes_in_flight = 0
+        self.outbox: Final = Outbox(settings, counters, timers, self._fail)
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
         self.closed_here = False
@@ -133,18 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_end = on_end
         self._hello: Hello | None = None
         self._decoder = FrameDecoder(max_frame_bytes=settings.max_frame_bytes)
-        self._sizings: dict[int, BlockSizing] = {}
-        self._encoder = AppendBlockEncoder(
-            self._sizings.get if settings.append_batching == "blocks" else None,
-            leftover_ms=BATCH_MS,
-            max_frame_bytes=settings.max_frame_bytes,
-        )
-        self._out: list[Buffer] = []
-        self._turns: dict[Flow, Turn] = {}
-        self._turn_due = False
-        self._writable: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
-        self._block_timer: Timer | None = None
         self._keep_alive_timer: Timer | None = None
         self._linger_timer: Timer | None = None
         self._recent = False
@@ -168,7 +127,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def paused(self) -> bool:
         """Whether the peer has too much to read."""
-        return self._writable is not None
+        return self.outbox.paused
+
+    async def writable(self) -> None:
+        """Returns when the peer reads or the connection has ended. The caller has a deadline."""
+        await self.outbox.writable()
 
     # --- transport ------------------------------------------------------------------------------------------------
 
@@ -178,8 +141,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
-        self._out += self._encoder.command(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION))
-        self._write()
+        self.outbox.opened(self._transport)
+        self.outbox.send(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION))
+        self.outbox.write()
 
     def connection_lost(self, exc: Exception | None) -> None:
         error: ClientError
@@ -213,15 +177,10 @@ class Connection(asyncio.BufferedProtocol):
             self.end(violation)
 
     def pause_writing(self) -> None:
-        if self._writable is None:
-            self._writable = self._loop.create_future()
+        self.outbox.pause()
 
     def resume_writing(self) -> None:
-        writable, self._writable = self._writable, None
-        if writable is not None and not writable.done():
-            writable.set_result(None)
-        if self._turns:
-            self._schedule()
+        self.outbox.resume()
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -229,9 +188,19 @@ class Connection(asyncio.BufferedProtocol):
         flows = self.flows
         owner = flows.get(FLOWS_DISABLED)
         for reply in replies:
+            kind = type(reply)
+            if kind is DataAppended and self.state is ConnectionState.READY:  # most of all replies
+                flow = flows.get(reply.request_id >> 32) if owner is None else owner  # type: ignore[attr-defined]
+                if flow is None:
+                    self._counters.dropped_replies += 1
+                    continue
+                try:
+                    flow.on_reply(reply)
+                except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                    self._fail(flow, error)
+                continue
             if not self.usable:
                 return
-            kind = type(reply)
             if kind is Hello:
                 self._take_hello(cast("Hello", reply))
                 owner = flows.get(FLOWS_DISABLED)
@@ -251,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._counters.dropped_replies += 1
                     continue
             try:
-                flow.handler.on_reply(reply)
+                flow.on_reply(reply)
             except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
                 self._fail(flow, error)
 
@@ -297,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             log.exception("the user of flow %d to %s failed when told that it is lost", flow.flow_id, self.name)
 
-    # --- out ------------------------------------------------------------------------------------------------------
+    # --- flows ------------------------------------------------------------------------------------------------------
 
     def add_flow(self, flow: Flow) -> None:
         """Raises ValueError if a flow has its number, ConnectionLost if the connection has ended."""
@@ -309,90 +278,14 @@ class Connection(asyncio.BufferedProtocol):
             raise ValueError(f"a connection without flows, to {self.name}, has one user")
         self.flows[flow.flow_id] = flow
 
-    def set_sizing(self, flow_id: int, sizing: BlockSizing | None) -> None:
-        """What decides the sizes of a flow's append blocks from now on."""
-        if sizing is None:
-            self._sizings.pop(flow_id, None)
-        else:
-            self._sizings[flow_id] = sizing
-
     def forget(self, flow: Flow) -> None:
         """The flow was closed by its user."""
         self.flows.pop(flow.flow_id, None)
-        self._sizings.pop(flow.flow_id, None)
+        self.outbox.forget(flow.flow_id)
         if flow.reading_at is not None:
             self._abandoned_reads.append(flow.reading_at)
         if flow.flow_id == FLOWS_DISABLED:
             self.close(Closed(f"the connection to {self.name} was closed", endpoint=self.name))
-
-    def send(self, command: Command) -> None:
-        self._out += self._encoder.command(command)
-        self._schedule()
-
-    def append(self, segment: str, writer_id: UUID, number: int, count: int, data: Buffer, request_id: int) -> None:
-        now_ms = self._timers.time() * 1000
-        self._out += self._encoder.append(segment, writer_id, number, count, data, request_id, now_ms)
-        self._schedule()
-
-    def remove_writer(self, segment: str, writer_id: UUID) -> None:
-        """Forgets what was sent for a writer; what the encoder still held of it goes out."""
-        if self.usable:
-            self._out += self._encoder.remove(segment, writer_id)
-            if self._out:
-                self._schedule()
-
-    def ask_turn(self, flow: Flow, turn: Turn) -> None:
-        self._turns[flow] = turn
-        self._schedule()
-
-    async def writable(self) -> None:
-        """Returns when the peer reads or the connection has ended. The caller has a deadline."""
-        while self._writable is not None:
-            await asyncio.shield(self._writable)
-
-    def _schedule(self) -> None:
-        if not self._turn_due and self.usable:
-            self._turn_due = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_due = False
-        if not self.usable:
-            return
-        if self._turns and not self.paused:
-            turns, self._turns = self._turns, {}
-            for flow, turn in turns.items():
-                try:
-                    if not flow.closed:
-                        turn()
-                except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
-                    self._fail(flow, error)
-        self._write()
-        self._arm_block_timer()
-
-    def _write(self) -> None:
-        transport = self._transport
-        out = self._out
-        if not out or transport is None or transport.is_closing():
-            return
-        self._out = []
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._counters.bytes_out += len(data)
-        transport.write(data)
-
-    def _arm_block_timer(self) -> None:
-        deadline = self._encoder.deadline()
-        if deadline is None or self._block_timer is not None or not self.usable:
-            return
-        delay = max(deadline / 1000 - self._timers.time(), 0.0)
-        self._block_timer = self._timers.call_later(delay, self._block_due)
-
-    def _block_due(self) -> None:
-        self._block_timer = None
-        if self.usable:
-            self._out += self._encoder.tick(self._timers.time() * 1000)
-            self._write()
-            self._arm_block_timer()
 
     def _keep_alive(self) -> None:
         """Each `keep_alive_s`: shows the peer that we are there, unless it has spoken since."""
@@ -404,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(ConnectionLost(f"{self.name} does not read what is written", endpoint=self.name))
             return
         self._counters.keep_alives += 1
-        self.send(KeepAlive())
+        self.outbox.send(KeepAlive())
 
     # --- end ------------------------------------------------------------------------------------------------------
 
@@ -418,8 +311,7 @@ class Connection(asyncio.BufferedProtocol):
         """As `end`, but what was sent before is still written; `gone` says when, and `cut` ends the wait."""
         if self.usable:
             self.closed_here = True
-            self._out += self._encoder.flush()
-            self._write()
+            self.outbox.drain()
         self._end(error)
         if self._transport is not None and self._linger_timer is None:
             self._linger_timer = self._loop.call_later(_LINGER_S, self.cut)
@@ -434,15 +326,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.state is ConnectionState.CLOSED:
             return
         self.state = ConnectionState.CLOSED
-        for timer in (self._block_timer, self._keep_alive_timer):
-            if timer is not None:
-                timer.cancel()
-        self._block_timer = self._keep_alive_timer = None
-        self._turns.clear()
-        self._out.clear()
-        writable, self._writable = self._writable, None
-        if writable is not None and not writable.done():
-            writable.set_result(None)
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
+            self._keep_alive_timer = None
+        self.outbox.close()
         if not self.ready.done():
             self.ready.set_exception(error)
             self.ready.exception()  # it may be that nobody waits any more

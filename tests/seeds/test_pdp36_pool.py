@@ -135,7 +135,7 @@ async def test_least_busy_sends_a_new_user_past_a_connection_with_bytes_in_fligh
     async with ScriptedStore() as store, ConnectionPool(config) as pool:
         first = await pool.flow(store.endpoint, Recorder())
         second = await pool.flow(store.endpoint, Recorder())
-        first.connection.bytes_in_flight = 5_000
+        first.connection.outbox.bytes_in_flight = 5_000
         third = await pool.flow(store.endpoint, Recorder())
         fourth = await pool.flow(store.endpoint, Recorder())
         assert first.connection is not second.connection

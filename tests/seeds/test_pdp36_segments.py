@@ -281,7 +281,7 @@ async def test_with_one_append_in_flight_each_travels_in_a_block_of_its_own() ->
             for number in range(20):
                 await writer.write(b"%04d" % number)
                 assert writer._flow is not None
-                assert not writer._flow.connection._encoder.block_open
+                assert not writer._flow.connection.outbox._encoder.block_open
         assert content(store) == b"".join(b"%04d" % number for number in range(20))
 
 
@@ -298,19 +298,19 @@ async def test_with_many_in_flight_blocks_grow_and_an_event_that_crosses_the_end
             await writer.write(b"")
             assert writer._flow is not None
             connection = writer._flow.connection
-            transport = connection._transport
+            transport = connection.outbox._transport
             assert transport is not None
 
             def write(data: bytes) -> None:
                 written.extend(data)
                 transport.write(data)
 
-            connection._transport = _Spy(transport, write)  # type: ignore[assignment]
+            connection.outbox._transport = _Spy(transport, write)  # type: ignore[assignment]
             for _ in range(30):
                 events = [random.randbytes(random.randrange(1, 600)) for _ in range(40)]
                 expected += b"".join(events)
                 await asyncio.gather(*[writer.write(event) for event in events])
-            connection._transport = transport
+            connection.outbox._transport = transport
         assert content(store) == expected
     frames = FrameDecoder().feed(bytes(written))
     ends = [frame for frame in frames if isinstance(frame, AppendBlockEnd)]

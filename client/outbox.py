@@ -1,0 +1,289 @@
+"""What one connection sends: commands and appends gather here and leave in one write a turn of the event loop.
+
+Users that append ask for a turn, so what was written in one turn of the loop travels together, and all users of a
+connection are held back while its peer does not read.
+
+Invariants: what was sent first is written first; a flow that asked gets one turn, unless it was closed before; memory
+for what waits to be written is bounded by `write_buffer_bytes` and what one turn adds. After `close` nothing is
+written and no timer is left.
+
+With `append_batching` "turn" an append is a block of its own and no block is ever left open, so its frames are made
+here; "blocks" leaves them to `AppendBlockEncoder`, which both agree with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct as Layout
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from segstore.client.errors import Closed
+from segstore.client.flow import Flow
+from segstore.wire import AppendBlock, AppendBlockEnd, Buffer, Command, FrameTooLarge
+from segstore.wire.blocks import BATCH_MS, AppendBlockEncoder, BlockSizing
+
+if TYPE_CHECKING:
+    from segstore.client.config import ClientSettings
+
+__all__ = ["Appends", "Counters", "Outbox", "Timer", "Timers"]
+
+_BLOCK: Final = Layout(">ii16s")
+_END: Final = Layout(">ii16siiiqq")  # without data
+_HEADER_BYTES: Final = 8
+_BLOCK_CODE: Final = AppendBlock.code
+_END_CODE: Final = AppendBlockEnd.code
+_BLOCK_FIELDS: Final = _BLOCK.size - _HEADER_BYTES
+_END_FIELDS: Final = _END.size - _HEADER_BYTES
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Timers(Protocol):
+    """Time and timers, as an event loop has them."""
+
+    def time(self) -> float: ...
+
+    def call_later(self, delay: float, callback: Callable[[], Any], /) -> Timer: ...
+
+
+class Counters(msgspec.Struct):
+    """What happened since the pool was made."""
+
+    connections_opened: int = 0
+    connections_failed: int = 0
+    connections_lost: int = 0
+    dropped_replies: int = 0
+    failed_flows: int = 0
+    keep_alives: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Outbox:
+    """The sending side of a connection.
+
+    Attributes:
+        bytes_in_flight: appended bytes that were not acknowledged, of all flows.
+        closed: whether nothing is written any more.
+    """
+
+    __slots__ = (
+        "_block_timer",
+        "_blocks",
+        "_counters",
+        "_encoder",
+        "_fail",
+        "_largest",
+        "_loop",
+        "_out",
+        "_sizings",
+        "_timers",
+        "_transport",
+        "_turn_due",
+        "_turns",
+        "_writable",
+        "bytes_in_flight",
+        "closed",
+    )
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        counters: Counters,
+        timers: Timers,
+        fail: Callable[[Flow, Exception], None],
+    ) -> None:
+        """fail: ends a flow whose turn went wrong."""
+        self.bytes_in_flight = 0
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._counters = counters
+        self._timers = timers
+        self._fail = fail
+        self._blocks = settings.append_batching == "blocks"
+        self._largest = settings.max_frame_bytes - _BLOCK.size
+        self._sizings: dict[int, BlockSizing] = {}
+        self._encoder = AppendBlockEncoder(
+            self._sizings.get if self._blocks else None,
+            leftover_ms=BATCH_MS,
+            max_frame_bytes=settings.max_frame_bytes,
+        )
+        self._out: list[Buffer] = []
+        self._turns: list[Flow] = []
+        self._turn_due = False
+        self._writable: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._block_timer: Timer | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the peer has too much to read."""
+        return self._writable is not None
+
+    # --- the connection's ---------------------------------------------------------------------------------------------
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def pause(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume(self) -> None:
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+        if self._turns:
+            self._schedule()
+
+    def forget(self, flow_id: int) -> None:
+        """A flow was closed."""
+        self._sizings.pop(flow_id, None)
+
+    def drain(self) -> None:
+        """Writes all that was sent."""
+        self._out += self._encoder.flush()
+        self.write()
+
+    def close(self) -> None:
+        """Drops what is not written yet."""
+        self.closed = True
+        if self._block_timer is not None:
+            self._block_timer.cancel()
+            self._block_timer = None
+        self._turns.clear()
+        self._out.clear()
+        self.resume()
+        self._transport = None
+
+    # --- its users' ---------------------------------------------------------------------------------------------------
+
+    def send(self, command: Command) -> None:
+        """Any command but an append."""
+        self._out += self._encoder.command(command)
+        self._schedule()
+
+    def ask_turn(self, flow: Flow) -> None:
+        """Calls the flow's turn once, in this turn of the loop or when the peer reads again."""
+        self._turns.append(flow)
+        self._schedule()
+
+    async def writable(self) -> None:
+        """Returns when the peer reads or the connection has ended. The caller has a deadline."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    def _schedule(self) -> None:
+        if not self._turn_due and not self.closed:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._turns and self._writable is None:
+            turns, self._turns = self._turns, []
+            for flow in turns:
+                turn, flow.turn = flow.turn, None
+                try:
+                    if turn is not None and not flow.closed:
+                        turn()
+                except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                    self._fail(flow, error)
+        self._turn_due = False
+        if self.closed:
+            return
+        self.write()
+        if self._blocks:
+            self._arm_block_timer()
+        if self._turns and self._writable is None:
+            self._schedule()
+
+    def write(self) -> None:
+        """Hands what was sent to the socket."""
+        transport, out = self._transport, self._out
+        if not out or transport is None or transport.is_closing():
+            return
+        self._out = []
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._counters.bytes_out += len(data)
+        transport.write(data)
+
+    def _arm_block_timer(self) -> None:
+        deadline = self._encoder.deadline()
+        if deadline is None or self._block_timer is not None or self.closed:
+            return
+        delay = max(deadline / 1000 - self._timers.time(), 0.0)
+        self._block_timer = self._timers.call_later(delay, self._block_due)
+
+    def _block_due(self) -> None:
+        self._block_timer = None
+        if not self.closed:
+            self._out += self._encoder.tick(self._timers.time() * 1000)
+            self.write()
+            self._arm_block_timer()
+
+
+class Appends:
+    """The appends of one writer on one flow, after its SetupAppend was sent there."""
+
+    __slots__ = ("_flow", "_outbox", "_request_id", "_segment", "_writer_bytes", "_writer_id")
+
+    def __init__(self, flow: Flow, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
+        self._flow = flow
+        self._outbox = outbox
+        self._segment = segment
+        self._writer_id = writer_id
+        self._writer_bytes = writer_id.bytes
+        self._request_id = request_id
+
+    def send(self, number: int, count: int, data: Buffer, size: int) -> None:
+        """Sends `count` events of `size` bytes together, the last of them `number`. Raises Closed, FrameTooLarge."""
+        flow, outbox = self._flow, self._outbox
+        if flow.closed:
+            raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
+        if outbox._blocks:
+            now_ms = outbox._timers.time() * 1000
+            outbox._out += outbox._encoder.append(
+                self._segment, self._writer_id, number, count, data, self._request_id, now_ms
+            )
+        else:
+            if size > outbox._largest:
+                raise FrameTooLarge(
+                    f"an append of {size} bytes does not fit a frame, which holds {outbox._largest}",
+                    limit=outbox._largest,
+                    actual=size,
+                )
+            writer = self._writer_bytes
+            outbox._out += (
+                _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer),
+                data,
+                _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, number, self._request_id),
+            )
+        flow.bytes_in_flight += size
+        outbox.bytes_in_flight += size
+        if not outbox._turn_due:
+            outbox._schedule()
+
+    def acknowledged(self, size: int) -> None:
+        """So many bytes are no longer in flight; nothing once the flow is closed, which has taken all back."""
+        flow = self._flow
+        if not flow.closed:
+            flow.bytes_in_flight -= size
+            self._outbox.bytes_in_flight -= size
+
+    def set_sizing(self, sizing: BlockSizing) -> None:
+        """What decides the sizes of the flow's append blocks from now on."""
+        self._outbox._sizings[self._flow.flow_id] = sizing
+
+    def close(self) -> None:
+        """Forgets the writer; what was held of its appends goes out."""
+        outbox = self._outbox
+        if not outbox.closed:
+            outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
+            if outbox._out:
+                outbox._schedule()
