@@ -58,6 +58,10 @@ class ClientSettings(BaseModel):
         max_batch_bytes, max_batch_events: of one append; 1 MiB and 500 are the sessions' limits of 36.19.
         max_in_flight_bytes: a segment writer holds back above so many bytes that are not acknowledged.
         max_event_bytes: the largest event that one append may carry; 8 MiB (43.7).
+        enable_large_events: larger ones go through a transient segment; False refuses them (43.7). The official Rust
+            and Python clients always do so, the Java client has to be told.
+        max_large_event_bytes: the largest event at all, for writers and for readers that assemble it; 1 GiB.
+        large_event_chunk_bytes: of what a transient segment is written in; 8 MiB (43.8).
     Transactions
         transaction_lease_ms: a transaction lives so long after its last ping; 90,000, as the Rust client asks.
         transaction_commit_timeout_ms: how long a commit is waited for.
@@ -101,6 +105,9 @@ class ClientSettings(BaseModel):
     max_batch_events: int = Field(default=500, ge=1)
     max_in_flight_bytes: int = Field(default=16 * _MIB, gt=0)
     max_event_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
+    enable_large_events: bool = True
+    max_large_event_bytes: int = Field(default=1024 * _MIB, gt=0, le=(1 << 31) - 1)
+    large_event_chunk_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
 
     transaction_lease_ms: int = Field(default=90_000, gt=0)
     transaction_commit_timeout_ms: float = Field(default=120_000.0, gt=0, allow_inf_nan=False)
