@@ -10,6 +10,7 @@ Below streams, for work on the protocol itself: `ConnectionPool` and its flows, 
 
 from segstore.client.auth import Basic, Bearer, Credentials
 from segstore.client.config import ClientSettings
+from segstore.client.controller import TableConfig, TransactionStatus
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
 from segstore.client.event_reader import EventReader, StreamEvent
 from segstore.client.event_writer import EventWriter
@@ -20,6 +21,7 @@ from segstore.client.retry import Backoff
 from segstore.client.segment_reader import Chunk, SegmentReader
 from segstore.client.segment_writer import SegmentWriter
 from segstore.client.streams import Client, connect
+from segstore.client.transactions import Transaction, TransactionWriter
 
 __all__ = [
     "Backoff",
@@ -45,6 +47,10 @@ __all__ = [
     "SegmentRequests",
     "SegmentWriter",
     "StreamEvent",
+    "TableConfig",
+    "Transaction",
+    "TransactionStatus",
+    "TransactionWriter",
     "Unauthenticated",
     "connect",
 ]

@@ -28,8 +28,11 @@ from segstore.client.event_reader import EventReader, From
 from segstore.client.event_writer import EventWriter
 from segstore.client.pool import ConnectionPool, Endpoint, PoolMetrics
 from segstore.client.raw import SegmentRequests
+from segstore.client.revisioned import RevisionedStream
 from segstore.client.segment_reader import SegmentReader
 from segstore.client.segment_writer import SegmentWriter
+from segstore.client.transactions import TransactionWriter
+from segstore.wire.names import segment_name
 
 __all__ = ["Client", "connect", "parse_uri"]
 
@@ -129,6 +132,24 @@ class Client:
         """A reader of all the stream's events, to be opened. from_: "head", "tail", or a cut: segment id → offset."""
         return EventReader(
             self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
+        )
+
+    def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:
+        """A stream of one segment as a log with conditional writes, a mark and truncation."""
+        return RevisionedStream(
+            self.pool, self.locations("READ_WRITE"), segment_name(scope, stream, 0, 0), random=self._random
+        )
+
+    def transaction_writer(self, scope: str, stream: str, *, writer_id: str | None = None) -> TransactionWriter:
+        """Begins transactions of the stream. writer_id: for the times that commits note; random, if not given."""
+        return TransactionWriter(
+            self.pool,
+            self.controller,
+            self.locations("WRITE"),
+            scope,
+            stream,
+            writer_id=writer_id,
+            random=self._random,
         )
 
     # --- segments ---------------------------------------------------------------------------------------------------
