@@ -68,7 +68,7 @@ class InFlight:
         held_bytes: of all that is queued or in flight.
         added, settled: how many items came in and went out.
         last_stored: number of the last event that is known to be stored, -1 if none.
-        queue: what was never sent; only `add` and `take` change it.
+        queue: what was never sent; only `add`, `take` and `carried` change it.
     """
 
     __slots__ = ("_next", "_sent", "added", "held_bytes", "last_stored", "queue", "settled")
@@ -120,6 +120,13 @@ class InFlight:
         append = Append(first, first + events - 1, items, size)
         self._sent.append(append)
         return append
+
+    def carried(self) -> Pending:
+        """The first of what was never sent was stored by other means; it goes out, and takes no number."""
+        item = self.queue.popleft()
+        self.held_bytes -= len(item.data)
+        self.settled += 1
+        return item
 
     def acknowledged(self, number: int, previous: int) -> tuple[list[Pending], int]:
         """What an ack covers, and its bytes; the ack before it was `previous`. Raises BadAck."""

@@ -9,6 +9,9 @@ is in flight until an ack covers it. SetupAppend (`WriterSetup`) is answered wit
 this writer: an implicit ack; what lies above is sent again, before anything new: its first append alone, and the others
 when that is acknowledged. The writer keeps one writer id and one request id.
 
+What is too large for an append is handed to `carry` when all before it is acknowledged, and all behind it waits until
+it is stored. If the segment is over meanwhile, that waits too: who carries may have stored it before.
+
 Invariants: who waits for an event hears of it exactly once; when nothing was acknowledged for `request_timeout_ms` the
 writer is set up anew, and when that failed `retry`'s number of times without progress, all that waits fails. Cancelling
 who waits never takes back an event.
@@ -22,7 +25,7 @@ progress.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum, auto
 from random import Random
 from types import TracebackType
@@ -64,6 +67,9 @@ _OPEN: Final = WriterState.OPEN
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
 _EVENT_HEADER_BYTES: Final = 8
 
+Carry = Callable[[str, Buffer], Awaitable[None]]
+"""Stores what is too large for an append at the end of a segment. Raises ClientError, SegmentOver among them."""
+
 
 class SegmentWriter:
     """A writer of one segment.
@@ -79,10 +85,13 @@ class SegmentWriter:
         "__weakref__",
         "_ack_timer",
         "_appends",
+        "_carry",
+        "_carrying",
         "_error",
         "_events",
         "_flow",
         "_largest",
+        "_late_over",
         "_loop",
         "_on_over",
         "_pool",
@@ -106,12 +115,14 @@ class SegmentWriter:
         *,
         writer_id: UUID | None = None,
         on_over: Callable[[SegmentWriter, SegmentOver], None] | None = None,
+        carry: Carry | None = None,
         random: Random | None = None,
     ) -> None:
         """Starts to set itself up at once.
 
         on_over: called when the segment is sealed or gone, instead of failing what is not acknowledged; its owner takes
         that with `take_pending`, now or later, and what is written until then waits for it.
+        carry: stores what is too large for an append; without it that is refused.
         """
         self.segment: Final = segment
         self.writer_id: Final = writer_id or uuid4()
@@ -120,6 +131,9 @@ class SegmentWriter:
         self.set_ups = 0
         self._pool = pool
         self._on_over = on_over
+        self._carry = carry
+        self._carrying: asyncio.Task[None] | None = None
+        self._late_over: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
         self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES
         self._flow: Flow | None = None
@@ -154,7 +168,7 @@ class SegmentWriter:
         error. It may append again. What it raises goes to the loop's exception handler.
         """
         size = len(data)
-        if size > self._largest:
+        if size > self._largest and self._carry is None:
             raise EventTooLarge(
                 f"{size} bytes for {self.segment}, {self._largest} are allowed",
                 segment=self.segment,
@@ -251,12 +265,19 @@ class SegmentWriter:
             return
         events, settings = self._events, self._pool.settings
         most_events = 1 if self._sizing is not None else settings.max_batch_events
+        largest = self._largest
+        most_bytes = min(settings.max_batch_bytes, largest)
         left = settings.write_buffer_bytes or 1
         while events.queue and self.state is _OPEN:
+            if len(events.queue[0].data) > largest:
+                if self._carrying is None and events.oldest is None:
+                    carrying = self._carry_one(events.queue[0])
+                    self._carrying = self._loop.create_task(carrying, name=f"a large event for {self.segment}")
+                return
             if left <= 0:
                 self._ask_turn()
                 return
-            append = events.take(most_events, settings.max_batch_bytes)
+            append = events.take(most_events, most_bytes)
             left -= append.size
             self._send(append)
 
@@ -268,6 +289,31 @@ class SegmentWriter:
         appends.send(append.last, append.last - append.first + 1, data, append.size)
         if self._ack_timer is None:
             self._ack_timer = self._loop.call_at(sent_s + self._ack_limit_s, self._ack_due)
+
+    async def _carry_one(self, item: Pending) -> None:
+        """Nothing is in flight, and nothing is sent until this ends."""
+        error: ClientError | None = None
+        assert self._carry is not None
+        try:
+            await self._carry(self.segment, item.data)
+        except ClientError as problem:
+            error = problem
+        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+            error = ProtocolViolation(f"a large event for {self.segment} failed: {problem}", segment=self.segment)
+            error.__cause__ = problem
+        self._carrying = None
+        late, self._late_over = self._late_over, None
+        if self.state in _ENDED:
+            return
+        if error is None:
+            self._stored([self._events.carried()])
+            error = late
+        if isinstance(error, SegmentOver):
+            self._over(error)
+        elif error is not None:
+            self._fail(error)
+        else:
+            self._ask_turn()
 
     @property
     def _ack_limit_s(self) -> float:
@@ -323,6 +369,8 @@ class SegmentWriter:
             self._stored(stored)
         if self._trying:
             self._send_others()
+        elif self._events.queue and self._events.oldest is None:
+            self._ask_turn()  # what is too large for an append has waited for this
 
     def _send_others(self) -> None:
         """The first of the appends that are sent again was acknowledged: the others follow."""
@@ -463,6 +511,10 @@ class SegmentWriter:
             self._fail(error)
             return
         self._drop_flow()
+        if self._carrying is not None:
+            self.state = WriterState.CONNECTING
+            self._late_over = error
+            return
         self.state = WriterState.OVER
         self._setup.answered()
         self._waits.started()
@@ -476,6 +528,8 @@ class SegmentWriter:
         if self.state in (WriterState.FAILED, WriterState.CLOSED):
             return
         self._drop_flow()
+        if self._carrying is not None:
+            self._carrying.cancel()
         self.state = state
         self._error = error
         self._setup.answered()
@@ -521,6 +575,8 @@ class SegmentWriter:
             self.state = WriterState.CLOSED
             self._setup.release()
         await self._setup.aclose()
+        if self._carrying is not None:
+            await asyncio.gather(self._carrying, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
         return self
