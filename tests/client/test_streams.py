@@ -163,7 +163,7 @@ async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so() -> None:
 
 
 async def test_an_event_above_the_limit_is_refused_with_its_size() -> None:
-    async with MockCluster() as mock, client(mock, max_event_bytes=100) as pravega:
+    async with MockCluster() as mock, client(mock, max_event_bytes=100, enable_large_events=False) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             await writer.write(b"x" * 100)
