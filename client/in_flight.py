@@ -42,17 +42,14 @@ class Pending(msgspec.Struct):
     done: asyncio.Future[None] | Then
 
 
-class Append:
-    """What one append carries: the events `first` to `last`."""
+class Append(msgspec.Struct):
+    """What one append carries: the events `first` to `last`, sent last at `sent_s` by the loop's clock."""
 
-    __slots__ = ("first", "items", "last", "sent_s", "size")
-
-    def __init__(self, first: int, last: int, items: list[Pending], size: int) -> None:
-        self.first = first
-        self.last = last
-        self.items = items
-        self.size = size
-        self.sent_s = 0.0
+    first: int
+    last: int
+    items: list[Pending]
+    size: int
+    sent_s: float = 0.0
 
     @property
     def data(self) -> Buffer:

@@ -23,6 +23,7 @@ import msgspec
 
 from segstore.client.errors import Closed
 from segstore.client.flow import Flow
+from segstore.client.in_flight import Append
 from segstore.wire import AppendBlock, AppendBlockEnd, Buffer, Command, FrameTooLarge
 from segstore.wire.blocks import BATCH_MS, AppendBlockEncoder, BlockSizing
 
@@ -71,6 +72,9 @@ class Outbox:
     Attributes:
         bytes_in_flight: appended bytes that were not acknowledged, of all flows.
         closed: whether nothing is written any more.
+        now_s: the loop's time at which the turn under way began.
+        most_bytes: what one turn of a writer may add.
+        batch_events, batch_bytes: the limits of one append.
     """
 
     __slots__ = (
@@ -88,8 +92,12 @@ class Outbox:
         "_turn_due",
         "_turns",
         "_writable",
+        "batch_bytes",
+        "batch_events",
         "bytes_in_flight",
         "closed",
+        "most_bytes",
+        "now_s",
     )
 
     def __init__(
@@ -103,10 +111,14 @@ class Outbox:
         self.bytes_in_flight = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
+        self.now_s = self._loop.time()
+        self._blocks = settings.append_batching == "blocks"
+        self.most_bytes = max(settings.write_buffer_bytes, 1)
+        self.batch_bytes = settings.max_batch_bytes
+        self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers
         self._fail = fail
-        self._blocks = settings.append_batching == "blocks"
         self._largest = settings.max_frame_bytes - _BLOCK.size
         self._sizings: dict[int, BlockSizing] = {}
         self._encoder = AppendBlockEncoder(
@@ -172,7 +184,8 @@ class Outbox:
     def ask_turn(self, flow: Flow) -> None:
         """Calls the flow's turn once, in this turn of the loop or when the peer reads again."""
         self._turns.append(flow)
-        self._schedule()
+        if not self._turn_due:
+            self._schedule()
 
     async def writable(self) -> None:
         """Returns when the peer reads or the connection has ended. The caller has a deadline."""
@@ -187,6 +200,7 @@ class Outbox:
     def _turn(self) -> None:
         if self._turns and self._writable is None:
             turns, self._turns = self._turns, []
+            self.now_s = self._loop.time()
             for flow in turns:
                 turn, flow.turn = flow.turn, None
                 try:
@@ -229,27 +243,33 @@ class Outbox:
 
 
 class Appends:
-    """The appends of one writer on one flow, after its SetupAppend was sent there."""
+    """The appends of one writer on one flow, after its SetupAppend was sent there.
 
-    __slots__ = ("_flow", "_outbox", "_request_id", "_segment", "_writer_bytes", "_writer_id")
+    Attributes:
+        outbox: of the flow's connection.
+    """
+
+    __slots__ = ("_flow", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
 
     def __init__(self, flow: Flow, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
         self._flow = flow
-        self._outbox = outbox
+        self.outbox: Final = outbox
         self._segment = segment
         self._writer_id = writer_id
         self._writer_bytes = writer_id.bytes
         self._request_id = request_id
 
-    def send(self, number: int, count: int, data: Buffer, size: int) -> None:
-        """Sends `count` events of `size` bytes together, the last of them `number`. Raises Closed, FrameTooLarge."""
-        flow, outbox = self._flow, self._outbox
+    def send(self, append: Append) -> None:
+        """Sends an append. Raises Closed, FrameTooLarge."""
+        flow, outbox, size, last, items = self._flow, self.outbox, append.size, append.last, append.items
         if flow.closed:
             raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
+        data = items[0].data if len(items) == 1 else append.data
+        count = last - append.first + 1
         if outbox._blocks:
             now_ms = outbox._timers.time() * 1000
             outbox._out += outbox._encoder.append(
-                self._segment, self._writer_id, number, count, data, self._request_id, now_ms
+                self._segment, self._writer_id, last, count, data, self._request_id, now_ms
             )
         else:
             if size > outbox._largest:
@@ -262,7 +282,7 @@ class Appends:
             outbox._out += (
                 _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer),
                 data,
-                _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, number, self._request_id),
+                _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, last, self._request_id),
             )
         flow.bytes_in_flight += size
         outbox.bytes_in_flight += size
@@ -274,15 +294,15 @@ class Appends:
         flow = self._flow
         if not flow.closed:
             flow.bytes_in_flight -= size
-            self._outbox.bytes_in_flight -= size
+            self.outbox.bytes_in_flight -= size
 
     def set_sizing(self, sizing: BlockSizing) -> None:
         """What decides the sizes of the flow's append blocks from now on."""
-        self._outbox._sizings[self._flow.flow_id] = sizing
+        self.outbox._sizings[self._flow.flow_id] = sizing
 
     def close(self) -> None:
         """Forgets the writer; what was held of its appends goes out."""
-        outbox = self._outbox
+        outbox = self.outbox
         if not outbox.closed:
             outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
             if outbox._out:

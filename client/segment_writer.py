@@ -261,59 +261,28 @@ class SegmentWriter:
 
     def _take_turn(self) -> None:
         """Its turn on the connection: numbers and sends what is queued, up to what a turn may add."""
-        if self._trying:
+        appends = self._appends
+        if self._trying or appends is None:
             return
-        events, settings = self._events, self._pool.settings
-        most_events = 1 if self._sizing is not None else settings.max_batch_events
-        largest = self._largest
-        most_bytes = min(settings.max_batch_bytes, largest)
-        left = settings.write_buffer_bytes or 1
-        while events.queue and self.state is _OPEN:
-            if len(events.queue[0].data) > largest:
-                if self._carrying is None and events.oldest is None:
-                    carrying = self._carry_one(events.queue[0])
-                    self._carrying = self._loop.create_task(carrying, name=f"a large event for {self.segment}")
-                return
+        events, outbox = self._events, appends.outbox
+        queue, left = events.queue, outbox.most_bytes
+        while queue and self.state is _OPEN:
             if left <= 0:
                 self._ask_turn()
                 return
-            append = events.take(most_events, most_bytes)
+            append = events.take(outbox.batch_events, outbox.batch_bytes)
             left -= append.size
-            self._send(append)
+            append.sent_s = outbox.now_s
+            appends.send(append)
+            if self._ack_timer is None:
+                self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
-    def _send(self, append: Append) -> None:
-        appends, items = self._appends, append.items
-        assert appends is not None
-        append.sent_s = sent_s = self._loop.time()
-        data = items[0].data if len(items) == 1 else append.data
-        appends.send(append.last, append.last - append.first + 1, data, append.size)
+    def _send_again(self, append: Append) -> None:
+        assert self._appends is not None
+        append.sent_s = self._loop.time()
+        self._appends.send(append)
         if self._ack_timer is None:
-            self._ack_timer = self._loop.call_at(sent_s + self._ack_limit_s, self._ack_due)
-
-    async def _carry_one(self, item: Pending) -> None:
-        """Nothing is in flight, and nothing is sent until this ends."""
-        error: ClientError | None = None
-        assert self._carry is not None
-        try:
-            await self._carry(self.segment, item.data)
-        except ClientError as problem:
-            error = problem
-        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
-            error = ProtocolViolation(f"a large event for {self.segment} failed: {problem}", segment=self.segment)
-            error.__cause__ = problem
-        self._carrying = None
-        late, self._late_over = self._late_over, None
-        if self.state in _ENDED:
-            return
-        if error is None:
-            self._stored([self._events.carried()])
-            error = late
-        if isinstance(error, SegmentOver):
-            self._over(error)
-        elif error is not None:
-            self._fail(error)
-        else:
-            self._ask_turn()
+            self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
     @property
     def _ack_limit_s(self) -> float:
@@ -335,7 +304,8 @@ class SegmentWriter:
     def on_reply(self, reply: Command) -> None:
         try:
             if type(reply) is DataAppended:
-                self._on_ack(reply)
+                if self.state is _OPEN:  # else of a set-up before: the answer to the new one covers it
+                    self._on_ack(reply)
             elif type(reply) is AppendSetup:
                 self._on_set_up(reply)
             else:
@@ -351,16 +321,15 @@ class SegmentWriter:
         self._lost(error)
 
     def _on_ack(self, ack: DataAppended) -> None:
-        if self.state is not _OPEN:
-            return  # of a set-up before: the answer to the new one covers it
         if ack.writer_id is not self._store_id:
             if ack.writer_id != self.writer_id:
                 raise BadAck(f"acknowledges events of writer {ack.writer_id}")
             self._store_id = ack.writer_id
         number = ack.event_number
         stored, size = self._events.acknowledged(number, ack.previous_event_number)
-        if ack.current_segment_write_offset > self.segment_length:
-            self.segment_length = ack.current_segment_write_offset
+        length = ack.current_segment_write_offset
+        if length > self.segment_length:
+            self.segment_length = length
         if self._sizing is not None:
             self._sizing.record_ack(number)
         if self._appends is not None:
@@ -369,15 +338,13 @@ class SegmentWriter:
             self._stored(stored)
         if self._trying:
             self._send_others()
-        elif self._events.queue and self._events.oldest is None:
-            self._ask_turn()  # what is too large for an append has waited for this
 
     def _send_others(self) -> None:
         """The first of the appends that are sent again was acknowledged: the others follow."""
         self._trying = False
         if self.state is _OPEN:  # who heard of the first may have ended the writer
             for append in self._events.sent:
-                self._send(append)
+                self._send_again(append)
             self._ask_turn()
 
     def _on_set_up(self, reply: AppendSetup) -> None:
@@ -397,28 +364,30 @@ class SegmentWriter:
         oldest = self._events.oldest
         self._trying = oldest is not None
         if oldest is None:
-            self._setup.progressed()
+            self._setup.failures = 0
         else:
-            self._send(oldest)
+            self._send_again(oldest)
         self._ask_turn()
-        self._stored(stored)
+        if stored:
+            self._stored(stored)
 
     def _stored(self, items: list[Pending]) -> None:
+        self._setup.failures = 0
         for item in items:
             done = item.done
             if isinstance(done, asyncio.Future):
                 if not done.done():
                     done.set_result(None)
-            else:
-                self._tell(done, None)
-        if items:
-            self._setup.progressed()
+                continue
+            try:
+                done(None)
+            except Exception as problem:  # noqa: BLE001 — as in `_tell`
+                self._report(problem)
+        if self._waits.some:
             self._settle()
 
     def _settle(self) -> None:
-        waits = self._waits
-        if waits.some:
-            waits.settled(self._events.settled, has_room=self.has_room)
+        self._waits.settled(self._events.settled, has_room=self.has_room)
 
     def _tell(self, done: asyncio.Future[None] | Then, error: ClientError | None) -> None:
         if isinstance(done, asyncio.Future):
@@ -432,8 +401,11 @@ class SegmentWriter:
         try:
             done(error)
         except Exception as problem:  # noqa: BLE001 — whatever it is, it is its owner's and not this segment's
-            context = {"message": f"who waited for an append to {self.segment} failed", "exception": problem}
-            self._loop.call_exception_handler(context)
+            self._report(problem)
+
+    def _report(self, problem: Exception) -> None:
+        context = {"message": f"who waited for an append to {self.segment} failed", "exception": problem}
+        self._loop.call_exception_handler(context)
 
     # --- set-up -----------------------------------------------------------------------------------------------------
 

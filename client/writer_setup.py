@@ -58,11 +58,11 @@ class WriterSetup:
     Attributes:
         request_id: of all its commands.
         endpoint: the store of the last attempt.
+        failures: consecutive ones. Its owner sets 0 when an event was stored, or none is left to store.
     """
 
     __slots__ = (
         "_answer",
-        "_failures",
         "_flow_id",
         "_locations",
         "_owner",
@@ -73,6 +73,7 @@ class WriterSetup:
         "_token",
         "_writer_id",
         "endpoint",
+        "failures",
         "request_id",
     )
 
@@ -95,7 +96,7 @@ class WriterSetup:
         self.request_id: Final = pack(self._flow_id, 0)
         self.endpoint: Endpoint | None = None
         self._token = ""
-        self._failures = 0
+        self.failures = 0
         self._answer: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -103,10 +104,6 @@ class WriterSetup:
         """Begins with an attempt, because of an error if there was one."""
         running = self._trying(error)
         self._task = asyncio.get_running_loop().create_task(running, name=f"setting up a writer of {self._segment}")
-
-    def progressed(self) -> None:
-        """An event was stored, or nothing is left to store: earlier failures no longer count."""
-        self._failures = 0
 
     def answered(self) -> None:
         """The attempt under way has its answer, or is not wanted any more."""
@@ -170,19 +167,19 @@ class WriterSetup:
     async def _wait_after(self, error: ClientError) -> None:
         """Learns from a failure and waits out its back-off; raises RetriesExhausted after too many."""
         retry = self._pool.settings.retry
-        self._failures += 1
+        self.failures += 1
         if isinstance(error, TokenExpired):
             self._locations.expired(self._segment, self._token)
-        elif self.endpoint is not None and (isinstance(error, WrongStore) or self._failures > 1):
+        elif self.endpoint is not None and (isinstance(error, WrongStore) or self.failures > 1):
             self._locations.forget(self._segment, self.endpoint)
-        if retry.exhausted(self._failures):
+        if retry.exhausted(self.failures):
             raise RetriesExhausted(
-                f"the writer of {self._segment} failed {self._failures} times: {error}",
+                f"the writer of {self._segment} failed {self.failures} times: {error}",
                 segment=self._segment,
                 endpoint=error.endpoint,
-                actual=self._failures,
+                actual=self.failures,
             ) from error
-        await asyncio.sleep(retry.delay_ms(self._failures, self._random or Random()) / 1000)
+        await asyncio.sleep(retry.delay_ms(self.failures, self._random or Random()) / 1000)
 
     async def _once(self) -> None:
         self.endpoint = endpoint = await self._locations.endpoint_of(self._segment)
