@@ -1,0 +1,354 @@
+"""A revisioned stream: one segment as a log whose end can be written to on condition that nobody else has.
+
+A revision is an offset between two entries. `write_conditionally` stores an entry only where the segment ends at the
+revision that was read last, so writers agree on an order without a lock; a mark, which is compared and set, says from
+where to read, and what lies before a revision can be truncated.
+
+Invariants: an entry is stored at most once whatever happens to connections: the store knows the writer's numbers, and a
+writer that is set up again hears whether its last one was stored. The three roles (raw requests, reader, writer) take
+their flows from the client's pool. Entries are framed as events. Refused: a revision of another segment, entries above
+the limit. Follows `RevisionedStreamClientImpl`, `ConditionalOutputStreamImpl` and `SegmentAttribute` (Pravega's
+client); a stream has one segment, number 0, as there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+from uuid import UUID, uuid4
+
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    EventTooLarge,
+    PeerRefused,
+    ProtocolViolation,
+    Retriable,
+    RetriesExhausted,
+    SegmentTruncated,
+    TokenExpired,
+    WrongStore,
+    failure,
+)
+from segstore.client.events import EventDecoder, frame_event
+from segstore.client.locations import Locations
+from segstore.client.pool import ConnectionPool, Endpoint
+from segstore.client.raw import RawClient, SegmentRequests
+from segstore.client.segment_reader import SegmentReader
+from segstore.client.segment_writer import SegmentWriter
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    ConditionalAppend,
+    ConditionalCheckFailed,
+    DataAppended,
+    Event,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
+    SetupAppend,
+    StreamSegmentInfo,
+    TruncateSegment,
+    UpdateSegmentAttribute,
+)
+from segstore.wire import SegmentTruncated as TruncatedReply
+
+__all__ = ["MARK_ATTRIBUTE", "Entry", "Revision", "RevisionedStream"]
+
+MARK_ATTRIBUTE: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
+"""murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""
+_NO_MARK: Final = -(1 << 63)
+
+
+class Revision(NamedTuple):
+    """A place between two entries of a segment."""
+
+    segment: str
+    offset: int
+
+
+class Entry(NamedTuple):
+    """An entry and the revision behind it."""
+
+    revision: Revision
+    data: bytes
+
+
+class RevisionedStream:
+    """A revisioned stream. Use with `async with`, or `aclose` it; nothing is connected before it is needed.
+
+    Attributes:
+        segment: the segment's name.
+    """
+
+    def __init__(
+        self, pool: ConnectionPool, locations: Locations, segment: str, *, random: Random | None = None
+    ) -> None:
+        self.segment: Final = segment
+        self._pool = pool
+        self._locations = locations
+        self._random = random or Random()
+        self._requests = SegmentRequests(pool, locations, random=self._random)
+        self._writer: SegmentWriter | None = None
+        self._conditional: _ConditionalWriter | None = None
+        self._closed = False
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed(f"the revisioned stream {self.segment} was closed", segment=self.segment)
+
+    def _offset(self, revision: Revision) -> int:
+        if revision.segment != self.segment:
+            raise ValueError(f"{revision} is no revision of {self.segment}")
+        return revision.offset
+
+    # --- revisions --------------------------------------------------------------------------------------------------
+
+    async def _info(self) -> StreamSegmentInfo:
+        self._check()
+        return await self._requests.ask(
+            self.segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, self.segment, token)
+        )
+
+    async def latest(self) -> Revision:
+        """Behind the last entry."""
+        return Revision(self.segment, (await self._info()).write_offset)
+
+    async def oldest(self) -> Revision:
+        """Before the first entry that was not truncated."""
+        return Revision(self.segment, (await self._info()).start_offset)
+
+    # --- entries ----------------------------------------------------------------------------------------------------
+
+    async def read(self, revision: Revision, to: Revision | None = None) -> AsyncIterator[Entry]:
+        """The entries behind a revision, up to another or to where the segment ends now.
+
+        Raises SegmentTruncated, whose `details["start_offset"]` is where it begins now, and what a segment reader
+        raises; ValueError for a range that ends before it begins.
+        """
+        info = await self._info()
+        start = self._offset(revision)
+        end = info.write_offset if to is None else self._offset(to)
+        if start > end:
+            raise ValueError(f"{self.segment} cannot be read from {start} to {end}")
+        if start < info.start_offset:
+            raise SegmentTruncated(
+                f"{self.segment} starts at {info.start_offset}, asked was {start}",
+                segment=self.segment,
+                start_offset=info.start_offset,
+                offset=start,
+            )
+        if start == end:
+            return
+        decoder = EventDecoder(self.segment, start)
+        async with SegmentReader(self._pool, self._locations, self.segment, start, random=self._random) as reader:
+            while reader.offset < end:
+                chunk = await reader.read()
+                for offset, data in decoder.feed(chunk.data):
+                    if offset >= end:
+                        return
+                    yield Entry(Revision(self.segment, offset + len(frame_event(data))), data)
+                if chunk.end_of_segment and reader.offset < end:
+                    raise ProtocolViolation(
+                        f"{self.segment} ends at {reader.offset} where {end} was its length", segment=self.segment
+                    )
+        if decoder.partial and decoder.offset < end:
+            raise ProtocolViolation(
+                f"{self.segment} has no end of an entry at {end}", segment=self.segment, offset=decoder.offset
+            )
+
+    async def write_conditionally(self, revision: Revision, data: bytes) -> Revision | None:
+        """Stores an entry if the segment ends at `revision`; returns the revision behind it, None if it does not.
+
+        One at a time: further calls wait. Raises EventTooLarge, SegmentSealed, SegmentMissing, TokenRefused,
+        RetriesExhausted, Closed.
+        """
+        self._check()
+        offset = self._offset(revision)
+        self._fits(data)
+        if self._conditional is None:
+            self._conditional = _ConditionalWriter(self._pool, self._locations, self.segment, self._random)
+        if not await self._conditional.write(data, offset):
+            return None
+        return Revision(self.segment, offset + len(frame_event(data)))
+
+    async def write(self, data: bytes) -> None:
+        """Stores an entry behind whatever is there. Raises as `write_conditionally`."""
+        self._check()
+        self._fits(data)
+        if self._writer is None:
+            self._writer = SegmentWriter(self._pool, self._locations, self.segment, random=self._random)
+        await self._writer.write(frame_event(data))
+
+    def _fits(self, data: bytes) -> None:
+        limit = self._pool.settings.max_event_bytes
+        if len(data) > limit:
+            raise EventTooLarge(
+                f"{len(data)} bytes for {self.segment}, {limit} are allowed",
+                segment=self.segment,
+                limit=limit,
+                actual=len(data),
+            )
+
+    # --- the mark and the start -------------------------------------------------------------------------------------
+
+    async def mark(self) -> Revision | None:
+        """The mark, None if there is none."""
+        self._check()
+        reply = await self._requests.ask(
+            self.segment,
+            SegmentAttribute,
+            lambda id_, token: GetSegmentAttribute(id_, self.segment, MARK_ATTRIBUTE, token),
+        )
+        return None if reply.value == _NO_MARK else Revision(self.segment, reply.value)
+
+    async def compare_and_set_mark(self, expected: Revision | None, new: Revision | None) -> bool:
+        """Sets the mark if it is `expected`; returns whether it was.
+
+        If a reply was lost on the way the answer may be False though this call has set it.
+        """
+        self._check()
+        old_value = _NO_MARK if expected is None else self._offset(expected)
+        new_value = _NO_MARK if new is None else self._offset(new)
+        reply = await self._requests.ask(
+            self.segment,
+            SegmentAttributeUpdated,
+            lambda id_, token: UpdateSegmentAttribute(id_, self.segment, MARK_ATTRIBUTE, new_value, old_value, token),
+        )
+        return bool(reply.success)
+
+    async def truncate(self, revision: Revision) -> None:
+        """Drops the entries before a revision; nothing if they are gone already."""
+        self._check()
+        offset = self._offset(revision)
+        try:
+            await self._requests.ask(
+                self.segment, TruncatedReply, lambda id_, token: TruncateSegment(id_, self.segment, offset, token)
+            )
+        except SegmentTruncated as gone:
+            if gone.details.get("start_offset", -1) < offset:
+                raise
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Waits for what is being written and closes. Can be called twice."""
+        self._closed = True
+        conditional, self._conditional = self._conditional, None
+        writer, self._writer = self._writer, None
+        if conditional is not None:
+            conditional.close()
+        self._requests.close()
+        if writer is not None:
+            await writer.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _ConditionalWriter:
+    """Conditional appends of one writer id, one after another."""
+
+    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, random: Random) -> None:
+        self._pool = pool
+        self._locations = locations
+        self._segment = segment
+        self._random = random
+        self._writer_id = uuid4()
+        self._number = 0
+        self._client: RawClient | None = None
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def write(self, data: bytes, expected_offset: int) -> bool:
+        retry = self._pool.settings.retry
+        async with self._lock:
+            self._number += 1
+            failures = 0
+            try:
+                while True:
+                    try:
+                        return await self._write_once(self._number, data, expected_offset)
+                    except (Retriable, TokenExpired) as error:
+                        self._drop()
+                        failures += 1
+                        if retry.exhausted(failures):
+                            raise RetriesExhausted(
+                                f"a conditional append to {self._segment} failed {failures} times: {error}",
+                                segment=self._segment,
+                                actual=failures,
+                            ) from error
+                    await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
+            except BaseException:
+                self._drop()  # what was sent may still be stored: the next set-up asks
+                raise
+
+    async def _write_once(self, number: int, data: bytes, expected_offset: int) -> bool:
+        if self._closed:
+            raise Closed(f"the revisioned stream {self._segment} was closed", segment=self._segment)
+        endpoint = await self._locations.endpoint_of(self._segment)
+        token = await self._locations.token_for(self._segment)
+        try:
+            client = self._client
+            if client is None or client.closed:
+                stored = await self._set_up(endpoint, token)
+                if stored >= number:
+                    return True
+                client = self._client
+                assert client is not None
+            reply = await client.request(
+                lambda id_: ConditionalAppend(self._writer_id, number, expected_offset, Event(data), id_)
+            )
+            if isinstance(reply, DataAppended):
+                return True
+            if isinstance(reply, ConditionalCheckFailed):
+                return False
+            raise self._failure(reply, endpoint)
+        except (WrongStore, ConnectionLost):
+            self._locations.forget(self._segment, endpoint)
+            raise
+        except TokenExpired:
+            self._locations.expired(self._segment, token)
+            raise
+
+    async def _set_up(self, endpoint: Endpoint, token: str) -> int:
+        """A client that may append; returns the last number that the store has of this writer."""
+        pooled = self._pool.settings.enable_connection_pooling
+        client = await RawClient.open(self._pool, endpoint, pooled=pooled)
+        try:
+            reply = await client.request(lambda id_: SetupAppend(id_, self._writer_id, self._segment, token))
+            if not isinstance(reply, AppendSetup):
+                raise self._failure(reply, endpoint)
+            if self._closed:
+                raise Closed(f"the revisioned stream {self._segment} was closed", segment=self._segment)
+        except BaseException:
+            client.close()
+            raise
+        self._client = client
+        return reply.last_event_number
+
+    def _failure(self, reply: Command, endpoint: Endpoint) -> ClientError:
+        error = failure(reply, endpoint=str(endpoint), segment=self._segment)
+        if isinstance(error, ProtocolViolation):
+            # Answers of an older set-up may come late: another connection tells.
+            return PeerRefused(error.message, endpoint=error.endpoint, segment=self._segment)
+        return error
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop()
