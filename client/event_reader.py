@@ -3,8 +3,11 @@
 All open segments are read side by side. A segment begins when all those that it follows were read to their ends, so the
 events of each routing key come in the order in which they were stored.
 
-Invariants: what is kept for the user is at most `read_ahead_bytes` and one read of each segment; cancelling `read`
-loses nothing; after `aclose`, which can be called twice, no task is left. Follows, in what it asks for,
+An event of any size is assembled across reads, in memory that grows with what came; one that says that it has more
+than `max_large_event_bytes` ends the reading.
+
+Invariants: what is kept for the user is at most `read_ahead_bytes`, and of each segment one read and the event that is
+not whole yet; cancelling `read` loses nothing; after `aclose`, which can be called twice, no task is left. Follows, in what it asks for,
 `EventStreamReaderImpl` (Pravega's client).
 """
 
@@ -122,7 +125,7 @@ class EventReader:
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
         """Reads one segment to its end and begins with those behind it."""
         try:
-            decoder = EventDecoder(reader.segment, reader.offset)
+            decoder = EventDecoder(reader.segment, reader.offset, self._pool.settings.max_large_event_bytes)
             async for chunk in reader:
                 for offset, data in decoder.feed(chunk.data):
                     self._events.append(StreamEvent(data, segment_id, offset))
@@ -171,7 +174,7 @@ class EventReader:
     async def read(self) -> StreamEvent | None:
         """The next event, None at the end of a sealed stream.
 
-        Raises SegmentTruncated, SegmentMissing, NoSuchStream, TokenRefused, RetriesExhausted, ProtocolViolation, or
+        Raises SegmentTruncated, SegmentMissing, EventTooLarge, NoSuchStream, TokenRefused, RetriesExhausted, ProtocolViolation, or
         Closed.
         """
         while True:

@@ -53,13 +53,23 @@ class EventDecoder:
 
     def feed(self, data: bytes) -> list[FramedEvent]:
         """Takes the next bytes; returns the events that are complete. Raises EventTooLarge, ProtocolViolation."""
-        if self._pending:
-            self._pending += data
-            if len(self._pending) < self._need:
+        begun: FramedEvent | None = None
+        pending = self._pending
+        if pending:
+            missing = self._need - len(pending)
+            if len(data) < missing:
+                pending += data
                 return []
-            data = bytes(self._pending)
+            if self._need > EVENT_HEADER_BYTES:  # the event that was begun: copied out once, however large it is
+                pending += memoryview(data)[:missing]
+                data = data[missing:]
+                with memoryview(pending) as view:
+                    begun = FramedEvent(self.offset, bytes(view[EVENT_HEADER_BYTES:]))
+                self.offset += len(pending)
+            else:
+                data = bytes(pending) + data
             self._pending = bytearray()
-        out: list[FramedEvent] = []
+        out: list[FramedEvent] = [] if begun is None else [begun]
         at, end, base = 0, len(data), self.offset
         unpack_from = _header.unpack_from
         limit = self._limit
