@@ -15,6 +15,7 @@ from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, U
 from segstore.client.event_reader import EventReader, StreamEvent
 from segstore.client.event_writer import EventWriter
 from segstore.client.locations import FixedStore, Locations
+from segstore.client.partitioned import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
 from segstore.client.pool import ConnectionPool, Endpoint, PoolMetrics
 from segstore.client.raw import RawClient, SegmentRequests
 from segstore.client.retry import Backoff
@@ -22,6 +23,7 @@ from segstore.client.segment_reader import Chunk, SegmentReader
 from segstore.client.segment_writer import SegmentWriter
 from segstore.client.streams import Client, connect
 from segstore.client.transactions import Transaction, TransactionWriter
+from segstore.client.writer_stats import SegmentWriterStats, WriterStats, add_up
 
 __all__ = [
     "Backoff",
@@ -38,19 +40,27 @@ __all__ = [
     "EventWriter",
     "Final",
     "FixedStore",
+    "HashedKey",
     "Locations",
+    "PartialRoundRobin",
     "PoolMetrics",
     "RawClient",
     "Retriable",
+    "RoundRobin",
+    "Router",
     "SegmentOver",
     "SegmentReader",
     "SegmentRequests",
     "SegmentWriter",
+    "SegmentWriterStats",
+    "SinglePartition",
     "StreamEvent",
     "TableConfig",
     "Transaction",
     "TransactionStatus",
     "TransactionWriter",
     "Unauthenticated",
+    "WriterStats",
+    "add_up",
     "connect",
 ]

@@ -12,8 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
+from segstore.client.control_api import check_url
 from segstore.client.retry import Backoff
 from segstore.wire import MAX_FRAME_BYTES
 
@@ -68,6 +78,8 @@ class ClientSettings(BaseModel):
     Reading
         read_size_bytes: what a read suggests; stores answer at most 2 MiB (36.28).
         read_ahead_bytes: what a stream's reader keeps for its user.
+    Statistics
+        control_api: `http://host:port` of a segstore server, where names of writers are registered; None for nowhere.
     Security
         username, password: basic authentication with the controller.
         bearer_token: a token for the controller, instead of those; `connect(credentials=Bearer(…))` takes a source of
@@ -115,6 +127,8 @@ class ClientSettings(BaseModel):
     read_size_bytes: int = Field(default=2 * _MIB, ge=8)
     read_ahead_bytes: int = Field(default=8 * _MIB, gt=0)
 
+    control_api: str | None = None
+
     username: str | None = None
     password: SecretStr | None = None
     bearer_token: SecretStr | None = None
@@ -127,6 +141,13 @@ class ClientSettings(BaseModel):
         if self.username is not None and self.bearer_token is not None:
             raise ValueError("a bearer token goes without username and password")
         return self
+
+    @field_validator("control_api")
+    @classmethod
+    def _is_an_address(cls, given: str | None) -> str | None:
+        if given is not None:
+            check_url(given)
+        return given
 
     @property
     def setup_timeout(self) -> Backoff:

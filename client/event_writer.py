@@ -4,9 +4,13 @@ When a segment is sealed its writer's unacknowledged events, and what is written
 successors, in order; what routes elsewhere goes on. So each routing key's events are stored in the order in which they
 were written, once.
 
-Invariants: what was accepted by `submit` is stored, or its future has the error; a rerouting ends, by its own retries,
-in successors or in a failure; after `aclose`, which can be called twice, no task is left. Follows
-`EventStreamWriterImpl` and `SegmentSelector` (Pravega's client).
+Segment writers start when the stream's writer is opened, or with `lazy_start` one then and each other with the first
+event for it (PIP-79): sends wait for that start and share it, and its failure is theirs; a later send tries again.
+
+Invariants: what was accepted by `submit` is stored, or its future has the error; an `open` that fails leaves nothing
+behind; flushing, closing and looking start no writer; a rerouting ends, by its own retries, in successors or in a
+failure; after `aclose`, which can be called twice, no task is left. Follows `EventStreamWriterImpl`, `SegmentSelector`
+(Pravega's client) and `PartitionedProducerImpl` (Pulsar's).
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import asyncio
 from random import Random
 from types import TracebackType
 from typing import Final, Self
+from uuid import uuid4
 
+from segstore.client.control_api import register_writer
 from segstore.client.controller import Controller
 from segstore.client.errors import (
     ClientError,
@@ -28,10 +34,14 @@ from segstore.client.errors import (
 )
 from segstore.client.events import frame_event
 from segstore.client.in_flight import Pending
+from segstore.client.large_events import LargeEventWriter
 from segstore.client.locations import Locations
+from segstore.client.partitioned import HashedKey, Router
 from segstore.client.pool import ConnectionPool
-from segstore.client.routing import RangeRouter, SegmentRange, position_of
+from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment_writer import SegmentWriter, WriterState
+from segstore.client.writer_stats import SegmentWriterStats, WriterStats
+from segstore.wire.names import writer_id
 
 __all__ = ["EventWriter"]
 
@@ -41,6 +51,8 @@ class EventWriter:
 
     Attributes:
         scope, stream: whose.
+        name: under which statistics add up; its writer id in each segment is made of it (79.8).
+        large_events: what its large events go through, and whether they are there exactly once (43.14).
     """
 
     def __init__(
@@ -51,73 +63,149 @@ class EventWriter:
         scope: str,
         stream: str,
         *,
+        lazy_start: bool = False,
+        router: Router | None = None,
+        name: str | None = None,
         random: Random | None = None,
     ) -> None:
+        """lazy_start: each segment's writer starts with the first event for it; one starts with `open` (79.2).
+
+        router: chooses the segment of an event; None for `HashedKey()`. name: None for one of its own making. At a time
+        one writer has a name: two would take each other's acknowledgements for their own. With `control_api` in the
+        settings a name that is given is registered there by `open`.
+        """
+        if name is not None and not name:
+            raise ValueError("the name of a writer cannot be empty")
         self.scope: Final = scope
         self.stream: Final = stream
+        self.name: Final = name or uuid4().hex
+        self._register = name is not None
+        self._lazy_start = lazy_start
         self._pool = pool
         self._settings = pool.settings
         self._controller = controller
         self._locations = locations
         self._random = random or Random()
+        self.large_events: Final = LargeEventWriter(pool, locations, random=self._random)
+        self._choice = (router or HashedKey()).choice(self._random)
         self._router: RangeRouter | None = None
         self._writers: dict[int, SegmentWriter] = {}
+        self._inherited: set[int] = set()
+        """Segments whose writers got events of another: if one does not start, no send hears of those."""
+        self._replaced: list[SegmentWriter] = []
+        self._events = 0
+        self._bytes = 0
+        self._last_sequence = -1
         self._reroutes: set[asyncio.Task[None]] = set()
         self._rerouted = 0
         self._error: ClientError | None = None
         self._closed = False
 
     async def open(self) -> None:
-        """Asks for the stream's segments. Raises NoSuchStream, StreamSealed, and what calls to the controller raise."""
+        """Asks for the stream's segments and starts their writers, or with `lazy_start` the first that is needed.
+
+        Raises NoSuchStream, StreamSealed, what calls to the controller raise, and why a writer could not start; then
+        nothing is left, and this writer is closed.
+        """
+        if self._closed:
+            raise Closed(f"the writer of {self.scope}/{self.stream} was closed")
+        if self._router is not None:
+            return
         segments = await self._controller.current_segments(self.scope, self.stream)
         if not segments:
             raise StreamSealed(f"stream {self.scope}/{self.stream} is sealed", stream=f"{self.scope}/{self.stream}")
-        self._router = RangeRouter(segments)
+        self._router = router = RangeRouter(segments)
+        try:
+            if self._register and self._settings.control_api is not None:
+                await register_writer(self._settings.control_api, self.name, self._settings.request_timeout_ms)
+            version = -1
+            while version != router.version:  # who meets a sealed segment goes on with its successors
+                version = router.version
+                await self._start([router.route(self._choice.peek(router))] if self._lazy_start else router.segments)
+        except BaseException:
+            await self.abort()
+            raise
+
+    async def _start(self, segments: list[SegmentRange]) -> None:
+        for writer in [self._writer_of(each) for each in segments]:
+            await writer.started()
+        while self._reroutes:
+            await asyncio.wait(tuple(self._reroutes))
+        if self._error is not None:
+            raise self._error
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
         """Returns when the event is stored. Cancelling the wait does not take the event back.
 
-        Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed.
+        Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
+        when the segment's writer does not start.
         """
         await asyncio.shield(await self.submit(event, routing_key=routing_key))
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """Returns when there is room for the event; the future is done when it is stored, or has the error.
 
-        Who does not look at futures hears of errors from `flush` and `aclose`. Without a routing key the event goes to
-        any segment.
+        Who does not look at futures hears of errors from `flush` and `aclose`. Where the event goes, the router says.
+        The first event of a segment waits until its writer has started, or raises why it did not; a wait that is
+        cancelled then leaves the event accepted.
         """
-        if len(event) > self._settings.max_event_bytes:
-            limit = self._settings.max_event_bytes
+        settings = self._settings
+        limit = settings.max_event_bytes
+        if settings.enable_large_events:
+            limit = max(limit, settings.max_large_event_bytes)
+        if len(event) > limit:
             raise EventTooLarge(
                 f"an event of {len(event)} bytes for {self.scope}/{self.stream}, {limit} are allowed",
                 stream=f"{self.scope}/{self.stream}",
                 limit=limit,
                 actual=len(event),
             )
-        position = self._random.random() if routing_key is None else position_of(routing_key)
+        position = self._choice.take(self._ranges(), routing_key)
         writer = self._writer_at(position)
         while not writer.has_room:
             await writer.room()
             writer = self._writer_at(position)
-        return writer.write(frame_event(event), tag=position)
+        done = writer.write(frame_event(event), tag=position)
+        self._events += 1
+        self._bytes += len(event)
+        if not writer.set_ups:
+            while self._replaced:
+                await self._replaced.pop().abort()
+            # The event is in its place in the queue: those that come after it while the writer starts stay behind it.
+            await writer.started()
+        return done
 
-    def _writer_at(self, position: float) -> SegmentWriter:
+    def _ranges(self) -> RangeRouter:
         if self._closed:
             raise Closed(f"the writer of {self.scope}/{self.stream} was closed")
         if self._router is None:
             raise Closed(f"the writer of {self.scope}/{self.stream} is not open")
-        return self._writer_of(self._router.route(position))
+        return self._router
+
+    def _writer_at(self, position: float) -> SegmentWriter:
+        return self._writer_of(self._ranges().route(position))
 
     def _writer_of(self, segment: SegmentRange) -> SegmentWriter:
         writer = self._writers.get(segment.segment_id)
+        if writer is not None and self._never_started(segment.segment_id, writer):
+            self._replaced.append(writer)
+            writer = None
         if writer is None:
             writer = self._writers[segment.segment_id] = SegmentWriter(
-                self._pool, self._locations, segment.name, on_over=lambda w, e: self._on_over(segment, w, e)
+                self._pool,
+                self._locations,
+                segment.name,
+                writer_id=writer_id(self.name, segment.name),
+                on_over=lambda w, e: self._on_over(segment, w, e),
+                carry=self.large_events.write if self._settings.enable_large_events else None,
             )
         return writer
+
+    def _never_started(self, segment_id: int, writer: SegmentWriter) -> bool:
+        """Whether its start has failed, and who sent its events was told."""
+        return writer.state is WriterState.FAILED and not writer.set_ups and segment_id not in self._inherited
 
     # --- successors -------------------------------------------------------------------------------------------------
 
@@ -145,7 +233,12 @@ class EventWriter:
                 target = router.route(item.tag)
                 by_target.setdefault(target.segment_id, (target, []))[1].append(item)
             for target, items in by_target.values():
-                self._writer_of(target).adopt(items)
+                successor = self._writer_of(target)
+                self._inherited.add(target.segment_id)
+                successor.adopt(items)
+            if not self._lazy_start:
+                for each in router.segments:
+                    self._writer_of(each)
         except ClientError as problem:
             self._error = problem
             writer.fail(problem)
@@ -156,8 +249,36 @@ class EventWriter:
             writer.fail(failed)
         else:
             self._rerouted += 1
+            self._last_sequence = self.last_sequence
             del self._writers[segment.segment_id]
             await writer.abort()
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _started(self) -> list[SegmentWriter]:
+        return [each for each in self._writers.values() if each.set_ups]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all segment writers that have started are set up at their stores now, and there is one."""
+        started = self._started
+        return bool(started) and all(each.state is WriterState.OPEN for each in started)
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest number of an event that any segment is known to have stored of this writer, -1 if none has."""
+        return max(self._last_sequence, *(each.last_number for each in self._started), -1)
+
+    def stats(self) -> WriterStats:
+        """What was written so far, and how the segment writers stand that have started."""
+        segments = {
+            each.segment: SegmentWriterStats(
+                int(each.state is WriterState.OPEN), each.set_ups, each.unsettled, each.held_bytes, each.last_number
+            )
+            for each in self._started
+        }
+        return WriterStats(self.name, self._events, self._bytes, segments)
 
     # --- flush and end ----------------------------------------------------------------------------------------------
 
@@ -165,8 +286,8 @@ class EventWriter:
         """Returns when everything written before is stored. Raises the error of what could not be."""
         while True:
             rerouted = self._rerouted
-            for writer in list(self._writers.values()):
-                if writer.state is not WriterState.CLOSED:
+            for segment_id, writer in list(self._writers.items()):
+                if writer.state is not WriterState.CLOSED and not self._never_started(segment_id, writer):
                     await writer.flush()
             if self._error is not None:
                 raise self._error
@@ -199,8 +320,10 @@ class EventWriter:
         for task in reroutes:
             task.cancel()
         await asyncio.gather(*reroutes, return_exceptions=True)
+        self._last_sequence = self.last_sequence
         writers, self._writers = self._writers, {}
-        for writer in writers.values():
+        replaced, self._replaced = self._replaced, []
+        for writer in [*writers.values(), *replaced]:
             await writer.abort()
 
     async def __aenter__(self) -> Self:

@@ -53,10 +53,15 @@ class Piece(NamedTuple):
 
 
 class RangeRouter:
-    """Which segment takes which position."""
+    """Which segment takes which position.
+
+    Attributes:
+        version: rises with each change.
+    """
 
     def __init__(self, segments: Iterable[SegmentRange]) -> None:
         """Raises ValueError if they do not cover [0, 1) exactly."""
+        self.version = 0
         self._set([Piece(each.low, each.high, each) for each in segments])
 
     def _set(self, pieces: list[Piece]) -> None:
@@ -70,11 +75,17 @@ class RangeRouter:
             raise ValueError(f"the segments end at {at}")
         self._pieces = pieces
         self._lows = [piece.low for piece in pieces]
+        self.version += 1
 
     @property
     def segments(self) -> list[SegmentRange]:
         """The segments that take something, in the order of the range."""
         return list(dict.fromkeys(piece.segment for piece in self._pieces))
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The parts of the range, in order."""
+        return list(self._pieces)
 
     def route(self, position: float) -> SegmentRange:
         """The segment of a position in [0, 1)."""

@@ -26,6 +26,7 @@ from segstore.client.controller_channels import ControllerChannels
 from segstore.client.errors import Closed
 from segstore.client.event_reader import EventReader, From
 from segstore.client.event_writer import EventWriter
+from segstore.client.partitioned import Router
 from segstore.client.pool import ConnectionPool, Endpoint, PoolMetrics
 from segstore.client.raw import SegmentRequests
 from segstore.client.revisioned import RevisionedStream
@@ -124,9 +125,27 @@ class Client:
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
-    def event_writer(self, scope: str, stream: str) -> EventWriter:
-        """A writer of the stream's events, to be opened."""
-        return EventWriter(self.pool, self.controller, self.locations("WRITE"), scope, stream, random=self._random)
+    def event_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        lazy_start: bool = False,
+        router: Router | None = None,
+        name: str | None = None,
+    ) -> EventWriter:
+        """A writer of the stream's events, to be opened; its options are those of `EventWriter`."""
+        return EventWriter(
+            self.pool,
+            self.controller,
+            self.locations("WRITE"),
+            scope,
+            stream,
+            lazy_start=lazy_start,
+            router=router,
+            name=name,
+            random=self._random,
+        )
 
     def event_reader(self, scope: str, stream: str, *, from_: From = "head") -> EventReader:
         """A reader of all the stream's events, to be opened. from_: "head", "tail", or a cut: segment id → offset."""

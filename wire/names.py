@@ -19,7 +19,7 @@ zeros, so that a name and its parts stand for each other.
 import re
 from functools import lru_cache
 from typing import Final
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from msgspec import Struct
 
@@ -45,6 +45,7 @@ __all__ = [
     "stream_of",
     "transaction_name",
     "transient_name",
+    "writer_id",
 ]
 
 MAX_INT32: Final = 2**31 - 1
@@ -55,6 +56,7 @@ _TRANSIENT: Final = "#transient."
 _READER_GROUP_TABLE: Final = "_kvtable/0.#epoch.0"
 _INDEX: Final = "#index"
 _TABLES: Final = "_tables"
+_WRITERS: Final = uuid5(NAMESPACE_URL, "segstore:writers")
 
 # The reference takes any 32 characters behind a delimiter for an id; these lengths are the delimiter and that id.
 _TRANSACTION_REACH: Final = len(_TRANSACTION) + 32
@@ -111,6 +113,14 @@ def transient_name(parent: str, writer_id: UUID, random_hex32: str) -> str:
     if _HEX32.fullmatch(random_hex32) is None:
         raise ValueError(f"the random part of a transient name must be 32 hex digits, not {random_hex32[:40]!r}")
     return f"{parent}{_TRANSIENT}{writer_id.hex}.{random_hex32}"
+
+
+def writer_id(writer: str, segment: str) -> UUID:
+    """The writer id under which a writer of that name appends to a segment (seed 79.8): uuid5 of the two.
+
+    So whoever knows the name finds the writer in every segment, whichever of them it writes to.
+    """
+    return uuid5(uuid5(_WRITERS, writer), segment)
 
 
 def index_name(segment: str) -> str:

@@ -1,0 +1,69 @@
+"""The little of a store's control API that the client uses: telling it the name of a writer (79.8).
+
+One request on a connection of its own, with a deadline; the answer's body is read to a bound. Nothing of it is needed
+to write events: a server without a control API, such as Pravega's own, adds statistics up by writer id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Final
+from urllib.parse import urlsplit
+
+from segstore.client.errors import ConnectFailed, PeerRefused, RequestTimedOut
+
+__all__ = ["check_url", "register_writer"]
+
+_MOST_BYTES: Final = 64 * 1024
+
+
+def check_url(url: str) -> tuple[str, int]:
+    """Host and port of `http://host:port`. Raises ValueError."""
+    split = urlsplit(url)
+    if split.scheme != "http" or not split.hostname or split.path not in ("", "/") or split.query or split.fragment:
+        raise ValueError(f"{url!r} is no address of a control API: http://host:port")
+    return split.hostname, 80 if split.port is None else split.port
+
+
+async def register_writer(url: str, name: str, timeout_ms: float) -> None:
+    """Registers a writer's name. Raises ConnectFailed, RequestTimedOut, PeerRefused."""
+    host, port = check_url(url)
+    endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    body = json.dumps({"name": name}).encode()
+    head = (
+        f"POST /v1/writers HTTP/1.1\r\nHost: {endpoint}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            answer = await _ask(host, port, head.encode() + body)
+    except TimeoutError as cause:
+        raise RequestTimedOut(
+            f"the control API at {endpoint} did not register writer {name!r} within {timeout_ms:.0f} ms",
+            endpoint=endpoint,
+            limit=timeout_ms,
+        ) from cause
+    except OSError as cause:
+        raise ConnectFailed(f"no connection to the control API at {endpoint}: {cause}", endpoint=endpoint) from cause
+    status, _, rest = answer.partition(b"\r\n")
+    words = status.decode("latin-1").split(" ", 2)
+    if len(words) < 2 or words[1] not in ("200", "201", "204"):
+        said = rest.partition(b"\r\n\r\n")[2].decode("utf-8", "replace").strip()
+        raise PeerRefused(
+            f"the control API at {endpoint} does not register writer {name!r}: {words[1:2] or words} {said[:300]}",
+            endpoint=endpoint,
+            status=" ".join(words[1:]),
+        )
+
+
+async def _ask(host: str, port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port, limit=_MOST_BYTES)
+    try:
+        writer.write(request)
+        answer = b""
+        while len(answer) < _MOST_BYTES and (data := await reader.read(_MOST_BYTES)):
+            answer += data
+        return answer
+    finally:
+        writer.transport.abort()
