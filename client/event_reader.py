@@ -7,8 +7,8 @@ An event of any size is assembled across reads, in memory that grows with what c
 than `max_large_event_bytes` ends the reading.
 
 Invariants: what is kept for the user is at most `read_ahead_bytes`, and of each segment one read and the event that is
-not whole yet; cancelling `read` loses nothing; after `aclose`, which can be called twice, no task is left. Follows, in what it asks for,
-`EventStreamReaderImpl` (Pravega's client).
+not whole yet; cancelling `read` loses nothing; after `aclose`, which can be called twice, no task is left. Follows, in
+what it asks for, `EventStreamReaderImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ class EventReader:
     async def read(self) -> StreamEvent | None:
         """The next event, None at the end of a sealed stream.
 
-        Raises SegmentTruncated, SegmentMissing, EventTooLarge, NoSuchStream, TokenRefused, RetriesExhausted, ProtocolViolation, or
-        Closed.
+        Raises SegmentTruncated, SegmentMissing, EventTooLarge, NoSuchStream, TokenRefused, RetriesExhausted,
+        ProtocolViolation, or Closed.
         """
         while True:
             while self._events:
