@@ -28,7 +28,6 @@ from segstore.wire import (
     Command,
     ConditionalCheckFailed,
     CreateTransientSegment,
-    DataAppended,
     Hello,
     KeepAlive,
     SegmentCreated,
@@ -180,7 +179,7 @@ class Session:
         """
         service = self._service
         now_ms = service.now_ms()
-        writers, containers = self._writers, service.store.containers
+        writers, containers, acknowledge = self._writers, service.store.containers, service.acknowledge
         done, total, appended = start, len(items), 0
         try:
             while done < total:
@@ -201,7 +200,8 @@ class Session:
                             continue
                         container = writer.container
                     expected = item.expected_offset
-                    if expected is None and done < total:
+                    following: Any = items[done] if expected is None and done < total else None
+                    if type(following) is Append and following.writer_id is writer_id:
                         run = _run_of(items, done - 1)
                         if len(run) > 1:
                             stored = self._append_run(run, writer)
@@ -229,7 +229,12 @@ class Session:
                         previous = writer.last_acknowledged
                         if previous < number:
                             writer.last_acknowledged = number
-                            self.reply(DataAppended(item.request_id, writer_id, number, previous, length))
+                            frame = acknowledge(item.request_id, writer_id, number, previous, length)
+                            out = self.out
+                            out.append(frame)
+                            self.out_bytes += len(frame)
+                            if len(out) == 1:
+                                self._on_reply()
                 if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
         finally:
