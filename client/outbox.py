@@ -114,7 +114,7 @@ class Outbox:
         self.now_s = self._loop.time()
         self._blocks = settings.append_batching == "blocks"
         self.most_bytes = max(settings.write_buffer_bytes, 1)
-        self.batch_bytes = settings.max_batch_bytes
+        self.batch_bytes = min(settings.max_batch_bytes, settings.max_event_bytes)  # a larger event goes its own way
         self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers

@@ -265,8 +265,13 @@ class SegmentWriter:
         if self._trying or appends is None:
             return
         events, outbox = self._events, appends.outbox
-        queue, left = events.queue, outbox.most_bytes
+        queue, left, largest = events.queue, outbox.most_bytes, self._largest
         while queue and self.state is _OPEN:
+            if len(queue[0].data) > largest:
+                if self._carrying is None and events.oldest is None:
+                    carrying = self._carry_one(queue[0])
+                    self._carrying = self._loop.create_task(carrying, name=f"a large event for {self.segment}")
+                return
             if left <= 0:
                 self._ask_turn()
                 return
@@ -276,6 +281,31 @@ class SegmentWriter:
             appends.send(append)
             if self._ack_timer is None:
                 self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+
+    async def _carry_one(self, item: Pending) -> None:
+        """Nothing is in flight, and nothing is sent until this ends."""
+        error: ClientError | None = None
+        assert self._carry is not None
+        try:
+            await self._carry(self.segment, item.data)
+        except ClientError as problem:
+            error = problem
+        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+            error = ProtocolViolation(f"a large event for {self.segment} failed: {problem}", segment=self.segment)
+            error.__cause__ = problem
+        self._carrying = None
+        late, self._late_over = self._late_over, None
+        if self.state in _ENDED:
+            return
+        if error is None:
+            self._stored([self._events.carried()])
+            error = late
+        if isinstance(error, SegmentOver):
+            self._over(error)
+        elif error is not None:
+            self._fail(error)
+        else:
+            self._ask_turn()
 
     def _send_again(self, append: Append) -> None:
         assert self._appends is not None
@@ -338,6 +368,8 @@ class SegmentWriter:
             self._stored(stored)
         if self._trying:
             self._send_others()
+        elif self._events.queue and self._events.oldest is None:
+            self._ask_turn()  # what is too large for an append has waited for this
 
     def _send_others(self) -> None:
         """The first of the appends that are sent again was acknowledged: the others follow."""
