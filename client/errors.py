@@ -21,7 +21,8 @@
         ├── SegmentTruncated, SegmentExists, NotSupported
         ├── ConditionFailed    of what was expected something is not so (BadKeyVersion, NoSuchKey, TransactionOver)
         ├── EventTooLarge, EntryRefused
-        └── NoSuchStream (NoSuchTable), StreamSealed, RequestRejected
+        ├── ReaderExists, ReaderOffline
+        └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
 The text of an error is one sentence; the facts in it are attributes as well. `advice` says what the caller can do; a
 traceback shows it, with the facts, as a note. Causes are chained.
@@ -63,11 +64,14 @@ __all__ = [
     "IncompatibleVersion",
     "NoNodeAvailable",
     "NoSuchKey",
+    "NoSuchReaderGroup",
     "NoSuchStream",
     "NoSuchTable",
     "NotSupported",
     "PeerRefused",
     "ProtocolViolation",
+    "ReaderExists",
+    "ReaderOffline",
     "RequestRejected",
     "RequestTimedOut",
     "Retriable",
@@ -318,6 +322,22 @@ class NoSuchStream(Final):
 
 class NoSuchTable(NoSuchStream):
     """The key-value table, or its scope, does not exist (any more)."""
+
+
+class NoSuchReaderGroup(NoSuchStream):
+    """The reader group does not exist (any more)."""
+
+
+class ReaderExists(Final):
+    """A reader of this name is online in its group; ``details["reader"]`` is the name."""
+
+    advice = "take another name, or say reader_offline first if that reader is gone"
+
+
+class ReaderOffline(Final):
+    """The reader is not online in its group (any more); ``details["reader"]`` is its name."""
+
+    advice = "open another reader of the group"
 
 
 class StreamSealed(Final):
