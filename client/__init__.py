@@ -22,6 +22,7 @@ from segstore.client.retry import Backoff
 from segstore.client.segment_reader import Chunk, SegmentReader
 from segstore.client.segment_writer import SegmentWriter
 from segstore.client.streams import Client, connect
+from segstore.client.tables import KeyValueTable, TableEntry, TableKey, Version
 from segstore.client.transactions import Transaction, TransactionWriter
 from segstore.client.writer_stats import SegmentWriterStats, WriterStats, add_up
 
@@ -41,6 +42,7 @@ __all__ = [
     "Final",
     "FixedStore",
     "HashedKey",
+    "KeyValueTable",
     "Locations",
     "PartialRoundRobin",
     "PoolMetrics",
@@ -56,10 +58,13 @@ __all__ = [
     "SinglePartition",
     "StreamEvent",
     "TableConfig",
+    "TableEntry",
+    "TableKey",
     "Transaction",
     "TransactionStatus",
     "TransactionWriter",
     "Unauthenticated",
+    "Version",
     "WriterStats",
     "add_up",
     "connect",

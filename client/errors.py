@@ -287,7 +287,10 @@ class BadKeyVersion(ConditionFailed):
 
 
 class NoSuchKey(ConditionFailed):
-    """A key of a table that should have a version does not exist; nothing of the update was carried out."""
+    """A key that should have a version does not exist; nothing of the update was carried out.
+
+    So of tables with keys of any length; stores say BadKeyVersion of those whose keys have one length.
+    """
 
 
 class TransactionOver(ConditionFailed):

@@ -201,8 +201,17 @@ class SegmentRequests:
                 failures += 1
                 if retry.exhausted(failures):
                     raise RetriesExhausted(
-                        f"a request about {segment} failed {failures} times: {error}", segment=segment, actual=failures
+                        f"a request about {segment} failed {failures} times: {error}",
+                        endpoint=error.endpoint,
+                        segment=segment,
+                        request_id=error.request_id,
+                        actual=failures,
                     ) from error
+            except ClientError as error:
+                if failures:
+                    error.details["retried"] = failures
+                error.located(segment=segment)
+                raise
             await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
 
     async def _ask_once(

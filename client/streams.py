@@ -32,6 +32,7 @@ from segstore.client.raw import SegmentRequests
 from segstore.client.revisioned import RevisionedStream
 from segstore.client.segment_reader import SegmentReader
 from segstore.client.segment_writer import SegmentWriter
+from segstore.client.tables import KeyValueTable
 from segstore.client.transactions import TransactionWriter
 from segstore.wire.names import segment_name
 
@@ -169,6 +170,12 @@ class Client:
             stream,
             writer_id=writer_id,
             random=self._random,
+        )
+
+    def table(self, scope: str, table: str) -> KeyValueTable:
+        """A key-value table, to be opened; `controller.create_table` makes one."""
+        return KeyValueTable(
+            self.pool, self.controller, self.locations("READ_WRITE"), scope, table, random=self._random
         )
 
     # --- segments ---------------------------------------------------------------------------------------------------
