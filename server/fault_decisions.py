@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from segstore.server.observe import Seen
 
-__all__ = ["Decider", "Decision", "Plan", "Wait"]
+__all__ = ["Decider", "Decision", "Plan", "Tally", "Wait"]
 
 _LOG_LENGTH: Final = 100_000
 
@@ -51,6 +51,15 @@ class Decision(msgspec.Struct, frozen=True):
             f"{self.rule}: {self.action} at {self.direction} {self.request}, {self.type_name}{about} "
             f"on connection {self.connection}, fit {self.nth}"
         )
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """How a rule stands: how many requests or replies have fitted, and at how many of them it fired."""
+
+    name: str
+    rule: Rule
+    matched: int
+    fired: int
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -131,6 +140,10 @@ class Decider:
     def unfired(self) -> list[tuple[str, Rule]]:
         """The rules that something has fitted, but that have not fired."""
         return [(each.name, each.rule) for each in self._rules if each.matched and not each.fired]
+
+    def tallies(self) -> list[Tally]:
+        """How each rule stands, in order."""
+        return [Tally(each.name, each.rule, each.matched, each.fired.total()) for each in self._rules]
 
     def decide(self, seen: Seen) -> Plan | None:
         """What is to happen with a request, or a reply; None if nothing is. Counts and records."""

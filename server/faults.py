@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segstore.server.fault_decisions import Decider, Decision, Plan, Wait
+from segstore.server.fault_decisions import Decider, Decision, Plan, Tally, Wait
 from segstore.server.fault_file import read_faults
 from segstore.server.fault_rules import Action, FaultSettings, Rule
 from segstore.server.observe import Observer, Seen
@@ -139,6 +139,10 @@ class Faults:
     def rules(self) -> list[str]:
         """The names of the rules, in the order in which they are asked."""
         return self._decider.names
+
+    def tallies(self) -> list[Tally]:
+        """How each rule stands: how many have fitted, how often it fired."""
+        return self._decider.tallies()
 
     @property
     def seed(self) -> int:

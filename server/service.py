@@ -24,6 +24,7 @@ from segstore.server.store.errors import NoSuchSegment, SegmentSealed, SegmentTr
 from segstore.server.store.results import ReadResult, read_length
 from segstore.server.store.store import SegmentStore
 from segstore.server.store.waiting import WakeReason
+from segstore.server.writer_counts import WriterCounts
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
     WIRE_VERSION,
@@ -106,6 +107,7 @@ class StoreService:
         hello: what is answered to a Hello.
         encode, encode_parts: write replies as `settings.wire_version` did.
         acknowledge: `DataAppended`'s attributes → its frame, for the reply that is sent most.
+        writer_counts: what writers append is counted there, from their next set-up on; None for nowhere.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class StoreService:
         self.settings = settings
         self.store = store
         self.counters = Counters()
+        self.writer_counts: WriterCounts | None = None
         self.hello = Hello(settings.wire_version, OLDEST_COMPATIBLE_VERSION)
         self.encode = encoder(settings.wire_version)
         self.encode_parts = parts_encoder(settings.wire_version)

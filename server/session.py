@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from segstore.server.service import StoreService, TimerHandle, WaitingRead
     from segstore.server.store.container import Container
     from segstore.server.store.waiting import WakeReason
+    from segstore.server.writer_counts import WriterCount
 
 __all__ = ["WRITE_ABOVE_BYTES", "Ending", "Session"]
 
@@ -76,12 +77,14 @@ class _Writer:
     Attributes:
         container: where the segment lies.
         last_stored, last_acknowledged: the numbers of the events that it sent and that was acknowledged last.
+        count: what it appends is counted there; None if nobody asks.
     """
 
-    __slots__ = ("container", "last_acknowledged", "last_stored")
+    __slots__ = ("container", "count", "last_acknowledged", "last_stored")
 
-    def __init__(self, container: Container, last_event_number: int) -> None:
+    def __init__(self, container: Container, last_event_number: int, count: WriterCount | None) -> None:
         self.container = container
+        self.count = count
         self.last_stored = last_event_number
         self.last_acknowledged = last_event_number
 
@@ -226,6 +229,9 @@ class Session:
                     else:
                         appended += 1
                         writer.last_stored = number
+                        if writer.count is not None:
+                            writer.count.events += item.event_count
+                            writer.count.bytes += len(item.data)
                         previous = writer.last_acknowledged
                         if previous < number:
                             writer.last_acknowledged = number
@@ -255,6 +261,9 @@ class Session:
                 self._end_of_writer(run[1], self._writers.get((segment, writer_id.int)))
             return 0
         writer.last_stored = run[-1].event_number
+        if writer.count is not None:
+            writer.count.events += sum(append.event_count for append in run)
+            writer.count.bytes += sum(len(append.data) for append in run)
         acknowledge, out, previous, size = self._service.acknowledge, self.out, writer.last_acknowledged, 0
         silent = not out
         for append, length in zip(run, lengths, strict=True):
@@ -286,7 +295,17 @@ class Session:
 
     def forget_writer(self, segment: str, writer_id: UUID) -> None:
         """The writer is to be set up again before it appends; it ends the connection if it does not."""
-        self._writers.pop((segment, writer_id.int), None)
+        self._drop_writer((segment, writer_id.int))
+
+    def _drop_writer(self, key: tuple[str, int]) -> None:
+        writer = self._writers.pop(key, None)
+        if writer is not None and writer.count is not None:
+            writer.count.connected -= 1
+
+    @property
+    def writer_count(self) -> int:
+        """Writers that are set up on it now."""
+        return len(self._writers)
 
     def stop_waiting(self) -> None:
         """Drops the reads that wait; they are not answered any more."""
@@ -301,7 +320,8 @@ class Session:
         for expiry in self._expiries.values():
             expiry.timer.cancel()
         self._expiries.clear()
-        self._writers.clear()
+        for key in tuple(self._writers):
+            self._drop_writer(key)
         for name in self._transients:
             self._service.drop_transient(name)
         self._transients.clear()
@@ -370,7 +390,9 @@ class Session:
         if key not in self._writers and (len(self._writers) + 1) * _WRITER_BYTES > limit:
             self.end(f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold")
             return
-        self._writers[key] = _Writer(container, last)
+        self._drop_writer(key)
+        counts = service.writer_counts
+        self._writers[key] = _Writer(container, last, None if counts is None else counts.set_up(segment, writer_id))
         if token is not None and token.expires_s is not None:
             self._expire_at(token.expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
@@ -409,7 +431,7 @@ class Session:
         if isinstance(error, BadOffset):
             self.reply(ConditionalCheckFailed(writer_id, number, append.request_id))
             return
-        self._writers.pop((append.segment, writer_id.int), None)
+        self._drop_writer((append.segment, writer_id.int))
         self._refuse_writer(error, append.request_id, append.segment, writer_id, "appending data", number)
 
     def _refuse_writer(

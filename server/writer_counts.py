@@ -1,0 +1,81 @@
+"""What each writer has appended to each segment of a store, for statistics (79.8).
+
+Kept only where somebody can ask: a store without a control API has none of it. What is counted are appends over
+connections to the segments of streams; those of transactions and of large events, whose segments are merged later, show
+in the segment's own totals only.
+
+Invariants: counts are of this process, from its start; those of a segment that is gone go with it, at the next look or
+when room is needed; no more than `max_counts` are kept, and set-ups beyond them are counted as `uncounted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import msgspec
+
+from segstore.wire.names import is_index, parent_of, stream_of
+
+__all__ = ["WriterCount", "WriterCounts"]
+
+
+class WriterCount(msgspec.Struct, gc=False):
+    """Of one writer in one segment: events and bytes that were stored, on how many connections it is set up now, how
+    often it was set up, and its name, where that was found out."""
+
+    events: int = 0
+    bytes: int = 0
+    connected: int = 0
+    set_ups: int = 0
+    name: str | None = None
+
+
+class WriterCounts:
+    """The counts of one store. exists: whether a segment is there.
+
+    Attributes:
+        uncounted: set-ups for which there was no room.
+    """
+
+    def __init__(self, exists: Callable[[str], bool], max_counts: int = 1_000_000) -> None:
+        self.uncounted = 0
+        self._exists = exists
+        self._max = max_counts
+        self._size = 0
+        self._segments: dict[str, dict[UUID, WriterCount]] = {}
+
+    def set_up(self, segment: str, writer_id: UUID) -> WriterCount | None:
+        """The count of a writer that was set up; None if it is not counted.
+
+        Whoever asked takes one off `connected` when the set-up is over.
+        """
+        writers = self._segments.get(segment)
+        count = None if writers is None else writers.get(writer_id)
+        if count is None:
+            if parent_of(segment) is not None or is_index(segment) or stream_of(segment) is None:
+                return None
+            if self._size >= self._max:
+                self._forget()
+            if self._size >= self._max:
+                self.uncounted += 1
+                return None
+            count = WriterCount()
+            self._segments.setdefault(segment, {})[writer_id] = count
+            self._size += 1
+        count.set_ups += 1
+        count.connected += 1
+        return count
+
+    def of(self, segment: str) -> dict[UUID, WriterCount]:
+        """The writers of a segment, for looking at."""
+        return self._segments.get(segment, {})
+
+    def all(self) -> Iterator[WriterCount]:
+        """Every count there is."""
+        for writers in self._segments.values():
+            yield from writers.values()
+
+    def _forget(self) -> None:
+        for segment in [each for each in self._segments if not self._exists(each)]:
+            self._size -= len(self._segments.pop(segment))
