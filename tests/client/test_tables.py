@@ -192,7 +192,7 @@ async def test_an_iteration_over_one_primary_key_asks_its_partition_alone() -> N
             for number in range(10):
                 await table.put(TableKey(primary, number.to_bytes(2)), primary)
         keys = [key async for key in table.keys(primary=b"p1")]
-        assert len({each.command.segment for each in mock.requests("type = READ_TABLE_KEYS")}) == 1
+        assert len({each.segments for each in mock.requests("type = READ_TABLE_KEYS")}) == 1
         assert keys == [TableKey(b"p1", number.to_bytes(2)) for number in range(10)]
         some = [entry.key.secondary async for entry in table.entries(primary=b"p2", from_=b"\0\3", to=b"\0\5")]
         assert some == [b"\0\3", b"\0\4", b"\0\5"]
