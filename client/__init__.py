@@ -9,6 +9,7 @@ Below streams, for work on the protocol itself: `ConnectionPool` and its flows, 
 """
 
 from segstore.client.auth import Basic, Bearer, Credentials
+from segstore.client.byte_stream import ByteReader, ByteWriter
 from segstore.client.config import ClientSettings
 from segstore.client.controller import TableConfig, TransactionStatus
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
@@ -30,6 +31,8 @@ __all__ = [
     "Backoff",
     "Basic",
     "Bearer",
+    "ByteReader",
+    "ByteWriter",
     "Chunk",
     "Client",
     "ClientError",

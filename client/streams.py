@@ -16,10 +16,11 @@ from __future__ import annotations
 import ssl
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from segstore.client.auth import Credentials
+from segstore.client.byte_stream import ByteReader, ByteWriter
 from segstore.client.config import ClientSettings
 from segstore.client.controller import Access, Controller, ControllerLocations
 from segstore.client.controller_channels import ControllerChannels
@@ -151,6 +152,16 @@ class Client:
     def event_reader(self, scope: str, stream: str, *, from_: From = "head") -> EventReader:
         """A reader of all the stream's events, to be opened. from_: "head", "tail", or a cut: segment id → offset."""
         return EventReader(
+            self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
+        )
+
+    def byte_writer(self, scope: str, stream: str) -> ByteWriter:
+        """A writer of bytes to a stream of one segment, to be opened."""
+        return ByteWriter(self.pool, self.controller, self.locations("WRITE"), scope, stream, random=self._random)
+
+    def byte_reader(self, scope: str, stream: str, *, from_: Literal["head", "tail"] | int = "head") -> ByteReader:
+        """A reader of a byte stream, to be opened. from_: "head", "tail", or an offset."""
+        return ByteReader(
             self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
         )
 
