@@ -64,6 +64,8 @@ class StoreSettings(BaseModel):
     strict_auth: CreateTransientSegment needs a token too, which the reference does not ask.
     strict_request_ids: the refusal of a ReadSegment's token carries the request id, where the reference puts the
         read's offset (seed 36.30).
+    strict_transient_attributes: a transient segment takes no attribute but its writer's event number, as PDP-43A has
+        it; the reference allows 16 (seed 43.3).
     stack_traces: failure replies of the data port carry them; those of the admin port always do, as in the reference.
     wire_version: the newest version that Hello announces; frames are read and written as it did.
     strict_wire_version: bytes behind the last field that the version knew close the connection, as they did up to
@@ -85,6 +87,7 @@ class StoreSettings(BaseModel):
     auth_key: str | None = Field(default=None, min_length=1)
     strict_auth: bool = False
     strict_request_ids: bool = False
+    strict_transient_attributes: bool = False
     stack_traces: bool = False
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
     strict_wire_version: bool = False

@@ -14,7 +14,7 @@ import ssl
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from segstore.server.config import StoreSettings
 from segstore.server.fault_rules import FaultSettings
@@ -26,6 +26,9 @@ from segstore.server.observe import Observed, Observer
 from segstore.server.service import Clock, StoreService, TimerHandle
 from segstore.server.store.segment import Segment
 from segstore.server.store.store import SegmentStore
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
 
 __all__ = ["AddressInUse", "CannotListen", "LoopClock", "MockSegmentStore", "SegmentStoreServer"]
 
@@ -90,7 +93,12 @@ class SegmentStoreServer:
         self.settings = settings
         self.faults = faults
         self.number = number
-        self.store = SegmentStore(settings.containers, settings.own, reuse_names=settings.reuse_names)
+        self.store = SegmentStore(
+            settings.containers,
+            settings.own,
+            reuse_names=settings.reuse_names,
+            strict_transient_attributes=settings.strict_transient_attributes,
+        )
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
         self.hub = ConnectionHub(self.service)
         self.address: tuple[str, int] | None = None
@@ -219,6 +227,7 @@ class MockSegmentStore(Observed):
         faults: what goes wrong from the start, as from `segstore.server.fault_file.read_faults`.
         clock: what time the store has, and its faults.
         watched: False leaves out all that faults and requests need, so that connections are those of a bare `serve`.
+        http_port: where the control API listens; 0 picks a free port, None is for none.
     """
 
     watched_by_default: ClassVar[bool] = True
@@ -229,6 +238,7 @@ class MockSegmentStore(Observed):
         faults: FaultSettings | None = None,
         clock: Clock | None = None,
         watched: bool | None = None,
+        http_port: int | None = None,
         **settings: Any,
     ) -> None:
         clock = clock or LoopClock()
@@ -238,6 +248,8 @@ class MockSegmentStore(Observed):
         self.observer = Observer() if watched else None
         made = Faults(clock, faults, observer=self.observer) if watched else None
         self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}), clock=clock, faults=made)
+        self._http_port = http_port
+        self._control_api: ControlApi | None = None
 
     @property
     def faults(self) -> Faults:
@@ -259,6 +271,12 @@ class MockSegmentStore(Observed):
         return self._address(self.server.admin_address)[1]
 
     @property
+    def http_url(self) -> str:
+        """http://host:port of the control API."""
+        host, port = self._address(None if self._control_api is None else self._control_api.address)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
     def store(self) -> SegmentStore:
         """The state: segments, attributes, tables."""
         return self.server.store
@@ -276,11 +294,23 @@ class MockSegmentStore(Observed):
 
     async def __aenter__(self) -> MockSegmentStore:
         await self.server.start()
+        if self._http_port is not None:
+            from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
+
+            controlled = Controlled([self.server], self.server.faults)
+            self._control_api = ControlApi(controlled, self.server.settings.host, self._http_port)
+            try:
+                await self._control_api.start()
+            except BaseException:
+                await self.server.stop(drain_s=0)
+                raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._control_api is not None:
+            await self._control_api.stop()
         await self.server.stop(drain_s=1.0)
         if self.server.faults is not None:
             self.server.faults.report()
