@@ -108,6 +108,9 @@ class Served:
             raise RuntimeError("no admin port is served: give admin_port=0")
         return address[1]
 
+    def http_url(self) -> str:
+        return self.cluster.http_url
+
     async def controller_uri(self) -> str:
         """Starts the controller, if it does not run."""
         await _hold_grpc(self._host)

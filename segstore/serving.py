@@ -118,6 +118,7 @@ def _cluster(options: ServeOptions) -> Cluster:
         stores=options.stores,
         controller_port=options.controller_port,
         published_host=options.published_host,
+        http_port=options.http_port,
         controller=ControllerConfig(
             commit_delay_ms=options.commit_delay_ms,
             scale_delay_ms=options.scale_delay_ms,
@@ -127,7 +128,9 @@ def _cluster(options: ServeOptions) -> Cluster:
     accounts = None
     if options.password_file is not None:
         accounts = Accounts(options.password_file.read_text(encoding="utf-8").splitlines())
-    faults = None if options.faults is None else Faults(LoopClock(), read_faults(options.faults))
+    faults = None
+    if options.faults is not None or options.http_port is not None:  # rules may be added there
+        faults = Faults(LoopClock(), None if options.faults is None else read_faults(options.faults))
     return Cluster(settings, authority=Authority(accounts, options.auth_key, now_s=time.time), faults=faults)
 
 
@@ -181,14 +184,12 @@ async def _serve(options: ServeOptions) -> None:
         raise OptionsError(str(error)) from error
     if options.data is not None:
         log.warning("--data is not built yet: everything is kept in memory and gone when the process ends")
-    if options.http_port is not None:
-        log.warning("--http-port is not built yet: nothing listens there")
     async with _recording(options, made), made as cluster:
         addresses: dict[str, tuple[str, int] | None] = {
             "segment_store": cluster.address,
             "controller": cluster.controller_address,
             "admin": cluster.stores[0].admin_address,
-            "http": None,
+            "http": cluster.http_address,
         }
         # What is here now stays; what requests leave behind has few cycles, so it is looked through seldom.
         gc.freeze()

@@ -177,6 +177,12 @@ class RunningServer:
         return port
 
     @property
+    def http_url(self) -> str:
+        """http://host:port of the control API, if the setting `http_port` is given, as 0."""
+        url: str = self._do(Served.http_url)
+        return url
+
+    @property
     def controller_uri(self) -> str:
         """host:port of the controller, which is started when this is asked for first."""
         uri: str = self._do(Served.controller_uri)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,6 +30,9 @@ from segstore.server.store.errors import NoSuchSegment, NotOwner, SegmentExists,
 from segstore.server.store.store import SegmentStore
 from segstore.wire.names import container_of
 
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
+
 __all__ = ["Cluster", "ClusterSettings", "LocalSegments", "MockCluster"]
 
 
@@ -40,6 +43,7 @@ class ClusterSettings(BaseModel):
     stores: how many.
     controller_port: where the controller listens; 0 picks a free one, None is for no controller.
     controller: how the controller behaves.
+    http_port: where the control API listens; 0 picks a free port, None is for none.
     published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
         loopback address, because a certificate names hosts.
     """
@@ -50,6 +54,7 @@ class ClusterSettings(BaseModel):
     stores: int = Field(default=1, ge=1)
     controller_port: int | None = Field(default=None, ge=0, le=65535)
     controller: ControllerConfig = ControllerConfig()
+    http_port: int | None = Field(default=None, ge=0, le=65535)
     published_host: str | None = None
 
     @property
@@ -193,6 +198,7 @@ class Cluster(Observed):
         stores: the stores, in order.
         controller: None where there is none.
         controller_address: (host, port) that clients are to use, once started.
+        http_address: (host, port) of the control API, once started; None where there is none.
     """
 
     def __init__(
@@ -213,6 +219,8 @@ class Cluster(Observed):
         self._faults = faults
         self.controller: Controller | None = None
         self.controller_address: tuple[str, int] | None = None
+        self.http_address: tuple[str, int] | None = None
+        self._control_api: ControlApi | None = None
         self._authority = authority
         self._served: ControllerServer | None = None
 
@@ -235,6 +243,8 @@ class Cluster(Observed):
                 await store.start()
             if with_controller and self.settings.controller_port is not None:
                 await self.start_controller()
+            if self.settings.http_port is not None:
+                await self._start_control_api(self.settings.http_port)
         except BaseException:
             await self.stop(drain_s=0)
             raise
@@ -256,8 +266,20 @@ class Cluster(Observed):
         )
         self.controller_address = (settings.public_host, self._served.port)
 
+    async def _start_control_api(self, port: int) -> None:
+        from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
+
+        settings = self.settings
+        controlled = Controlled(self.stores, self._faults, lambda: self.controller)
+        self._control_api = ControlApi(controlled, settings.store.host, port, names=[settings.public_host])
+        await self._control_api.start()
+        self.http_address = self._control_api.address
+
     async def stop(self, *, drain_s: float = 5.0) -> None:
-        """Stops the controller, then the stores. May be called twice."""
+        """Stops the control API and the controller, then the stores. May be called twice."""
+        control_api, self._control_api = self._control_api, None
+        if control_api is not None:
+            await control_api.stop()
         served, self._served = self._served, None
         if served is not None:
             await served.aclose(min(drain_s, 1.0))
@@ -282,8 +304,8 @@ class MockCluster(Cluster):
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
-    `faults`, `clock` and `watched` are as in `MockSegmentStore`; keyword arguments beside those named are the fields of
-    `StoreSettings`.
+    `faults`, `clock`, `watched` and `http_port` are as in `MockSegmentStore`; keyword arguments beside those named are
+    the fields of `StoreSettings`.
     """
 
     def __init__(
@@ -296,6 +318,7 @@ class MockCluster(Cluster):
         faults: FaultSettings | None = None,
         clock: Clock | None = None,
         watched: bool = True,
+        http_port: int | None = None,
         **store: Any,
     ) -> None:
         settings = ClusterSettings(
@@ -304,6 +327,7 @@ class MockCluster(Cluster):
             controller_port=0,
             controller=controller or ControllerConfig(),
             published_host=published_host,
+            http_port=http_port,
         )
         if faults is not None and not watched:
             raise ValueError("faults need watched=True")
@@ -318,6 +342,14 @@ class MockCluster(Cluster):
             raise RuntimeError("the cluster is not started")
         host, port = self.controller_address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def http_url(self) -> str:
+        """http://host:port of the control API, if `http_port` was given."""
+        if self.http_address is None:
+            raise RuntimeError("no control API is served: give http_port=0")
+        host, port = self.http_address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def stop(self, *, drain_s: float = 1.0) -> None:
         await super().stop(drain_s=drain_s)

@@ -111,6 +111,8 @@ class Decider:
     def add(self, rule: Rule) -> str:
         """Adds a rule behind the others; its name. Raises ValueError for a name that is taken."""
         self._named += 1
+        while not rule.name and any(each.name == f"rule {self._named}" for each in self._rules):
+            self._named += 1
         name = rule.name or f"rule {self._named}"
         if any(each.name == name for each in self._rules):
             raise ValueError(f"there is a rule with the name {name!r}")

@@ -14,6 +14,7 @@ condition.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from uuid import UUID
 
@@ -330,8 +331,8 @@ class FaultSettings(BaseModel):
     @field_validator("rules")
     @classmethod
     def _names_differ(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        names = [each.name for each in given if each.name]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = Counter(each.name for each in given if each.name)
+        twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"two rules have the name {twice!r}")
         return given

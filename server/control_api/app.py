@@ -1,0 +1,69 @@
+"""The application of the control API: its resources put together, with one form of refusal and one description.
+
+Every resource is a coroutine, so that it runs on the store's loop and not in a thread; those that look through many
+segments give way now and then. The description is at /v1/openapi.json. There are no pages that load scripts from
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from segstore.server.control_api import about, faults, looking, streams
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.problems import Problem, install
+
+__all__ = ["make_app"]
+
+_ABOUT = """Looks at a running segment store and changes what it does.
+
+Every refusal is a `Problem`: one sentence, and where in the request it is."""
+
+
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    kind = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    return {each: {"model": Problem, "content": {"application/problem+json": kind}} for each in statuses}
+
+
+def _operation(route: APIRoute) -> str:
+    return route.name
+
+
+def make_app(controlled: Controlled) -> FastAPI:
+    """The application, without the guard that stands in front of it."""
+    app = FastAPI(
+        title="segstore",
+        version=controlled.version,
+        description=_ABOUT,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation,
+        responses=_refusals(400, 403, 404, 408, 409, 413, 415, 422, 500, 501),
+    )
+    for resources in (about, streams, looking, faults):
+        app.include_router(resources.router(controlled))
+    install(app)
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _describe_actions(described())
+        return described()
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the way that the library documents
+    return app
+
+
+def _describe_actions(description: dict[str, Any]) -> None:
+    """What a rule does may be written as a word, alone or in a list, which the model of a rule does not say."""
+    for name, schema in description["components"]["schemas"].items():
+        if name.startswith("Rule"):
+            actions = schema["properties"]["do"]
+            one = {"anyOf": [{"type": "string"}, actions["items"]]}
+            listed = {"type": "array", "minItems": 1, "items": one}
+            schema["properties"]["do"] = {"anyOf": [*one["anyOf"], listed], "title": "Do"}

@@ -1,0 +1,177 @@
+"""Who may ask the control API, and how much: looked at before the application sees a request.
+
+A page that a browser shows must not drive a server on the same machine. A page of another origin says so in `Origin` or
+`Sec-Fetch-Site`, and is refused. One that has its own name resolved to this machine (DNS rebinding) looks like the same
+origin to the browser, but asks under that name: on a loopback address only the names of loopback are served, elsewhere
+addresses and the names that were configured.
+
+Invariants: a body is no longer than `max_body_bytes` and whole within `body_timeout_s`, before anything is done with
+it; it is JSON where it is anything, and of that type, so that a form of another page cannot send one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable, MutableMapping
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from segstore.server.control_api.problems import ApiProblem, body
+
+__all__ = ["Guard", "host_of", "is_loopback"]
+
+_TYPE: Final = "application/json"
+_SAFE: Final = ("GET", "HEAD")
+_HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def is_loopback(name: str) -> bool:
+    """Whether it is `localhost` or a loopback address."""
+    address = _address(name)
+    return name == "localhost" if address is None else address.is_loopback
+
+
+def host_of(header: str) -> str | None:
+    """The host of a `Host` header, in small letters, without its port; None if it is no such header."""
+    if header.startswith("["):
+        host, closed, port = header[1:].partition("]")
+        if not closed or _address(host) is None or not (port == "" or port.startswith(":")):
+            return None
+        port = port[1:]
+    else:
+        host, _, port = header.partition(":")
+    if not host or (port and not (port.isascii() and port.isdigit())):
+        return None
+    return host.rstrip(".").lower()
+
+
+class Guard:
+    """In front of an application.
+
+    bound: the host that is listened on. names: others under which this is asked.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        bound: str,
+        names: Iterable[str] = (),
+        max_body_bytes: int = 1 << 20,
+        body_timeout_s: float = 10.0,
+    ) -> None:
+        self._app = app
+        self._loopback_only = is_loopback(bound)
+        self._names = {"localhost", bound.lower(), *(each.lower() for each in names)}
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        try:
+            self._check(scope)
+            data = await self._body(scope, receive)
+        except ApiProblem as problem:
+            await _refuse(problem, sending)
+            return
+        if data is None:
+            return  # the peer has gone
+        given = False
+
+        async def receiving() -> MutableMapping[str, Any]:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": data, "more_body": False}
+
+        await self._app(scope, receiving, sending)
+
+    # --- who --------------------------------------------------------------------------------------------------------
+
+    def _check(self, scope: Scope) -> None:
+        said: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            said.setdefault(name, []).append(value.decode("latin-1"))
+        hosts = said.get(b"host", [])
+        host = host_of(hosts[0]) if len(hosts) == 1 else None
+        if host is None:
+            raise ApiProblem(400, "a request has one Host header, with a host and maybe a port", "header.host")
+        if not self._serves(host):
+            raise ApiProblem(
+                403,
+                f"this server does not answer as {host[:100]!r}: ask it by its address, or say --published-host",
+                "header.host",
+            )
+        for origin in said.get(b"origin", []):
+            if origin.lower() != f"http://{hosts[0].lower()}":
+                raise ApiProblem(403, f"pages of {origin[:100]!r} may not ask this server", "header.origin")
+        site = said.get(b"sec-fetch-site", ["none"])[0]
+        followed = scope["method"] in _SAFE and said.get(b"sec-fetch-mode") == ["navigate"]
+        if site not in ("none", "same-origin") and not followed:
+            raise ApiProblem(403, "pages of other sites may not ask this server", "header.sec-fetch-site")
+        lengths = said.get(b"content-length", [])
+        if any(int(each) > self._max_body_bytes for each in lengths if each.isdigit()):
+            raise self._too_long()
+        has_body = b"transfer-encoding" in said or any(each != "0" for each in lengths)
+        kinds = said.get(b"content-type", [])
+        if has_body and (len(kinds) != 1 or kinds[0].partition(";")[0].strip().lower() != _TYPE):
+            raise ApiProblem(415, f"a body is of the type {_TYPE}", "header.content-type")
+
+    def _serves(self, host: str) -> bool:
+        if host in self._names:
+            return True
+        return is_loopback(host) if self._loopback_only else _address(host) is not None
+
+    # --- how much ---------------------------------------------------------------------------------------------------
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        data = bytearray()
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    data += message.get("body", b"")
+                    if len(data) > self._max_body_bytes:
+                        raise self._too_long()
+                    if not message.get("more_body", False):
+                        return bytes(data)
+        except TimeoutError as error:
+            raise ApiProblem(408, f"the body was not whole within {self._body_timeout_s:g} s", "body") from error
+
+    def _too_long(self) -> ApiProblem:
+        return ApiProblem(413, f"a body has at most {self._max_body_bytes} bytes", "body")
+
+
+async def _refuse(problem: ApiProblem, send: Send) -> None:
+    data = body(problem.status, problem.detail, problem.where)
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(data)).encode()),
+        (b"connection", b"close"),  # what is left of the body is not read
+    ]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": data})

@@ -1,0 +1,131 @@
+"""Streams and who writes to them (79.8): statistics that add up by the name of a writer, wherever it writes.
+
+Two writers on different segments of a stream are told apart by name or id and never by their place in a list, so each
+sum is right whatever subset of the segments a writer is connected to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Response
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.writer_names import TooManyNames
+from segstore.server.controller.errors import ControllerError
+from segstore.server.store.segment import Segment
+from segstore.server.writer_counts import WriterCounts
+from segstore.wire.names import is_index, parent_of, stream_of
+
+__all__ = ["router"]
+
+_AT_ONCE = 20_000
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1")
+    names = controlled.names
+
+    @made.get("/streams/{scope}/{stream}/stats", tags=["streams"], summary="A stream and who writes to it")
+    async def stream_stats(
+        scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
+    ) -> StreamStats:
+        found = await _segments_of(controlled, f"{scope}/{stream}")
+        if not found and not _known(controlled, scope, stream):
+            raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
+        writers = _Sums()
+        for segment, counts in found:
+            if counts is not None:
+                await names.find(segment.name, counts.of(segment.name))
+                writers.add(counts, segment.name)
+        return StreamStats(
+            scope=scope,
+            stream=stream,
+            segments=len(found),
+            open_segments=sum(not segment.sealed for segment, _ in found),
+            events=sum(segment.event_count or 0 for segment, _ in found),
+            bytes=sum(segment.length - segment.start_offset for segment, _ in found),
+            writers=writers.sorted(),
+            uncounted=sum(
+                each.service.writer_counts.uncounted
+                for each in controlled.stores
+                if each.service.writer_counts is not None
+            ),
+        )
+
+    @made.get("/writers", tags=["writers"], summary="Registered names of writers")
+    async def list_writers() -> WriterNamesPage:
+        return WriterNamesPage(names=list(names), limit=names.max_names)
+
+    @made.post("/writers", tags=["writers"], summary="Register the name of a writer", status_code=201)
+    async def register_writer(writer: WriterName) -> WriterName:
+        try:
+            names.add(writer.name)
+        except TooManyNames as error:
+            raise ApiProblem(409, str(error), "body.name") from error
+        return writer
+
+    @made.delete("/writers/{name:path}", tags=["writers"], summary="Take a name out", status_code=204)
+    async def remove_writer(name: Annotated[str, Path(max_length=255)]) -> Response:
+        if name not in names:
+            raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
+        all_counts = (each.service.writer_counts for each in controlled.stores)
+        names.remove(name, [count for counts in all_counts if counts is not None for count in counts.all()])
+        return Response(status_code=204)
+
+    return made
+
+
+class _Sums:
+    """Sums by name, and by id where no name is known."""
+
+    def __init__(self) -> None:
+        self._by: dict[tuple[str | None, UUID | None], WriterTotals] = {}
+
+    def add(self, counts: WriterCounts, segment: str) -> None:
+        for writer_id, count in counts.of(segment).items():
+            key = (count.name, None if count.name is not None else writer_id)
+            sums = self._by.get(key)
+            if sums is None:
+                sums = self._by[key] = WriterTotals(name=key[0], id=key[1], segments=0, connected=0, events=0, bytes=0)
+            sums.segments += 1
+            sums.connected += count.connected
+            sums.events += count.events
+            sums.bytes += count.bytes
+
+    def sorted(self) -> list[WriterTotals]:
+        return sorted(self._by.values(), key=lambda each: (each.name is None, each.name or "", str(each.id)))
+
+
+async def _segments_of(controlled: Controlled, stream: str) -> list[tuple[Segment, WriterCounts | None]]:
+    """The stream's own segments, and the counts of their stores."""
+    prefix = f"{stream}/"
+    found = []
+    for store in controlled.stores:
+        for container in list(store.store.containers.values()):
+            for done, (name, segment) in enumerate(list(container.segments.items()), 1):
+                if name.startswith(prefix) and _is_own(name, stream):
+                    found.append((segment, store.service.writer_counts))
+                if done % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+    return found
+
+
+def _is_own(segment: str, stream: str) -> bool:
+    """Whether it is one of the stream, and neither an index nor to be merged into one."""
+    return not is_index(segment) and parent_of(segment) is None and stream_of(segment) == stream
+
+
+def _known(controlled: Controlled, scope: str, stream: str) -> bool:
+    controller = controlled.controller()
+    if controller is None:
+        return False
+    try:
+        controller.state.stream(scope, stream)
+    except ControllerError:
+        return False
+    return True

@@ -1,0 +1,74 @@
+"""Names of writers, and which writer ids are theirs (79.8).
+
+A writer of this project's client appends to a segment under the uuid5 of its name and that segment, so a name that was
+registered is found by trying it. What was found is remembered in the count.
+
+Invariant: at most `max_names`; a name is registered once, however often it is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+from segstore.server.writer_counts import WriterCount
+from segstore.wire.names import writer_id
+
+__all__ = ["TooManyNames", "WriterNames"]
+
+_AT_ONCE = 500
+
+
+class TooManyNames(Exception):
+    """There is no room for another name. Attributes: limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} names of writers are registered, as many as are kept; take out some first")
+        self.limit = limit
+
+
+class WriterNames:
+    """The registered names, in the order of their registration."""
+
+    def __init__(self, max_names: int = 10_000) -> None:
+        self.max_names = max_names
+        self._names: dict[str, None] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._names))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> bool:
+        """Whether it is new. Raises TooManyNames."""
+        if name in self._names:
+            return False
+        if len(self._names) >= self.max_names:
+            raise TooManyNames(self.max_names)
+        self._names[name] = None
+        return True
+
+    def remove(self, name: str, counts: Iterable[WriterCount]) -> None:
+        """Takes a name out, also from the counts that it was found for. Raises KeyError."""
+        del self._names[name]
+        for each in counts:
+            if each.name == name:
+                each.name = None
+
+    async def find(self, segment: str, counts: dict[UUID, WriterCount]) -> None:
+        """Names the counts of a segment that no name was found for yet. Gives way to the store now and then."""
+        nameless = sum(each.name is None for each in counts.values())
+        for done, name in enumerate(tuple(self._names), 1):
+            if not nameless:
+                return
+            found = counts.get(writer_id(name, segment))
+            if found is not None and found.name is None and name in self._names:
+                found.name = name
+                nameless -= 1
+            if done % _AT_ONCE == 0:
+                await asyncio.sleep(0)
