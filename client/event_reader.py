@@ -29,7 +29,7 @@ from segstore.client.raw import SegmentRequests
 from segstore.client.segment_reader import SegmentReader
 from segstore.wire import GetStreamSegmentInfo, StreamSegmentInfo
 
-__all__ = ["EventReader", "From", "StreamEvent"]
+__all__ = ["EventReader", "From", "StreamEvent", "tail_of"]
 
 From = Literal["head", "tail"] | Mapping[int, int]
 """Where to begin: a cut is segment id → offset."""
@@ -41,6 +41,23 @@ class StreamEvent(NamedTuple):
     data: bytes
     segment_id: int
     offset: int
+
+
+async def tail_of(
+    pool: ConnectionPool, controller: Controller, locations: Locations, scope: str, stream: str
+) -> dict[int, int]:
+    """Where a stream ends: segment id → offset, of the segments that take events."""
+    segments = await controller.current_segments(scope, stream)
+    async with SegmentRequests(pool, locations) as requests:
+
+        async def length(name: str) -> int:
+            def ask(request_id: int, token: str) -> GetStreamSegmentInfo:
+                return GetStreamSegmentInfo(request_id, name, token)
+
+            return (await requests.ask(name, StreamSegmentInfo, ask)).write_offset
+
+        lengths = await asyncio.gather(*[length(each.name) for each in segments])
+    return {each.segment_id: offset for each, offset in zip(segments, lengths, strict=True)}
 
 
 class _Turn(NamedTuple):
@@ -95,23 +112,10 @@ class EventReader:
         elif self._from == "head":
             start = await self._controller.head(self.scope, self.stream)
         else:
-            start = await self._tail()
+            start = await tail_of(self._pool, self._controller, self._locations, self.scope, self.stream)
         self.cut = dict(start)
         for segment_id, offset in start.items():
             self._begin(segment_id, offset)
-
-    async def _tail(self) -> dict[int, int]:
-        segments = await self._controller.current_segments(self.scope, self.stream)
-        async with SegmentRequests(self._pool, self._locations) as requests:
-
-            async def length(name: str) -> int:
-                def ask(request_id: int, token: str) -> GetStreamSegmentInfo:
-                    return GetStreamSegmentInfo(request_id, name, token)
-
-                return (await requests.ask(name, StreamSegmentInfo, ask)).write_offset
-
-            lengths = await asyncio.gather(*[length(each.name) for each in segments])
-        return {each.segment_id: offset for each, offset in zip(segments, lengths, strict=True)}
 
     # --- segments ---------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ client closes them, after what was made of it.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from random import Random
 from types import TracebackType
 from typing import Literal, Self
@@ -30,6 +31,7 @@ from segstore.client.event_writer import EventWriter
 from segstore.client.partitioned import Router
 from segstore.client.pool import ConnectionPool, Endpoint, PoolMetrics
 from segstore.client.raw import SegmentRequests
+from segstore.client.reader_group import GroupStart, ReaderGroup
 from segstore.client.revisioned import RevisionedStream
 from segstore.client.segment_reader import SegmentReader
 from segstore.client.segment_writer import SegmentWriter
@@ -163,6 +165,33 @@ class Client:
         """A reader of a byte stream, to be opened. from_: "head", "tail", or an offset."""
         return ByteReader(
             self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
+        )
+
+    def reader_group(
+        self,
+        scope: str,
+        name: str,
+        *,
+        streams: Sequence[str] = (),
+        from_: GroupStart = "head",
+        refresh_ms: int = 3000,
+    ) -> ReaderGroup:
+        """A reader group, to be opened, which makes it over these streams if it is not there.
+
+        from_: where it then begins: "head", "tail", or for each stream one of these or a cut. refresh_ms: how often its
+        readers then record where they are.
+        """
+        return ReaderGroup(
+            self.pool,
+            self.controller,
+            self.locations("READ"),
+            self.locations("READ_WRITE"),
+            scope,
+            name,
+            streams=streams,
+            from_=from_,
+            refresh_ms=refresh_ms,
+            random=self._random,
         )
 
     def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:

@@ -1,0 +1,390 @@
+"""A reader of a group: reads the segments that are its own, and shares them with the others as these come and go.
+
+An event counts as handled when the next one is asked for, or when the reader goes offline without an error. What the
+group records of a reader is behind the last event that was handled; so an event is read again if its reader ends before
+the record (at least once), and never skipped. It is recorded every `refresh_ms` of the group, when segments are given
+up and taken as well.
+
+Invariants: a segment is not given up, nor are its successors begun, while its last event is in the user's hands, so the
+events of each routing key come in order whoever reads them; what is kept for the user is at most `read_ahead_bytes` and
+one read of each segment; cancelling `read` loses nothing; after `aclose` no task is left. Follows `EventReader`
+(pravega-client-rust) in what it writes to the group. Deliberate difference: of a segment that was truncated it reads on
+where the segment begins now, and counts what it passed over; the official client goes to the successors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from segstore.client.controller import Controller
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    NoSuchReaderGroup,
+    ProtocolViolation,
+    ReaderOffline,
+    RequestTimedOut,
+    SegmentMissing,
+    SegmentTruncated,
+)
+from segstore.client.events import EVENT_HEADER_BYTES, EventDecoder
+from segstore.client.locations import Locations
+from segstore.client.pool import ConnectionPool
+from segstore.client.reader_group_state import GroupState
+from segstore.client.reader_group_table import GroupTable
+from segstore.client.segment_reader import SegmentReader
+from segstore.wire.names import SegmentName
+
+__all__ = ["GroupEvent", "GroupReader", "Position"]
+
+_AT_ONCE: Final = 200
+"""So many segments are taken or given up with one change at the most."""
+
+Following = list[tuple[str, tuple[int, ...]]]
+
+
+class Position(NamedTuple):
+    """A place in a segment, by the segment's qualified name."""
+
+    segment: str
+    offset: int
+
+
+class GroupEvent(NamedTuple):
+    """An event, where its header starts, and the position behind it."""
+
+    data: bytes
+    offset: int
+    position: Position
+
+
+class _End(NamedTuple):
+    """Stands behind a segment's last event."""
+
+    segment: str
+
+
+class GroupReader:
+    """A reader of a group. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
+
+    Attributes:
+        name: of the reader, unique in its group while it is online.
+        truncated_bytes: that were gone before they could be read.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        table: GroupTable,
+        name: str,
+        *,
+        random: Random | None = None,
+    ) -> None:
+        self.name: Final = name
+        self.truncated_bytes = 0
+        self._pool = pool
+        self._controller = controller
+        self._locations = locations
+        self._table = table
+        self._random = random or Random()
+        self._positions: dict[str, int] = {}
+        """Of the segments that are being read: behind the last event that was handled."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._queue: deque[GroupEvent | _End] = deque()
+        self._held_bytes = 0
+        self._in_hand: Position | None = None
+        self._given_up: dict[str, int] = {}
+        """Segments that are not read any more, and the group does not know it yet."""
+        self._ended: list[str] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._due = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._over = False
+        self._error: ClientError | None = None
+        self._closed = False
+
+    @property
+    def segments(self) -> list[str]:
+        """The segments that this reader reads now."""
+        return sorted(self._positions)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Of each segment that this reader reads now: behind the last event that was handled."""
+        return dict(self._positions)
+
+    async def open(self) -> None:
+        """Comes online and takes its share. Raises ReaderExists, NoSuchReaderGroup, and what requests raise."""
+        if self._closed or self._keeper is not None:
+            raise Closed(f"the reader {self.name} was opened before", reader=self.name)
+
+        def join(state: GroupState) -> tuple[dict[str, int], float]:
+            if state.config is None:
+                raise NoSuchReaderGroup(f"there is no reader group {state.group}")
+            state.join(self.name)
+            return state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE)), state.config.refresh_ms
+
+        try:
+            await self._table.fetch()
+            taken, refresh_ms = await self._table.change(join)
+        except BaseException:
+            self._table.close()
+            raise
+        self._begin(taken)
+        self._keeper = asyncio.get_running_loop().create_task(
+            self._keep_on(refresh_ms / 1000), name=f"keeping the reader {self.name}"
+        )
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, segments: dict[str, int]) -> None:
+        for segment, offset in segments.items():
+            self._positions[segment] = offset
+            self._tasks[segment] = asyncio.get_running_loop().create_task(
+                self._follow(segment, offset), name=f"reading {segment}"
+            )
+
+    async def _follow(self, segment: str, offset: int) -> None:
+        """Reads one segment to its end."""
+        try:
+            while True:
+                try:
+                    await self._read_from(segment, offset)
+                except SegmentTruncated as truncated:
+                    begins = truncated.details.get("start_offset", -1)
+                    if begins <= offset:
+                        raise
+                    self.truncated_bytes += begins - offset
+                    offset = begins
+                except SegmentMissing:
+                    break  # all of it was truncated; if the stream is gone, asking for successors says so
+                else:
+                    break
+            self._queue.append(_End(segment))
+        except ClientError as error:
+            self._error = self._error or error
+        except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
+            self._error = self._error or _wrapped(f"reading {segment} failed", cause, segment)
+        finally:
+            self._wake.set()
+
+    async def _read_from(self, segment: str, offset: int) -> None:
+        decoder = EventDecoder(segment, offset)
+        limit = self._pool.settings.read_ahead_bytes
+        async with SegmentReader(self._pool, self._locations, segment, offset, random=self._random) as reader:
+            async for chunk in reader:
+                for start, data in decoder.feed(chunk.data):
+                    behind = start + EVENT_HEADER_BYTES + len(data)
+                    self._queue.append(GroupEvent(data, start, Position(segment, behind)))
+                    self._held_bytes += behind - start
+                self._wake.set()
+                while self._held_bytes >= limit:
+                    self._room.clear()
+                    await self._room.wait()
+        if decoder.partial:
+            raise ProtocolViolation(f"{segment} ends within an event", segment=segment, offset=decoder.offset)
+
+    async def _stop(self, segments: Iterable[str]) -> None:
+        """Stops reading segments that will be given up, and drops what was not handed out."""
+        stopped = set(segments)
+        tasks = [self._tasks.pop(segment) for segment in stopped]
+        self._given_up.update((segment, self._positions.pop(segment)) for segment in stopped)
+        for task in tasks:
+            task.cancel()
+        self._drop(stopped)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _drop(self, segments: set[str]) -> None:
+        kept: deque[GroupEvent | _End] = deque()
+        for each in self._queue:
+            if isinstance(each, _End):
+                if each.segment not in segments:
+                    kept.append(each)
+            elif each.position.segment in segments:
+                self._held_bytes -= each.position.offset - each.offset
+            else:
+                kept.append(each)
+        self._queue = kept
+        self._room.set()
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    async def _keep_on(self, refresh_s: float) -> None:
+        """Tells the group how far it is, each time that is due or a segment has ended, until the group is read."""
+        try:
+            while not self._over:
+                try:
+                    async with asyncio.timeout(refresh_s):
+                        await self._due.wait()
+                except TimeoutError:
+                    pass  # due by time
+                self._due.clear()
+                await self._keep()
+        except ClientError as error:
+            self._error = self._error or error
+        except Exception as cause:  # noqa: BLE001 — else nobody would hear of it
+            self._error = self._error or _wrapped(f"the reader {self.name} failed", cause, None)
+        finally:
+            self._wake.set()
+
+    async def _keep(self) -> None:
+        """Records positions, ends what has ended, and gives up or takes segments."""
+        ended = self._ended[:_AT_ONCE]
+        following = {segment: await self._following(segment) for segment in ended}
+        state = await self._table.fetch()
+        missing = self._positions.keys() - state.segments_of(self.name).keys()
+        if missing:
+            raise ReaderOffline(f"the reader {self.name} of {state.group} lost {min(missing)}", reader=self.name)
+        await self._give_up(min(state.share(self.name).release, _AT_ONCE))
+
+        def settle(state: GroupState) -> tuple[dict[str, int], bool]:
+            for segment, successors in following.items():
+                state.end(self.name, segment, successors)
+            state.record(self.name, self._positions)
+            state.release(self.name, self._given_up)
+            if self._given_up:
+                return {}, state.over
+            return state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE)), state.over
+
+        taken, self._over = await self._table.change(settle)
+        self._given_up.clear()
+        del self._ended[: len(ended)]
+        for segment in ended:
+            self._positions.pop(segment, None)
+            self._tasks.pop(segment, None)
+        self._begin(taken)
+        if self._ended or len(taken) == _AT_ONCE:
+            self._due.set()
+
+    async def _give_up(self, count: int) -> None:
+        """Stops so many segments of which no event is in the user's hands."""
+        busy = {*self._ended, self._in_hand.segment if self._in_hand is not None else None}
+        free = [segment for segment in reversed(self._positions) if segment not in busy]
+        await self._stop(free[:count])
+
+    async def _following(self, segment: str) -> Following:
+        parsed = SegmentName.parse(segment)
+        assert parsed.stream is not None
+        assert parsed.segment_id is not None
+        found = await self._controller.following(
+            parsed.scope or "", parsed.stream, parsed.segment_id, self._pool.settings.retry, self._random
+        )
+        return [(each.segment.name, each.predecessors) for each in found]
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self) -> GroupEvent | None:
+        """The next event; None when all streams of the group are sealed and read to their ends.
+
+        The event that was read before counts as handled. Raises ReaderOffline if somebody put this reader offline,
+        NoSuchReaderGroup, TokenRefused, RetriesExhausted, ProtocolViolation, Closed, and what reading a segment raises.
+        One read at a time.
+        """
+        self._handled()
+        while True:
+            while self._queue:
+                each = self._queue.popleft()
+                if isinstance(each, _End):
+                    self._ended.append(each.segment)
+                    self._due.set()
+                    continue
+                self._in_hand = each.position
+                self._held_bytes -= each.position.offset - each.offset
+                if not self._room.is_set() and self._held_bytes < self._pool.settings.read_ahead_bytes:
+                    self._room.set()
+                return each
+            if self._closed:
+                raise Closed(f"the reader {self.name} was closed", reader=self.name)
+            if self._error is not None:
+                raise self._error
+            if self._over:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _handled(self) -> None:
+        at, self._in_hand = self._in_hand, None
+        if at is not None and at.segment in self._positions:
+            self._positions[at.segment] = at.offset
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> GroupEvent:
+        event = await self.read()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def reader_offline(self, *, handled: bool = True) -> None:
+        """Gives its segments back to the group and closes; nothing if that was done, by whom ever.
+
+        handled: whether the event that was read last is; if not, it will be read again. Raises RequestTimedOut, and
+        what requests raise: then the group still counts it as online.
+        """
+        if self._closed:
+            return
+        if handled:
+            self._handled()
+        positions = await self.abort()
+        limit_ms = self._pool.settings.close_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._table.fetch()
+                await self._table.change(lambda state: state.quit(self.name, positions))
+        except (ReaderOffline, NoSuchReaderGroup):
+            return  # somebody else said so
+        except TimeoutError as cause:
+            raise RequestTimedOut(
+                f"the reader {self.name} did not get offline within {limit_ms:.0f} ms", limit=limit_ms
+            ) from cause
+        finally:
+            self._table.close()
+
+    async def aclose(self) -> None:
+        """As `reader_offline`."""
+        await self.reader_offline()
+
+    async def abort(self) -> dict[str, int]:
+        """Stops reading without a word to the group, as a crash does; returns its positions.
+
+        What it had is for others after `ReaderGroup.reader_offline`.
+        """
+        self._closed = True
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        positions = self._positions | self._given_up
+        self._wake.set()
+        await asyncio.gather(*filter(None, [keeper]), *self._tasks.values(), return_exceptions=True)
+        self._queue.clear()
+        self._tasks.clear()
+        self._table.close()
+        return positions
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.reader_offline(handled=error is None)
+
+
+def _wrapped(what: str, cause: Exception, segment: str | None) -> ClientError:
+    error = ProtocolViolation(f"{what}: {cause}", segment=segment)
+    error.__cause__ = cause
+    return error
