@@ -14,14 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from bench.harness import Effort, Figure, Report
 from bench.pages import main
 from bench.processes import ROOT, Serving, serving
 
-__all__ = ["run"]
+__all__ = ["Client", "client_process", "official_client", "own_client", "run"]
 
 LOADS: Final = ((100, 300_000), (10_000, 30_000))
 """Bytes of an event, and how many."""
@@ -31,7 +31,7 @@ START_GOAL_S: Final = 1.0
 
 
 class Client:
-    """The process with the official client."""
+    """A process with a client in it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -52,12 +52,19 @@ class Client:
         raise RuntimeError("the client ended")
 
 
-@contextmanager
-def official_client() -> Iterator[Client]:
+def official_client() -> AbstractContextManager[Client]:
     python = os.environ.get("OFFICIAL_CLIENT_PYTHON") or sys.executable
-    process = subprocess.Popen(
-        [python, str(ROOT / "bench" / "official_load.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    return client_process(python, str(ROOT / "bench" / "official_load.py"))
+
+
+def own_client() -> AbstractContextManager[Client]:
+    """This project's client, asked in the same way."""
+    return client_process(sys.executable, "-m", "bench.client_load")
+
+
+@contextmanager
+def client_process(*command: str) -> Iterator[Client]:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         client = Client(process)
         client.answer()

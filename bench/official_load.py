@@ -19,18 +19,40 @@ __all__ = ["main"]
 IN_FLIGHT = 1000
 
 
-def write(uri: str, stream: str, count: int, size: int) -> dict[str, float]:
+def write(uri: str, stream: str, count: int, size: int, writers: int = 1, segments: int = 1) -> dict[str, float]:
+    """Events of all writers in turn; ends when the last is stored."""
+    made = StreamManager(uri)
+    made.create_scope("bench")
+    made.create_stream("bench", stream, segments)
+    event = bytes(size)
+    pairs = [(made.create_writer("bench", stream, IN_FLIGHT), f"k{at}") for at in range(writers)]
+    for writer, key in pairs:
+        writer.write_event_bytes(event, routing_key=key)
+    for writer, _ in pairs:
+        writer.flush()
+    start, cpu = time.perf_counter(), time.process_time()
+    for _ in range((count - writers) // writers):
+        for writer, key in pairs:
+            writer.write_event_bytes(event, routing_key=key)
+    for writer, _ in pairs:
+        writer.flush()
+    return {"s": time.perf_counter() - start, "cpu_s": time.process_time() - cpu}
+
+
+def latency(uri: str, stream: str, count: int, size: int) -> dict[str, list[float]]:
+    """Milliseconds from each event's write to its acknowledgement, one in flight."""
     made = StreamManager(uri)
     made.create_scope("bench")
     made.create_stream("bench", stream, 1)
     writer, event = made.create_writer("bench", stream, IN_FLIGHT), bytes(size)
-    writer.write_event_bytes(event, routing_key="k")
-    writer.flush()
-    start, cpu = time.perf_counter(), time.process_time()
-    for _ in range(count - 1):
+    waits = []
+    for number in range(count + count // 10):
+        start = time.perf_counter()
         writer.write_event_bytes(event, routing_key="k")
-    writer.flush()
-    return {"s": time.perf_counter() - start, "cpu_s": time.process_time() - cpu}
+        writer.flush()
+        if number >= count // 10:
+            waits.append((time.perf_counter() - start) * 1000)
+    return {"ms": waits}
 
 
 def read(uri: str, stream: str, count: int, size: int) -> dict[str, float]:
@@ -72,7 +94,13 @@ def first_event(uri: str) -> dict[str, float]:
 
 
 def main() -> None:
-    does: dict[str, Any] = {"write": write, "read": read, "delete": delete, "first_event": first_event}
+    does: dict[str, Any] = {
+        "write": write,
+        "read": read,
+        "latency": latency,
+        "delete": delete,
+        "first_event": first_event,
+    }
     print("{}", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

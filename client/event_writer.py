@@ -45,6 +45,9 @@ from segstore.wire.names import writer_id
 
 __all__ = ["EventWriter"]
 
+_SEE_BYTES: Final = 1024 * 1024
+"""After so many bytes of events the loop gets to send and to read acknowledgements."""
+
 
 class EventWriter:
     """A writer of one stream. Use with `async with`, or `open` and `aclose`.
@@ -82,7 +85,11 @@ class EventWriter:
         self._register = name is not None
         self._lazy_start = lazy_start
         self._pool = pool
-        self._settings = pool.settings
+        self._settings = settings = pool.settings
+        self._largest = settings.max_event_bytes
+        if settings.enable_large_events:
+            self._largest = max(self._largest, settings.max_large_event_bytes)
+        self._loop = asyncio.get_running_loop()
         self._controller = controller
         self._locations = locations
         self._random = random or Random()
@@ -142,34 +149,39 @@ class EventWriter:
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         when the segment's writer does not start.
         """
-        await asyncio.shield(await self.submit(event, routing_key=routing_key))
+        await (await self.submit(event, routing_key=routing_key))  # nobody else has this future, so it may be cancelled
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
-        """Returns when there is room for the event; the future is done when it is stored, or has the error.
+        """Accepts the event, and returns when there is room for more; the future is done when it is stored, or has the
+        error.
 
-        Who does not look at futures hears of errors from `flush` and `aclose`. Where the event goes, the router says.
-        The first event of a segment waits until its writer has started, or raises why it did not; a wait that is
-        cancelled then leaves the event accepted.
+        Events are stored in the order of these calls, whoever makes them. Who does not look at futures hears of errors
+        from `flush` and `aclose`. Where the event goes, the router says. The first event of a segment waits until its
+        writer has started, or raises why it did not. A wait that is cancelled leaves the event accepted.
         """
-        settings = self._settings
-        limit = settings.max_event_bytes
-        if settings.enable_large_events:
-            limit = max(limit, settings.max_large_event_bytes)
-        if len(event) > limit:
+        size = len(event)
+        if size > self._largest:
             raise EventTooLarge(
-                f"an event of {len(event)} bytes for {self.scope}/{self.stream}, {limit} are allowed",
+                f"an event of {size} bytes for {self.scope}/{self.stream}, {self._largest} are allowed",
                 stream=f"{self.scope}/{self.stream}",
-                limit=limit,
-                actual=len(event),
+                limit=self._largest,
+                actual=size,
             )
         position = self._choice.take(self._ranges(), routing_key)
         writer = self._writer_at(position)
+        done: asyncio.Future[None] = self._loop.create_future()
+        # First of all it takes its place in the queue: waits end in any order.
+        writer.append(frame_event(event), done, 1, position)
+        self._events += 1
+        self._bytes += size
+        pool = self._pool
+        pool.unseen_bytes += size
+        if pool.unseen_bytes >= _SEE_BYTES:
+            # Else who never waits would fill all memory that is allowed before the first event leaves.
+            pool.unseen_bytes = 0
+            await asyncio.sleep(0)
         while not writer.has_room:
             await writer.room()
-            writer = self._writer_at(position)
-        done = writer.write(frame_event(event), tag=position)
-        self._events += 1
-        self._bytes += len(event)
         if not writer.set_ups:
             while self._replaced:
                 await self._replaced.pop().abort()
@@ -185,7 +197,9 @@ class EventWriter:
         return self._router
 
     def _writer_at(self, position: float) -> SegmentWriter:
-        return self._writer_of(self._ranges().route(position))
+        segment = self._ranges().route(position)
+        writer = self._writers.get(segment.segment_id)
+        return writer if writer is not None and writer.state is WriterState.OPEN else self._writer_of(segment)
 
     def _writer_of(self, segment: SegmentRange) -> SegmentWriter:
         writer = self._writers.get(segment.segment_id)

@@ -35,6 +35,8 @@ __all__ = ["Appends", "Counters", "Outbox", "Timer", "Timers"]
 _BLOCK: Final = Layout(">ii16s")
 _END: Final = Layout(">ii16siiiqq")  # without data
 _HEADER_BYTES: Final = 8
+_LARGE_BYTES: Final = 4096
+"""A payload of so many bytes is cheaper to hand over by itself than to copy."""
 _BLOCK_CODE: Final = AppendBlock.code
 _END_CODE: Final = AppendBlockEnd.code
 _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER_BYTES
@@ -83,6 +85,7 @@ class Outbox:
         "_counters",
         "_encoder",
         "_fail",
+        "_large",
         "_largest",
         "_loop",
         "_out",
@@ -127,6 +130,7 @@ class Outbox:
             max_frame_bytes=settings.max_frame_bytes,
         )
         self._out: list[Buffer] = []
+        self._large = False
         self._turns: list[Flow] = []
         self._turn_due = False
         self._writable: asyncio.Future[None] | None = None
@@ -223,9 +227,15 @@ class Outbox:
         if not out or transport is None or transport.is_closing():
             return
         self._out = []
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._counters.bytes_out += len(data)
-        transport.write(data)
+        if self._large:
+            self._large = False
+            parts = _gathered(out)
+            self._counters.bytes_out += sum(map(len, parts))
+            transport.writelines(parts)
+        else:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._counters.bytes_out += len(data)
+            transport.write(data)
 
     def _arm_block_timer(self) -> None:
         deadline = self._encoder.deadline()
@@ -264,12 +274,11 @@ class Appends:
         flow, outbox, size, last, items = self._flow, self.outbox, append.size, append.last, append.items
         if flow.closed:
             raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
-        data = items[0].data if len(items) == 1 else append.data
         count = last - append.first + 1
         if outbox._blocks:
             now_ms = outbox._timers.time() * 1000
             outbox._out += outbox._encoder.append(
-                self._segment, self._writer_id, last, count, data, self._request_id, now_ms
+                self._segment, self._writer_id, last, count, append.data, self._request_id, now_ms
             )
         else:
             if size > outbox._largest:
@@ -278,12 +287,17 @@ class Appends:
                     limit=outbox._largest,
                     actual=size,
                 )
-            writer = self._writer_bytes
-            outbox._out += (
-                _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer),
-                data,
-                _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, last, self._request_id),
-            )
+            writer, out = self._writer_bytes, outbox._out
+            head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
+            end = _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, last, self._request_id)
+            if len(items) == 1:
+                out += (head, items[0].data, end)
+            else:
+                out.append(head)
+                out += [item.data for item in items]
+                out.append(end)
+            if size >= _LARGE_BYTES * len(items):
+                outbox._large = True
         flow.bytes_in_flight += size
         outbox.bytes_in_flight += size
         if not outbox._turn_due:
@@ -307,3 +321,20 @@ class Appends:
             outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
             if outbox._out:
                 outbox._schedule()
+
+
+def _gathered(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes; small ones that follow each other are joined."""
+    out: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < _LARGE_BYTES:
+            small.append(part)
+            continue
+        if small:
+            out.append(b"".join(small))
+            small = []
+        out.append(part)
+    if small:
+        out.append(b"".join(small))
+    return out

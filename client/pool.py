@@ -138,6 +138,7 @@ class ConnectionPool:
     Attributes:
         settings: as given.
         counters: what happened, live.
+        unseen_bytes: of events that were given to writers of streams since one of these last let the loop go on.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class ConnectionPool:
         """Inside a running event loop. `tls`: connect with TLS. `timers`: the loop's, unless a test has its own."""
         self.settings = settings or ClientSettings()
         self.counters = Counters()
+        self.unseen_bytes = 0
         self._reconnects = 0
         self._tls = tls
         self._random = random or Random()
