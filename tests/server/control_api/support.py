@@ -1,0 +1,46 @@
+"""A mock with a control API, and a client for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from segstore.server import MockSegmentStore
+
+__all__ = ["asking", "raw", "refusal"]
+
+
+@asynccontextmanager
+async def asking(**settings: Any) -> AsyncIterator[tuple[MockSegmentStore, httpx.AsyncClient]]:
+    """A store, and who asks its control API; no proxy of the environment comes between."""
+    async with (
+        MockSegmentStore(http_port=0, **settings) as mock,
+        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=20) as http,
+    ):
+        yield mock, http
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str, str]:
+    """Status, sentence and place of a refusal, whose form is checked."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    said = answer.json()
+    assert set(said) == {"status", "title", "detail", "where"}
+    assert said["status"] == answer.status_code
+    assert said["detail"]
+    return answer.status_code, said["detail"], said["where"]
+
+
+async def raw(url: str, request: bytes) -> bytes:
+    """All that is answered to bytes, until the server closes."""
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(request)
+        async with asyncio.timeout(20):
+            return await reader.read()
+    finally:
+        writer.transport.abort()

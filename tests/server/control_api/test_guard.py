@@ -1,0 +1,124 @@
+"""Who may ask: not the pages of others, not under another name, not without bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from segstore.server.control_api.guard import Guard, host_of, is_loopback
+from tests.server.control_api.support import asking, raw, refusal
+
+
+@pytest.mark.parametrize(
+    ("header", "host"),
+    [
+        ("127.0.0.1:80", "127.0.0.1"),
+        ("LocalHost", "localhost"),
+        ("localhost.:1", "localhost"),
+        ("[::1]:80", "::1"),
+        ("[::1]", "::1"),
+        ("", None),
+        (":80", None),
+        ("a:b", None),
+        ("a:8²", None),
+        ("[::1", None),
+        ("[evil]:1", None),
+        ("[::1]x", None),
+    ],
+)
+def test_the_host_of_a_header(header: str, host: str | None) -> None:
+    assert host_of(header) == host
+
+
+@pytest.mark.parametrize(
+    ("name", "loopback"),
+    [("localhost", True), ("127.9.9.9", True), ("::1", True), ("10.0.0.1", False), ("localhost.evil.example", False)],
+)
+def test_what_is_loopback(name: str, loopback: bool) -> None:
+    assert is_loopback(name) is loopback
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "served"),
+    [
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "::1", True),
+        ("127.0.0.1", "10.0.0.1", False),
+        ("127.0.0.1", "rebound.example", False),
+        ("0.0.0.0", "10.0.0.1", True),
+        ("0.0.0.0", "rebound.example", False),
+        ("0.0.0.0", "store.test", True),
+    ],
+)
+def test_a_name_that_anybody_could_have_resolve_here_is_not_served(bound: str, host: str, served: bool) -> None:
+    guard = Guard(None, bound=bound, names=["Store.Test"])  # type: ignore[arg-type]  # nothing is passed on
+    assert guard._serves(host) is served
+
+
+@pytest.mark.parametrize(
+    ("headers", "where"),
+    [
+        ({"host": "rebound.example"}, "header.host"),
+        ({"origin": "http://evil.example"}, "header.origin"),
+        ({"origin": "null"}, "header.origin"),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, "header.sec-fetch-site"),
+        ({"sec-fetch-site": "same-site"}, "header.sec-fetch-site"),
+    ],
+)
+async def test_a_page_of_another_origin_is_refused(headers: dict[str, str], where: str) -> None:
+    async with asking() as (mock, http):
+        for method, path in (("GET", "/v1/health"), ("DELETE", "/v1/faults"), ("OPTIONS", "/v1/faults")):
+            status, _, there = refusal(await http.request(method, path, headers=headers))
+            assert (status, there) == (403, where)
+        posted = await http.post("/v1/faults", json={"do": "close"}, headers=headers)
+        assert refusal(posted)[0] == 403
+        assert mock.faults.rules == []
+
+
+async def test_the_servers_own_origin_and_a_link_that_is_followed_are_served() -> None:
+    async with asking() as (mock, http):
+        same = {"origin": mock.http_url, "sec-fetch-site": "same-origin"}
+        assert (await http.post("/v1/writers", json={"name": "a"}, headers=same)).status_code == 201
+        followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+        assert (await http.get("/v1/health", headers=followed)).status_code == 200
+        assert refusal(await http.post("/v1/writers", json={"name": "b"}, headers=followed))[0] == 403
+
+
+async def test_a_form_cannot_send_a_body() -> None:
+    async with asking() as (_, http):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+            answer = await http.post("/v1/writers", content=b'{"name": "a"}', headers={"content-type": kind})
+            assert refusal(answer)[::2] == (415, "header.content-type")
+
+
+async def test_a_body_that_is_too_long_is_refused_by_its_length_and_as_it_comes() -> None:
+    async with asking() as (mock, http):
+        said = {"content-type": "application/json"}
+        answer = await http.post("/v1/writers", content=b" " * ((1 << 20) + 1), headers=said)
+        assert refusal(answer)[::2] == (413, "body")
+        head = b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
+        answered = await raw(mock.http_url, head + b"transfer-encoding: chunked\r\n\r\n" + chunk + b"1\r\n \r\n")
+        assert answered.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_two_hosts_or_none_are_refused() -> None:
+    async with asking() as (mock, _):
+        for hosts in (b"", b"host: localhost\r\nhost: rebound.example\r\n"):
+            answered = await raw(mock.http_url, b"GET /v1/health HTTP/1.0\r\n" + hosts + b"\r\n")
+            assert answered.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_what_is_no_http_ends_that_connection_only() -> None:
+    async with asking() as (mock, http):
+        assert (await raw(mock.http_url, b"\x00\x01\x02\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+        assert (await http.get("/v1/health")).status_code == 200
+
+
+async def test_answers_are_not_kept_nor_given_to_other_pages() -> None:
+    async with asking() as (_, http):
+        answer = await http.get("/v1/health")
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in answer.headers

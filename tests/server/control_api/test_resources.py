@@ -1,0 +1,262 @@
+"""The resources of the control API, asked over a real socket by a client that is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.wire import WIRE_VERSION, Hello
+from tests.server.control_api.support import asking, refusal
+from tests.server.support import SEGMENT, WRITER, Peer, append, create, set_up, until
+
+
+@asynccontextmanager
+async def peer_of(mock: MockSegmentStore) -> AsyncIterator[Peer]:
+    """A peer that has said Hello."""
+    peer = await Peer.connect(mock)
+    try:
+        await peer.ask(Hello(17, 5))
+        yield peer
+    finally:
+        peer.writer.transport.abort()
+
+
+async def get(http: httpx.AsyncClient, path: str, **params: Any) -> Any:
+    answer = await http.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_it_says_that_it_is_there_and_what_it_is() -> None:
+    async with asking() as (_, http):
+        assert await get(http, "/v1/health") == {"status": "ok", "stores": 1, "controller": False}
+        version = await get(http, "/v1/version")
+        assert version["wire_version"] == WIRE_VERSION
+        assert version["oldest_compatible_version"] == 5
+
+
+async def test_segments_are_listed_in_pages_and_looked_at_by_name() -> None:
+    async with asking() as (mock, http):
+        names = sorted(f"scope/s{number}/0.#epoch.0" for number in range(5))
+        for name in names:
+            mock.store.create_segment(name, now_ms=7)
+        first = await get(http, "/v1/segments", limit=3)
+        assert [each["name"] for each in first["segments"]] == names[:3]
+        rest = await get(http, "/v1/segments", limit=3, after=first["next"])
+        assert [each["name"] for each in rest["segments"]] == names[3:]
+        assert rest["next"] is None
+        assert len((await get(http, "/v1/segments", prefix="scope/s2/", indexes=True))["segments"]) == 2
+        one = await get(http, "/v1/segments/scope/s0/0.%23epoch.0")
+        assert (one["name"], one["length"], one["sealed"], one["kind"]) == (names[0], 0, False, "stream")
+        status, said, where = refusal(await http.get("/v1/segments/scope/s9/0.%23epoch.0"))
+        assert (status, where) == (404, "path.name")
+        assert "scope/s9/0.#epoch.0" in said
+
+
+async def test_a_name_that_utf8_cannot_carry_is_listed_all_the_same() -> None:
+    async with asking() as (mock, http):
+        mock.store.create_segment("odd \ud800", now_ms=0)
+        (found,) = (await get(http, "/v1/segments"))["segments"]
+        assert found["name"] == "odd \\ud800"
+
+
+async def test_connections_show_their_writers() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create())
+        await peer.ask(set_up())
+        found = await get(http, "/v1/connections")
+        assert found["total"] == 1
+        assert found["connections"][0]["writers"] == 1
+        assert found["connections"][0]["peer"].startswith("127.0.0.1:")
+
+
+async def test_what_a_writer_appends_is_counted_by_its_id_and_stays_when_it_has_gone() -> None:
+    async with asking() as (mock, http):
+        async with peer_of(mock) as peer:
+            await peer.ask(create())
+            await peer.ask(set_up())
+            await peer.ask(append(0, b"abc"))
+            await peer.ask(append(1, b"de"))
+            (writer,) = (await get(http, "/v1/streams/scope/stream/stats"))["writers"]
+            assert writer == {
+                "name": None,
+                "id": str(WRITER),
+                "segments": 1,
+                "connected": 1,
+                "events": 2,
+                "bytes": 5,
+            }
+        await until(lambda: not mock.server.hub.connections)
+        stats = await get(http, "/v1/streams/scope/stream/stats")
+        assert stats["writers"][0]["connected"] == 0
+        assert stats["writers"][0]["bytes"] == stats["bytes"] == 5
+        assert (await get(http, f"/v1/segments/{SEGMENT.replace('#', '%23')}"))["writers"] == 1
+
+
+async def test_names_are_registered_once_listed_and_taken_out() -> None:
+    async with asking() as (_, http):
+        for name in ("b", "a", "b", "with/slash"):
+            assert (await http.post("/v1/writers", json={"name": name})).status_code == 201
+        assert (await get(http, "/v1/writers"))["names"] == ["b", "a", "with/slash"]
+        assert (await http.delete("/v1/writers/with%2Fslash")).status_code == 204
+        assert refusal(await http.delete("/v1/writers/with%2Fslash"))[::2] == (404, "path.name")
+        assert (await get(http, "/v1/writers"))["names"] == ["b", "a"]
+
+
+async def test_no_more_names_are_kept_than_there_is_room_for() -> None:
+    async with asking() as (mock, http):
+        assert mock._control_api is not None
+        mock._control_api.controlled.names.max_names = 1
+        await http.post("/v1/writers", json={"name": "a"})
+        assert refusal(await http.post("/v1/writers", json={"name": "b"}))[::2] == (409, "body.name")
+
+
+async def test_rules_of_faults_are_added_fire_and_are_taken_out() -> None:
+    async with asking() as (mock, http):
+        answer = await http.post("/v1/faults", json={"match": "type = CREATE_SEGMENT", "do": "WrongHost", "times": 1})
+        assert answer.json() == {"name": "rule 1"}
+        async with peer_of(mock) as peer:
+            await peer.ask(create())
+            await peer.ask(create())
+        (rule,) = (await get(http, "/v1/faults"))["rules"]
+        assert (rule["name"], rule["matched"], rule["fired"], rule["held"]) == ("rule 1", 2, 1, 0)
+        assert rule["rule"]["do"] == [{"error": "WrongHost", "fields": {}, "at": "before"}]
+        assert await get(http, "/v1/faults/rule 1") == rule
+        assert (await http.delete("/v1/faults/rule 1")).status_code == 204
+        assert mock.faults.rules == []
+        assert refusal(await http.delete("/v1/faults/rule 1"))[::2] == (404, "path.name")
+
+
+async def test_what_a_rule_holds_is_released() -> None:
+    async with asking() as (mock, http):
+        await http.post("/v1/faults", json={"name": "wait", "match": "type = CREATE_SEGMENT", "do": "hold"})
+        async with peer_of(mock) as peer:
+            asked = asyncio.ensure_future(peer.ask(create()))
+            await mock.faults.wait_held("wait")
+            assert (await http.post("/v1/faults/wait/release")).json() == {"released": 1}
+            assert len(await asked) == 1
+
+
+async def test_a_fault_file_takes_the_place_of_all_rules_or_of_none() -> None:
+    async with asking() as (mock, http):
+        mock.faults.add("type = HELLO", do="ok", name="old")
+        bad = await http.put("/v1/faults", json={"rules": [{"do": "ok"}, {"do": "close", "at": 3}]})
+        assert refusal(bad) == (422, "body.rules[1].at: there is no such key", "body.rules[1].at")
+        twice = await http.put("/v1/faults", json={"rules": [{"do": "ok", "name": "a"}, {"do": "ok", "name": "a"}]})
+        assert refusal(twice)[0] == 422
+        made_up = await http.put("/v1/faults", json={"rules": [{"do": "ok"}, {"do": "ok", "name": "rule 1"}]})
+        assert refusal(made_up)[::2] == (422, "body.rules[1].name")
+        assert mock.faults.rules == ["old"]
+        rules = [{"match": "type = HELLO", "do": "ok", "name": "new"}]
+        answer = await http.put("/v1/faults", json={"seed": 4, "round_trip_ms": {"0": 1.5}, "rules": rules})
+        assert answer.status_code == 200
+        assert (mock.faults.rules, mock.faults.seed, mock.faults.round_trip_ms) == (["new"], 4, {0: 1.5})
+        assert (await http.delete("/v1/faults")).status_code == 204
+        assert mock.faults.rules == []
+
+
+async def test_a_store_at_which_nothing_can_go_wrong_says_so() -> None:
+    async with asking(watched=False) as (_, http):
+        status, said, _ = refusal(await http.post("/v1/faults", json={"do": "close"}))
+        assert status == 409
+        assert "watched=False" in said
+
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent", "status", "where"),
+    [
+        ("POST", "/v1/faults", b"{", 400, "body"),
+        ("POST", "/v1/faults", b"\xff\xfe", 400, "body"),
+        ("POST", "/v1/faults", b"[" * 100_000, 400, "body"),
+        ("POST", "/v1/faults", b"", 422, "body"),
+        ("POST", "/v1/faults", b"[]", 422, "body"),
+        ("POST", "/v1/faults", b"{}", 422, "body.do"),
+        ("POST", "/v1/faults", b'{"do": "WrongHots"}', 422, "body.do[0]"),
+        ("POST", "/v1/faults", b'{"do": "ok", "match": "type ="}', 422, "body.match"),
+        ("POST", "/v1/faults", b'{"do": "ok", "probability": NaN}', 422, "body.probability"),
+        ("POST", "/v1/faults", b'{"do": "ok", "skip": 1e999}', 422, "body.skip"),
+        ("POST", "/v1/faults", b'{"do": {"error": "WrongHost", "fields": {"correct_host": "\\ud800"}}}', 422, "body"),
+        ("PUT", "/v1/faults", b'{"rules": [' + b",".join([b'{"do":"ok"}'] * 1_001) + b"]}", 422, "body.rules"),
+        ("POST", "/v1/writers", b'{"name": ""}', 422, "body.name"),
+        ("POST", "/v1/writers", b'{"name": "a", "more": 1}', 422, "body.more"),
+        ("POST", "/v1/writers", json.dumps({"name": "a" * 256}).encode(), 422, "body.name"),
+        ("POST", "/v1/writers", b'{"name": "\\ud800"}', 422, "body.name"),
+        ("GET", "/v1/segments?limit=0", b"", 422, "query.limit"),
+        ("GET", "/v1/segments?limit=x", b"", 422, "query.limit"),
+        ("GET", "/v1/segments/%FF", b"", 404, "path.name"),
+        ("GET", "/v1/streams/a/b/stats", b"", 404, "path"),
+        ("GET", "/v1/nothing", b"", 404, "path"),
+        ("PATCH", "/v1/health", b"", 405, "method"),
+        ("GET", "/docs", b"", 404, "path"),
+    ],
+)
+async def test_bad_input_is_refused_with_a_sentence_and_its_place(
+    method: str, path: str, sent: bytes, status: int, where: str
+) -> None:
+    async with asking() as (mock, http):
+        answer = await http.request(method, path, content=sent, headers=JSON if sent else {})
+        assert refusal(answer)[::2] == (status, where)
+        assert mock.faults.rules == []
+        assert (await http.get("/v1/health")).status_code == 200
+
+
+async def test_the_description_names_every_resource_and_what_rules_take() -> None:
+    async with asking() as (_, http):
+        described = await get(http, "/v1/openapi.json")
+        assert described["openapi"].startswith("3.")
+        for path in ("/v1/health", "/v1/streams/{scope}/{stream}/stats", "/v1/writers", "/v1/faults", "/metrics"):
+            assert path in described["paths"]
+        for operations in described["paths"].values():
+            for operation in operations.values():
+                problem = operation["responses"]["422"]["content"]["application/problem+json"]
+                assert problem["schema"] == {"$ref": "#/components/schemas/Problem"}
+        schemas = described["components"]["schemas"]
+        references = json.dumps(described).count('"#/components/schemas/')
+        assert references > 20
+        rule = next(schema for name, schema in schemas.items() if name.startswith("Rule"))
+        assert {"type": "string"} in rule["properties"]["do"]["anyOf"]
+
+
+async def test_metrics_are_in_the_text_form_of_prometheus() -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    async with asking() as (mock, http):
+        mock.faults.add("type = HELLO", do="ok", name="greeted")
+        async with peer_of(mock):
+            answer = await http.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+        assert samples["segstore_connections_total", "0"] == 1
+        assert samples["segstore_connections_open", "0"] == 1
+        assert samples["segstore_fault_fired_total", "greeted"] == 1
+
+
+async def test_without_prometheus_client_metrics_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    async with asking() as (_, http):
+        status, said, _ = refusal(await http.get("/metrics"))
+        assert status == 501
+        assert "pip install" in said
+
+
+async def test_a_store_without_http_port_has_no_address_and_counts_nothing() -> None:
+    async with MockSegmentStore() as mock:
+        assert mock.server.service.writer_counts is None
+        with pytest.raises(RuntimeError, match="does not listen"):
+            _ = mock.http_url
