@@ -8,6 +8,7 @@ never takes the place of a file that is there. What of a capture is damaged is r
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import itertools
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from segstore.wire import MAX_FRAME_BYTES
 from segstore.wire.redaction import SECRET_CODES, redact
 from segstore.wire.trace import (
+    BLOCK_BYTES,
+    SPARE_BYTES,
     Damage,
     Direction,
     Metadata,
@@ -45,6 +48,9 @@ log = logging.getLogger(__name__)
 
 CAPTURE: Final = ".wtrace"
 FIXTURE: Final = ".jsonl"
+_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
+_DIRECT_BYTES: Final = 1024 * 1024
+"""Data of a block from which on it is written past the system's cache."""
 _MOST_PARTS: Final = 512
 """Buffers that one `writev` is given; systems take 1024 or more."""
 
@@ -192,9 +198,10 @@ def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compre
 class FileRecorder:
     """Records what a server's connections carry, into a new capture.
 
-    Every method returns at once but for the one that completes a block, which writes it with one call. `tick` is to be
-    called now and then, at least once in `FLUSH_AFTER_NS`, so that what is old gets written without further traffic.
-    When the disk fails the recording ends, with a line in the log and in `failure`; the server goes on.
+    Every method returns at once but for the one that completes a block, which writes it with one call. Blocks that are
+    full go past the system's cache where that is possible: to make room for them there costs more than all else. `tick` is
+    to be called now and then, at least once in `FLUSH_AFTER_NS`, so that what is old gets written without further
+    traffic. When the disk fails the recording ends, with a line in the log and in `failure`; the server goes on.
 
     Raises OSError, FileExistsError for a file that is there: a recording is worth more than a convenience.
     """
@@ -215,12 +222,17 @@ class FileRecorder:
         self._clock = clock
         self._count = 0
         metadata = Metadata(wire_version, recorder, values or {})
+        self._memory = mmap.mmap(-1, BLOCK_BYTES + SPARE_BYTES)  # which starts with a page
+        self._columns = mmap.mmap(-1, mmap.PAGESIZE)
+        self._position = 0
+        self._direct: int | None = None
         self._writer = TraceWriter(
             make_mark(os.urandom(8)),
             metadata,
             redact=redact if redact_tokens else None,
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
+            memory=self._memory,
         )
         try:
             self._file: io.FileIO | None = io.FileIO(path, "xb")
@@ -230,6 +242,14 @@ class FileRecorder:
         self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure
+        if _DIRECT:
+            with contextlib.suppress(OSError):  # of a file system that cannot; then it is written as any file
+                self._direct = os.open(path, os.O_WRONLY | _DIRECT)
+
+    @property
+    def direct(self) -> bool:
+        """Whether full blocks go past the system's cache."""
+        return self._direct is not None
 
     def opened(self, **facts: str) -> int:
         """A connection began; its number, counted from 1."""
@@ -261,28 +281,74 @@ class FileRecorder:
         """Writes what is left and closes the file. May be called twice."""
         if self._file is not None:
             self._write(self._writer.finish_parts(self._clock()))
+        self._end()
+
+    def _end(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._direct is not None:
+            os.close(self._direct)
+            self._direct = None
 
     def _write(self, parts: list[Buffer]) -> None:
         if self._file is None or not any(parts):
             return
-        if len(parts) > _MOST_PARTS:
-            parts = [b"".join(parts)]
         try:
-            left = sum(map(len, parts)) - self._put(self._file, parts)
-            if left:
-                # The system took a part only, as on a disk that is almost full.
-                view = memoryview(b"".join(parts))[-left:]
-                while view:
-                    view = view[self._put(self._file, [view]) :]
+            if self._direct is not None and self._writer.data_start == 0 and len(parts[-2]) >= _DIRECT_BYTES:
+                self._write_direct(self._file, self._direct, parts)
+            else:
+                self._write_all(self._file, parts)
         except OSError as error:
             log.error("recording to %s has ended: %s", self.path, error)
             self.failure = error
-            self._file.close()
-            self._file = None
+            self._end()
+
+    def _write_all(self, file: io.FileIO, parts: list[Buffer]) -> None:
+        if len(parts) > _MOST_PARTS:
+            parts = [b"".join(parts)]
+        size = sum(map(len, parts))
+        left = size - self._put(file, parts)
+        if left:
+            # The system took a part only, as on a disk that is almost full.
+            view = memoryview(b"".join(parts))[-left:]
+            while view:
+                view = view[self._put(file, [view]) :]
+        self._position += size
 
     @staticmethod
     def _put(file: io.FileIO, parts: list[Buffer]) -> int:
         return os.writev(file.fileno(), parts)
+
+    def _write_direct(self, file: io.FileIO, direct: int, parts: list[Buffer]) -> None:
+        """Writes a block whose data is at the start of `_memory`, in whole pages: fillers make them so."""
+        page, filler = mmap.PAGESIZE, self._writer.filler
+        *columns, data, padding = parts
+        size = sum(map(len, columns))
+        first = filler(self._position, page)
+        if first:
+            self._write_all(file, [first])
+        head = b"".join([filler(size, page), *columns])
+        tail = bytes(padding) + filler(len(data) + len(padding), page)
+        end = len(data) + len(tail)
+        if end > len(self._memory):
+            self._write_all(file, parts)
+            return
+        if len(head) > len(self._columns):
+            self._columns = mmap.mmap(-1, len(head))
+        self._columns[: len(head)] = head
+        self._memory[len(data) : end] = tail
+        pages: list[Buffer] = [memoryview(self._columns)[: len(head)], memoryview(self._memory)[:end]]
+        try:
+            written = os.pwritev(direct, pages, self._position)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            written = 0  # a file system that takes no such writes, and says so only now
+            os.close(direct)
+            self._direct = None
+        os.lseek(file.fileno(), self._position + written, os.SEEK_SET)
+        self._position += written
+        left = len(head) + end - written
+        if left:
+            self._write_all(file, [memoryview(b"".join(pages))[-left:]])

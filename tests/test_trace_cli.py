@@ -224,10 +224,10 @@ def test_what_is_no_trace_is_named(tmp_path: Path, command: str, data: bytes, sa
 
 def test_a_capture_of_another_version_is_named(trace: Path) -> None:
     data = bytearray(trace.read_bytes())
-    data[16:18] = struct.pack("<H", 2)
+    data[16:18] = struct.pack("<H", 3)
     data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
     trace.write_bytes(data)
-    assert "the trace has version 2; this release reads up to 1" in run("show", trace, status=1).stderr
+    assert "the trace has version 3; this release reads up to 2" in run("show", trace, status=1).stderr
 
 
 def test_the_side_of_a_diff_that_is_at_fault_is_named(trace: Path, tmp_path: Path) -> None:

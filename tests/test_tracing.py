@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from pathlib import Path
 
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 
 from segstore.tracing import FileRecorder, TraceFile, UnknownSuffix, redacted, write_trace
 from segstore.wire import Hello, SealSegment, encode
-from segstore.wire.trace import FLUSH_AFTER_NS, Damage, Direction, Metadata, NotATrace, Record, RecordKind
+from segstore.wire.trace import (
+    FLUSH_AFTER_NS,
+    Block,
+    Damage,
+    Direction,
+    Metadata,
+    NotATrace,
+    Record,
+    RecordKind,
+    read_blocks,
+)
 from segstore.wire.trace_fixture import FixtureError
 from tests.wire.traces import METADATA, capture, frame, record, records
 
@@ -221,3 +232,72 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     _, metadata, damages = read(tmp_path / "a.wtrace")
     assert metadata.recorder == "test"
     assert [damage.torn for damage in damages] == [True]
+
+
+def test_blocks_that_are_full_are_written_in_whole_pages_and_read_back_the_same(tmp_path: Path) -> None:
+    """Frames that reads cut anywhere, with small replies between them, as a store under load sees them."""
+    path, clock = tmp_path / "a.wtrace", Clock()
+    recorder = a_recorder(path, clock)
+    number = recorder.opened(peer="127.0.0.1:4711")
+    frames = [frame(3, bytes([n % 251]) * (700 + n % 3)) for n in range(20_000)]
+    stream = b"".join(frames)
+    for at in range(0, len(stream), 250_007):
+        recorder.received(number, stream[at : at + 250_007])
+        recorder.sent(number, [HELLO])
+        if at == 2_000_056:
+            clock.now_ns += FLUSH_AFTER_NS
+            recorder.tick()
+    recorder.close()
+    found, metadata, damages = read(path)
+    assert (metadata, damages) == (Metadata(17, "test", {"why": "x"}), [])
+    assert [each.data for each in found if each.direction is Direction.REQUEST][1:] == frames
+    assert [each.data for each in found if each.direction is Direction.REPLY] == [HELLO] * -(-len(stream) // 250_007)
+    whole = path.read_bytes()
+    full = [each for each in read_blocks(whole) if isinstance(each, Block) and each.header.sampled]
+    assert len(full) >= 3
+    if recorder.direct:
+        assert all((each.offset + each.header.size - len(each.columns.data)) % mmap.PAGESIZE == 0 for each in full)
+
+
+def test_a_file_system_that_refuses_whole_pages_gets_the_same_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pwritev(file: int, parts: list[bytes], offset: int) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("segstore.tracing.os.pwritev", pwritev)
+    recorder = a_recorder(tmp_path / "a.wtrace")
+    frames = [frame(3, bytes(1000)) for _ in range(11_000)]
+    for at in range(0, len(frames), 100):
+        recorder.received(1, b"".join(frames[at : at + 100]))
+    recorder.close()
+    found, _, damages = read(tmp_path / "a.wtrace")
+    assert ([each.data for each in found], damages) == (frames, [])
+
+
+def test_a_disk_that_fills_up_amid_whole_pages_leaves_the_blocks_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def pwritev(file: int, parts: list[bytes], offset: int) -> int:
+        """The first block is taken in part, so that the rest goes another way; the second finds the disk full."""
+        calls.append(offset)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.pwrite(file, b"".join(parts)[:8192], offset)
+
+    monkeypatch.setattr("segstore.tracing.os.pwritev", pwritev)
+    recorder = a_recorder(tmp_path / "a.wtrace")
+    if recorder._direct is not None:
+        os.close(recorder._direct)
+    recorder._direct = os.open(tmp_path / "a.wtrace", os.O_WRONLY)  # which takes memory as it comes
+    frames = [frame(3, bytes(1000)) for _ in range(11_000)]
+    for at in range(0, len(frames), 100):
+        recorder.received(1, b"".join(frames[at : at + 100]))
+    assert recorder.failure is not None
+    assert not recorder.direct
+    recorder.close()
+    found, _, damages = read(tmp_path / "a.wtrace")
+    assert damages == []
+    assert 4000 < len(found) < 8000

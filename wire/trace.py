@@ -35,6 +35,7 @@ from segstore.wire.trace_reader import (
 from segstore.wire.trace_writer import (
     BLOCK_BYTES,
     FLUSH_AFTER_NS,
+    SPARE_BYTES,
     RecordWriter,
     TraceWriter,
     event_data,
@@ -46,6 +47,7 @@ __all__ = [
     "FLUSH_AFTER_NS",
     "FORMAT_VERSION",
     "MAGIC",
+    "SPARE_BYTES",
     "Block",
     "Columns",
     "Damage",

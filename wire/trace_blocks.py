@@ -3,18 +3,26 @@
 A capture is blocks and nothing else. Each starts with a header of 64 bytes, numbers little-endian:
 
     mark 16s     8 bytes that all captures share, 8 of this capture's own
-    version u16, type u8 (1 metadata, 2 records), flags u8 (1: the body is compressed with zlib), count u32
+    version u16, type u8 (1 metadata, 2 records)
+    flags u8     1: the body is compressed with zlib; 2: the body's checksum is that of a sample
+    count u32    of records
     stored u64   bytes of the body as it stands in the file
     raw u64      bytes of the body once it is decompressed
     first i64, last i64   earliest and latest time of the records, ns since 1970
-    body crc u32, header crc u32   CRC-32 of the stored body, and of the 60 bytes before
+    body crc u32, header crc u32   CRC-32 of the stored body or of its sample, and of the 60 bytes before
 
 The body of a records block is columns, then what they speak of; `count` values each, int64 or bytes:
 
     ts_ns i64[], connection i64[], end i64[], direction u8[], kind u8[], zeros up to a multiple of 8, data
 
+A sample is the columns, with the zeros behind them, and every 256th byte of the data, from the first on. A recorder
+under load takes one: it shows a page that never reached the disk, or one that is shifted, at a fraction of the cost.
+
 `end` is where a record's bytes end in `data`; they start where those of the record before end. The body of a metadata
 block is a JSON object. Zeros behind a body bring the next header to a multiple of 8, so that columns can be mapped.
+There may be more than one metadata block, all alike but for spaces behind the object: a recorder fills pages with them.
+
+Version 1 had no samples, and is otherwise the same.
 
 Invariants: the header is the same in all versions, so that any reader finds the blocks of any capture and says which
 version they are; the body is brought to the current version one step at a time, by `MIGRATIONS`. Lengths are checked
@@ -65,7 +73,7 @@ __all__ = [
     "unpack_data",
 ]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 MAGIC: Final = b"\x93wtrace\n"
 MARK_BYTES: Final = 16
 HEADER_BYTES: Final = 64
@@ -76,6 +84,8 @@ _HEADER: Final = struct.Struct("<16sHBBIQQqqII")
 _CHECKED: Final = HEADER_BYTES - 4
 _CRC: Final = struct.Struct("<I")
 _COMPRESSED: Final = 1
+_SAMPLED: Final = 2
+_SAMPLE_STEP: Final = 256
 _ALIGN: Final = 8
 _COLUMN_BYTES: Final = 3 * 8 + 2
 
@@ -160,8 +170,12 @@ class BlockHeader(NamedTuple):
     def compressed(self) -> bool:
         return bool(self.flags & _COMPRESSED)
 
+    @property
+    def sampled(self) -> bool:
+        return bool(self.flags & _SAMPLED)
 
-MIGRATIONS: Final[dict[int, Callable[[int, bytes, int], bytes]]] = {}
+
+MIGRATIONS: Final[dict[int, Callable[[int, bytes, int], bytes]]] = {1: lambda _type, body, _count: body}
 """Version → what makes a body of the next version out of one of this: `step(block type, body, count) -> body`."""
 
 
@@ -234,16 +248,23 @@ def data_block(
     first_ts_ns: int,
     last_ts_ns: int,
     compress: bool = False,
+    sample: bool = False,
 ) -> list[Buffer]:
     """A records block out of its columns, as pieces to be written one behind another.
 
     data: the records' bytes in any number of pieces; they and the columns are among those returned, not copied.
+    sample: the checksum is to be that of a sample; for data in one piece, not compressed.
     Columns of int64 are arrays of "q" in this machine's order. Raises TraceError for more than MAX_BLOCK_BYTES.
     """
     count = len(ts_ns)
     gap = bytes(padded(_COLUMN_BYTES * count) - _COLUMN_BYTES * count)
-    pieces = [_little(ts_ns), _little(connection), _little(end), direction, kind, gap, *data]
-    return _block(mark, BlockType.RECORDS, count, pieces, first_ts_ns, last_ts_ns, compress)
+    columns: list[Buffer] = [_little(ts_ns), _little(connection), _little(end), direction, kind, gap]
+    checked = [*columns, *map(_sample, data)] if sample and len(data) == 1 and not compress else None
+    return _block(mark, BlockType.RECORDS, count, columns + data, first_ts_ns, last_ts_ns, compress, checked)
+
+
+def _sample(data: Buffer) -> bytes:
+    return bytes(memoryview(data)[::_SAMPLE_STEP])
 
 
 def _little(column: array[int]) -> memoryview:
@@ -254,7 +275,14 @@ def _little(column: array[int]) -> memoryview:
 
 
 def _block(
-    mark: bytes, kind: BlockType, count: int, pieces: list[Buffer], first: int, last: int, compress: bool
+    mark: bytes,
+    kind: BlockType,
+    count: int,
+    pieces: list[Buffer],
+    first: int,
+    last: int,
+    compress: bool,
+    sample: list[Buffer] | None = None,
 ) -> list[Buffer]:
     if len(mark) != MARK_BYTES or not mark.startswith(MAGIC):
         raise ValueError(f"a mark is {MAGIC!r} and 8 bytes more, not {mark!r}")
@@ -265,7 +293,9 @@ def _block(
     if compress:
         packed = zlib.compress(b"".join(pieces), 1)
         flags, stored, pieces = _COMPRESSED, len(packed), [packed]
-    for piece in pieces:
+    elif sample is not None:
+        flags = _SAMPLED
+    for piece in pieces if sample is None else sample:
         crc = zlib.crc32(piece, crc)
     header = _HEADER.pack(mark, FORMAT_VERSION, kind, flags, count, stored, raw, first, last, crc, 0)[:_CHECKED]
     return [header + _CRC.pack(zlib.crc32(header)), *pieces, bytes(padded(stored) - stored)]
@@ -274,9 +304,12 @@ def _block(
 # --- metadata ---------------------------------------------------------------------------------------------------
 
 
-def metadata_block(mark: bytes, metadata: Metadata) -> bytes:
-    """The block that a capture starts with. `mark`: MAGIC and 8 bytes that other captures do not have."""
-    body = json.dumps(metadata._asdict(), sort_keys=True).encode()
+def metadata_block(mark: bytes, metadata: Metadata, size: int = 0) -> bytes:
+    """The block that a capture starts with. `mark`: MAGIC and 8 bytes that other captures do not have.
+
+    size: bytes that the block is to have at least, a multiple of 8; spaces fill it.
+    """
+    body = json.dumps(metadata._asdict(), sort_keys=True).encode().ljust(size - HEADER_BYTES)
     return b"".join(_block(mark, BlockType.METADATA, 0, [body], 0, 0, False))
 
 
@@ -348,7 +381,7 @@ def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
             f"its body has {header.stored} bytes but {left} are left", offset=offset, limit=left, actual=header.stored
         )
     body = bytes(buffer[start : start + header.stored])
-    if zlib.crc32(body) != header.body_crc:
+    if _body_crc(body, header) != header.body_crc:
         raise DamagedBlock("the checksum of its body is wrong", offset=offset)
     if header.compressed:
         body = _decompressed(body, header.raw, offset)
@@ -357,6 +390,13 @@ def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
     for version in range(header.version, FORMAT_VERSION):
         body = MIGRATIONS[version](header.type, body, header.records)
     return body
+
+
+def _body_crc(body: bytes, header: BlockHeader) -> int:
+    if not header.sampled:
+        return zlib.crc32(body)
+    data = padded(_COLUMN_BYTES * header.records)
+    return zlib.crc32(body[data::_SAMPLE_STEP], zlib.crc32(memoryview(body)[:data]))
 
 
 def _decompressed(body: bytes, raw: int, offset: int) -> bytes:

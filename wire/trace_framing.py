@@ -8,8 +8,15 @@ length after another. Invariant: the ends are those that hopping from header to 
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    Memory = bytes | bytearray | mmap
 
 __all__ = ["whole_frames"]
 
@@ -19,11 +26,14 @@ _RUN: Final = 8
 _RUN_AGAIN: Final = 32
 """Frames that are read one by one after a run was not there."""
 
+_CHUNK: Final = 32
+"""Pairs whose ends are made at a time."""
+_ONES: Final = sum(1 << (64 * index) for index in range(2 * _CHUNK))
 _read_length = struct.Struct(">i").unpack_from
 
 
 def whole_frames(
-    data: bytes | bytearray, start: int, stop: int, ends: array[int], shift: int, max_body: int
+    data: Memory, start: int, stop: int, ends: array[int], shift: int, max_body: int
 ) -> tuple[int, int]:
     """Appends where each whole frame between start and stop ends, moved by `shift`.
 
@@ -47,7 +57,7 @@ def whole_frames(
     return at, _HEADER_BYTES
 
 
-def _run(data: bytes | bytearray, first: int, second: int, at: int, stop: int, ends: array[int], shift: int) -> int:
+def _run(data: Memory, first: int, second: int, at: int, stop: int, ends: array[int], shift: int) -> int:
     """Appends the ends of the frames from `at` on that have the lengths of the two before it, in turn.
 
     Each byte of the lengths is looked at in all of these frames at once, so that one costs far less than to read it by
@@ -59,14 +69,27 @@ def _run(data: bytes | bytearray, first: int, second: int, at: int, stop: int, e
         return at
     for start in (first, second):
         for place in (7, 6, 5, 4):
-            column = data[start + both + place : at + count * both : both][:count]
-            count = len(column) - len(column.lstrip(data[start + place : start + place + 1]))
-            if not count:
-                return at
-    after = at + count * both
-    block = array("q", bytes(16 * count))
-    pack = struct.Struct(f"={count}q").pack  # the quickest way from a range to an array
-    block[::2] = array("q", pack(*range(at + one + shift, after + shift, both)))
-    block[1::2] = array("q", pack(*range(at + both + shift, after + shift + 1, both)))
-    ends += block
-    return after
+            column = data[start + both + place : at + count * both : both]
+            wanted = data[start + place]
+            if column.count(wanted, 0, count) != count:
+                column = column[:count]
+                count -= len(column.lstrip(bytes((wanted,))))
+                if not count:
+                    return at
+    base, left = at + shift, count
+    numbers = _ends_of_chunk(one, both)
+    while left > 0:
+        chunk = array("q", (numbers + base * _ONES).to_bytes(16 * _CHUNK, "little"))
+        if sys.byteorder == "big":
+            chunk.byteswap()
+        ends += chunk if left >= _CHUNK else chunk[: 2 * left]
+        base += _CHUNK * both
+        left -= _CHUNK
+    return at + count * both
+
+
+@lru_cache(maxsize=64)
+def _ends_of_chunk(one: int, both: int) -> int:
+    """The ends of a chunk of pairs that starts at 0, 64 bits each in one number: to move them is one multiplication."""
+    ends = (end for pair in range(_CHUNK) for end in (pair * both + one, pair * both + both))
+    return sum(end << (64 * index) for index, end in enumerate(ends))

@@ -30,14 +30,20 @@ from segstore.wire.trace_framing import whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
+    from mmap import mmap
 
     from segstore.wire.schema import Buffer
 
-__all__ = ["BLOCK_BYTES", "FLUSH_AFTER_NS", "RecordWriter", "TraceWriter", "event_data", "make_mark"]
+    Memory = bytes | bytearray | mmap
+
+__all__ = ["BLOCK_BYTES", "FLUSH_AFTER_NS", "SPARE_BYTES", "RecordWriter", "TraceWriter", "event_data", "make_mark"]
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
-_SPARE_BYTES: Final = 256 * 1024
+SPARE_BYTES: Final = 1024 * 1024
+"""What memory has beyond a block, so that what fills it, and what comes with it, is still in one piece."""
+_SAMPLED_BYTES: Final = 1024 * 1024
+"""Data of a block from which on its checksum is that of a sample: below this, there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
 _SMALL_BYTES: Final = 4096
@@ -78,6 +84,7 @@ class RecordWriter:
         self._data: list[Buffer] = []
         self._size = 0
         self._first_ns = self._last_ns = 0
+        self._sample = False
 
     def start(self) -> bytes:
         """The metadata block."""
@@ -93,13 +100,17 @@ class RecordWriter:
         return b"".join(self._take())
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
+        self._data.append(data)
+        self._put_columns(ts_ns, connection, direction, kind, len(data))
+
+    def _put_columns(self, ts_ns: int, connection: int, direction: int, kind: int, size: int) -> None:
+        """Takes a record without its data."""
         self._time(ts_ns, ts_ns)
         self._ts.append(ts_ns)
         self._connections.append(connection)
         self._directions.append(direction)
         self._kinds.append(kind)
-        self._data.append(data)
-        self._size += len(data)
+        self._size += size
         self._ends.append(self._size)
 
     def _time(self, first_ns: int, last_ns: int) -> None:
@@ -109,15 +120,14 @@ class RecordWriter:
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
-    def _put_frames(self, ts_ns: int, connection: int, direction: int, data: list[Buffer], size: int) -> None:
-        """Takes frames whose ends are in `_ends` already."""
+    def _put_frames(self, ts_ns: int, connection: int, direction: int, size: int) -> None:
+        """Takes frames whose ends are in `_ends` already, without their data."""
         self._time(ts_ns, ts_ns)
         count = len(self._ends) - len(self._ts)
         self._ts += array("q", (ts_ns,)) * count
         self._connections += array("q", (connection,)) * count
         self._directions += bytes((direction,)) * count
         self._kinds += bytes(count)
-        self._data += data
         self._size += size
 
     def _take(self) -> list[Buffer]:
@@ -134,6 +144,7 @@ class RecordWriter:
             first_ts_ns=self._first_ns,
             last_ts_ns=self._last_ns,
             compress=self.compress,
+            sample=self._sample,
         )
         self._clear()
         return block
@@ -161,7 +172,11 @@ class TraceWriter:
     a type code in `redact_codes`, and for bytes that make no frame; `segstore.wire.redaction` has both for delegation
     tokens. flush_after_ns: a block is due when its first record is so old.
     max_frame_bytes: a header that announces more, or a negative length, ends the framing of its stream; what follows
-    is recorded as BYTES. Not for several threads.
+    is recorded as BYTES. memory: what bytes are copied into, in place of memory of its own; blocks are about as long.
+    Not for several threads.
+
+    Attributes: data_start, where in `memory` the data of the block starts that was taken last; None if it is elsewhere
+    or in pieces. What lies in `memory` behind that data is free until the next `add`.
     """
 
     def __init__(
@@ -175,6 +190,7 @@ class TraceWriter:
         block_bytes: int = BLOCK_BYTES,
         flush_after_ns: int = FLUSH_AFTER_NS,
         max_frame_bytes: int = _LONGEST_FRAME,
+        memory: Memory | None = None,
     ) -> None:
         self.block_bytes = block_bytes
         self.flush_after_ns = flush_after_ns
@@ -182,11 +198,14 @@ class TraceWriter:
         self._redact = redact
         self._redact_codes = redact_codes
         self._max_body = max_frame_bytes - _HEADER_BYTES
-        self._memory = bytearray(block_bytes + _SPARE_BYTES)
+        self._memory: Memory = bytearray(block_bytes + SPARE_BYTES) if memory is None else memory
         self._view = memoryview(self._memory)
         self._used = 0
+        self._part: Buffer = b""
+        self._part_start = self._part_stop = 0
+        self.data_start: int | None = None
         self._size = 0
-        self._waiting: list[tuple[int, int, int, bytes | bytearray, int, int]] = []
+        self._waiting: list[tuple[int, int, int, Memory, int, int]] = []
         self._waits = False
         self._due_ns = 0
         self._halves: dict[int, _Half] = {}
@@ -200,27 +219,56 @@ class TraceWriter:
         """The metadata block."""
         return self._records.start()
 
+    def filler(self, offset: int, page: int) -> bytes:
+        """A block that says nothing new, the metadata again, and ends where a page does if it starts at `offset`.
+
+        b"" if `offset` is the start of a page.
+        """
+        size, least = -offset % page, len(self.start())
+        while 0 < size < least:
+            size += page
+        return metadata_block(self._records.mark, self.metadata, size) if size else b""
+
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; True if a block is due.
 
         data: bytes, a bytearray or a memoryview of bytes; copied.
         """
         size = len(data)
+        if size >= _SMALL_BYTES:
+            self._add_large(ts_ns, connection, direction, data)
+            return self._added(ts_ns) or self._size >= self.block_bytes
         start = self._used
         stop = start + size
-        source: bytes | bytearray = self._memory
+        source: Memory = self._memory
         if stop <= len(source):
             self._view[start:stop] = data
             self._used = stop
         else:
             source, start, stop = bytes(data), 0, size
         self._size += size
-        if size < _SMALL_BYTES:
-            self._waiting.append((ts_ns, connection, direction, source, start, stop))
-        else:
-            self._drain()
-            self._stream(ts_ns, connection, direction, source, start, stop)
+        self._waiting.append((ts_ns, connection, direction, source, start, stop))
         return self._added(ts_ns) or self._size >= self.block_bytes
+
+    def _add_large(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
+        """Takes a piece that is cut at once. Half a frame before it is laid in front of it, so that all is in order."""
+        self._drain()
+        self._size += len(data)
+        start = self._used
+        middle = start
+        half = self._halves.get(connection << 1 | direction)
+        if half is not None and half.have < _SMALL_BYTES:
+            middle += half.have
+        stop = middle + len(data)
+        if stop > len(self._memory):
+            self._stream(ts_ns, connection, direction, bytes(data), 0, len(data))
+            return
+        if half is not None and middle > start:
+            self._view[start:middle] = b"".join(half.parts)
+            del self._halves[connection << 1 | direction]
+        self._view[middle:stop] = data
+        self._used = stop
+        self._stream(ts_ns, connection, direction, self._memory, start, stop)
 
     def _added(self, ts_ns: int) -> bool:
         """Notes that something waits; whether that is due by its age."""
@@ -231,15 +279,24 @@ class TraceWriter:
 
     def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
         """Takes that a connection began; facts such as peer="127.0.0.1:4711" are kept as JSON."""
-        self._drain()
-        self._records._put(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
-        self._added(ts_ns)
+        self._event(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
 
     def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> None:
         """Takes that a connection ended. by: REQUEST for the client's side, REPLY for the store's."""
         self._drain()
         self._end(ts_ns, connection)
-        self._records._put(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
+        self._event(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
+
+    def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
+        self._drain()
+        start, stop = self._used, self._used + len(data)
+        if stop <= len(self._memory):
+            self._view[start:stop] = data
+            self._used = stop
+            self._records._put_columns(ts_ns, connection, side, kind, len(data))
+            self._keep(self._memory, start, stop)
+        else:
+            self._records._put(ts_ns, connection, side, kind, data)
         self._added(ts_ns)
 
     def due(self, now_ns: int) -> bool:
@@ -254,6 +311,11 @@ class TraceWriter:
         """The same in pieces, for `writev`. Some are this writer's memory: write them before the next `add`."""
         self._drain()
         self._used, self._size, self._waits = 0, 0, False
+        data = self._records._data
+        in_memory = len(data) == 1 and data[0] is self._part
+        self.data_start = self._part_start if in_memory else None
+        self._records._sample = in_memory and len(self._part) >= _SAMPLED_BYTES
+        self._part = b""
         return self._records._take()
 
     def finish(self, ts_ns: int) -> bytes:
@@ -292,7 +354,7 @@ class TraceWriter:
             first = index + 1
         self._singles(waiting[first:])
 
-    def _singles(self, pieces: list[tuple[int, int, int, bytes | bytearray, int, int]]) -> None:
+    def _singles(self, pieces: list[tuple[int, int, int, Memory, int, int]]) -> None:
         """Takes pieces of one frame each that lie one behind another in memory: single requests and replies."""
         if pieces:
             records, first = self._records, pieces[0][4]
@@ -304,12 +366,24 @@ class TraceWriter:
             records._directions.extend([piece[2] for piece in pieces])
             records._kinds.extend(bytes(len(pieces)))
             records._ends.extend([piece[5] + shift for piece in pieces])
-            records._data.append(self._view[first : pieces[-1][5]])
+            self._keep(self._memory, first, pieces[-1][5])
             records._size += pieces[-1][5] - first
 
-    def _stream(
-        self, ts_ns: int, connection: int, direction: int, source: bytes | bytearray, start: int, stop: int
-    ) -> None:
+    def _keep(self, source: Memory, start: int, stop: int) -> None:
+        """Adds bytes to the data; where they lie right behind those before, both are one piece."""
+        data = self._records._data
+        if source is not self._memory:
+            data.append(memoryview(source)[start:stop])
+            return
+        if data and data[-1] is self._part and self._part_stop == start:
+            self._part = data[-1] = self._view[self._part_start : stop]
+        else:
+            self._part = self._view[start:stop]
+            self._part_start = start
+            data.append(self._part)
+        self._part_stop = stop
+
+    def _stream(self, ts_ns: int, connection: int, direction: int, source: Memory, start: int, stop: int) -> None:
         """Cuts bytes of a stream into frames and puts them into the columns."""
         key = connection << 1 | direction
         if (
@@ -319,7 +393,11 @@ class TraceWriter:
             and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
         ):
             # One whole frame, as most writes of one reply are.
-            self._frame(ts_ns, connection, direction, memoryview(source)[start:stop])
+            if self._redact is None:
+                self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
+                self._keep(source, start, stop)
+            else:
+                self._frame(ts_ns, connection, direction, memoryview(source)[start:stop])
             return
         half = self._halves.get(key)
         while half is not None:
@@ -349,31 +427,34 @@ class TraceWriter:
         already = len(ends)
         at, need = whole_frames(source, start, stop, ends, self._records._size - start, self._max_body)
         if at > start:
-            whole: Buffer = memoryview(source)[start:at]
             if self._redact is not None:
-                whole = self._redacted(bytes(whole), ends[already:], self._records._size)
-            self._records._put_frames(ts_ns, connection, direction, [whole], at - start)
+                if source is not self._memory:
+                    source, start, at, stop = bytearray(source[start:]), 0, at - start, stop - start
+                self._redact_frames(memoryview(source)[start:at], ends[already:], self._records._size)
+            self._keep(source, start, at)
+            self._records._put_frames(ts_ns, connection, direction, at - start)
         if not need:
             self._unframed.add(key)
             self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
         elif at < stop:
             self._halves[key] = _Half(bytes(source[at:stop]), need)
+            if source is self._memory and stop == self._used:
+                self._used = at  # the half frame has bytes of its own: what comes next lies behind the whole ones
 
     def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
         if self._redact is not None and _read_code(frame)[0] in self._redact_codes:
             frame = self._redact(bytes(frame), True)
         self._records._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
 
-    def _redacted(self, data: bytes, ends: array[int], base: int) -> Buffer:
+    def _redact_frames(self, data: memoryview, ends: array[int], base: int) -> None:
+        """Overwrites the tokens of frames where they lie."""
         assert self._redact is not None
-        out, start = None, 0
+        start = 0
         for end in ends:
             stop = end - base
             if _read_code(data, start)[0] in self._redact_codes:
-                out = out or bytearray(data)
-                out[start:stop] = self._redact(data[start:stop], True)
+                data[start:stop] = self._redact(bytes(data[start:stop]), True)
             start = stop
-        return data if out is None else out
 
     def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
         if len(data):

@@ -46,7 +46,7 @@ def test_a_block_is_laid_out_as_its_module_says() -> None:
     block = capture([record(frame(100), at=7, connection=3), record(frame(9, b"xy"), at=5, connection=4, reply=True)])
     block = block[blocks.read_header(block, 0).size :]
     mark, version, kind, flags, count, stored, raw, first, last, crc, header_crc = HEADER.unpack_from(block)
-    assert (mark, version, kind, flags, count) == (MARK, 1, 2, 0, 2)
+    assert (mark, version, kind, flags, count) == (MARK, 2, 2, 0, 2)
     assert (first, last) == (5, 7)
     assert header_crc == zlib.crc32(block[:60])
     body = block[64 : 64 + stored]
@@ -150,10 +150,12 @@ def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: py
         old = json.loads(body)
         return json.dumps({"recorder": old["by"], "wire_version": 17, "values": {}}).encode()
 
-    first = rewritten(blocks.metadata_block(MARK, METADATA), b'{"by": "old"}')
-    oldest = first + capture([record(frame(100), at=7)])[blocks.read_header(capture([]), 0).size :]
+    first = rewritten(blocks.metadata_block(MARK, METADATA), b'{"by": "old"}', version=1)
+    written = capture([record(frame(100), at=7)])
+    oldest = first + rewritten(written[blocks.read_header(written, 0).size :], version=1)
     assert blocks.read_header(oldest, 0).version == 1
     monkeypatch.setattr(blocks, "FORMAT_VERSION", 3)
+    monkeypatch.delitem(blocks.MIGRATIONS, 1)
     monkeypatch.setitem(blocks.MIGRATIONS, 2, from_2)
     with pytest.raises(TraceVersionError):
         list(read_blocks(oldest))
@@ -163,6 +165,36 @@ def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: py
     assert not isinstance(block, Damage)
     assert metadata.metadata == Metadata(17, "old", {})
     assert list(block.columns) == [record(frame(100), at=7000)]
+
+
+def test_a_capture_of_version_1_is_read() -> None:
+    at = blocks.read_header(capture([]), 0).size
+    written = capture([record(frame(100), at=7)])
+    old = rewritten(written[:at], version=1) + rewritten(written[at:], version=1)
+    metadata, block = read_blocks(old)
+    assert not isinstance(metadata, Damage)
+    assert not isinstance(block, Damage)
+    assert (metadata.metadata, list(block.columns)) == (METADATA, [record(frame(100), at=7)])
+
+
+def test_a_checksum_of_a_sample_is_that_of_the_columns_and_of_every_256th_byte() -> None:
+    data = frame(100, bytes(range(256)) * 40)
+    columns = (array("q", (7,)), array("q", (3,)), array("q", (len(data),)), b"\0", b"\0")
+    block = bytearray(b"".join(blocks.data_block(MARK, *columns, [data], first_ts_ns=7, last_ts_ns=7, sample=True)))
+    header = blocks.read_header(block, 0)
+    assert (header.flags, header.sampled) == (2, True)
+    body = blocks.read_body(block, 0, header)
+    assert header.body_crc == zlib.crc32(body[:32] + body[32::256])
+    assert [each.data for each in blocks.Columns(body, 1)] == [data]
+    for at in (64, 64 + 31, 64 + 32, 64 + 32 + 256):
+        changed = block.copy()
+        changed[at] ^= 1
+        with pytest.raises(blocks.DamagedBlock, match="the checksum of its body"):
+            blocks.read_body(changed, 0, header)
+    page = block.copy()
+    page[4096:8192] = bytes(4096)
+    with pytest.raises(blocks.DamagedBlock, match="the checksum of its body"):
+        blocks.read_body(page, 0, header)
 
 
 def test_a_block_that_no_reader_would_take_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
