@@ -38,6 +38,7 @@ from segstore.client.errors import (
     RetriesExhausted,
     SegmentExists,
     SegmentOver,
+    SegmentSealed,
     TokenExpired,
     WrongStore,
     failure,
@@ -204,7 +205,9 @@ class LargeEventWriter:
                     return
                 attempt.merge_sent = sent_before
                 if isinstance(reply, SegmentIsSealed):
-                    raise failure(reply, endpoint=sequence.endpoint, segment=attempt.target)
+                    target = attempt.target
+                    raise SegmentSealed(f"{target} is sealed", endpoint=sequence.endpoint, segment=target)
+                raise sequence.gone()
         raise sequence.refused(reply)
 
     async def _is_counted(self, sequence: _Sequence, attempt: _Attempt) -> bool:
@@ -331,13 +334,14 @@ class _Sequence:
     def refused(self, reply: Command) -> ClientError:
         """The error for a reply that was not hoped for. That the transient segment is over means to start again."""
         error = failure(reply, endpoint=self.endpoint, segment=self._target)
-        if isinstance(error, SegmentOver) and error.segment != self._target:
-            return PeerRefused(
-                f"{self.endpoint} says of the transient segment {error.segment}: {error}",
-                endpoint=self.endpoint,
-                segment=error.segment,
-            )
-        return error
+        return self.gone() if isinstance(error, SegmentOver) and error.segment != self._target else error
+
+    def gone(self) -> ClientError:
+        return PeerRefused(
+            f"{self.endpoint} has no transient segment {self._transient} to write to or to merge",
+            endpoint=self.endpoint,
+            segment=self._target,
+        )
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,149 @@
+"""What the seed tests of large events share: streams whose large events are small, and a store that a test plays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from segstore.client import Client, ClientSettings, ConnectionPool, FixedStore, connect
+from segstore.client.errors import (
+    RequestRejected,
+)
+from segstore.client.large_events import LargeEventWriter
+from segstore.server.cluster import MockCluster
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    ConditionalBlockEnd,
+    CreateTransientSegment,
+    DataAppended,
+    DeleteSegment,
+    GetSegmentAttribute,
+    Hello,
+    MergeSegments,
+    SegmentAttribute,
+    SegmentCreated,
+    SegmentsMerged,
+    SetupAppend,
+)
+from segstore.wire.names import transient_name
+from tests.client.support import FAST, ScriptedPeer, ScriptedStore, settings
+
+__all__ = [
+    "MIB",
+    "NINE_TIMES",
+    "NO_VALUE",
+    "STEPS",
+    "Played",
+    "all_of",
+    "asked",
+    "big",
+    "played",
+    "scale",
+    "small",
+    "stream",
+    "transients",
+]
+
+MIB = 1024 * 1024
+NINE_TIMES = FAST.model_copy(update={"max_attempts": 9})
+SMALL = {"max_event_bytes": 1_000, "large_event_chunk_bytes": 1_000, "retry": NINE_TIMES}
+NO_VALUE = -(1 << 63)
+
+
+def big(size: int, seed: int = 1) -> bytes:
+    return Random(seed).randbytes(size)
+
+
+def small(**more: Any) -> ClientSettings:
+    return settings(**(SMALL | more))
+
+
+@asynccontextmanager
+async def stream(segments: int = 1, stores: int = 1, **more: Any) -> AsyncIterator[tuple[MockCluster, Client]]:
+    async with MockCluster(stores=stores) as mock, connect(f"tcp://{mock.controller_uri}", small(**more)) as pravega:
+        await pravega.controller.create_scope("a")
+        await pravega.controller.create_stream("a", "s", segments=segments)
+        yield mock, pravega
+
+
+async def all_of(pravega: Client) -> list[bytes]:
+    """Seals the stream and reads it to its end."""
+    await pravega.controller.seal_stream("a", "s")
+    async with pravega.event_reader("a", "s") as events:
+        return [event.data async for event in events]
+
+
+async def scale(pravega: Client, parts: int) -> None:
+    now = await pravega.controller.current_segments("a", "s")
+    edges = [number / parts for number in range(parts + 1)]
+    try:
+        await pravega.controller.scale("a", "s", [each.segment_id for each in now], list(pairwise(edges)))
+    except RequestRejected as error:
+        if error.details["status"] != "PRECONDITION_FAILED":  # another one is under way
+            raise
+
+
+def asked(mock: MockCluster, kind: str) -> int:
+    return len(list(mock.requests(f"type = {kind}")))
+
+
+def transients(mock: MockCluster) -> list[str]:
+    names = [name for each in mock.stores for part in each.store.containers.values() for name in part.segments]
+    return [name for name in names if "#transient" in name]
+
+
+STEPS = {
+    "CREATE_TRANSIENT_SEGMENT": "type = CREATE_TRANSIENT_SEGMENT",
+    "SETUP_APPEND": "type = SETUP_APPEND and segment ~ '*transient*'",
+    "CONDITIONAL_APPEND": "type = CONDITIONAL_APPEND",
+    "MERGE_SEGMENTS": "type = MERGE_SEGMENTS",
+}
+"""The steps of a sequence, as the faults of a store know them."""
+
+
+class Played:
+    """A scripted store that serves large events by the book, but for what a test puts in its way."""
+
+    def __init__(self, **instead: Callable[[ScriptedPeer, Any], bool]) -> None:
+        self.instead = instead
+        self.chunks: list[ConditionalBlockEnd] = []
+        self.merges: list[MergeSegments] = []
+        self.ack_at = 0
+        """Acknowledges all chunks with one ack when it has so many."""
+        self.writer = UUID(int=0)
+
+    def __call__(self, peer: ScriptedPeer, command: Command) -> None:
+        special = self.instead.get(type(command).__name__)
+        if special is not None and special(peer, command):
+            return
+        match command:
+            case CreateTransientSegment(request_id=id_, writer_id=writer, parent_segment=parent):
+                self.writer = writer
+                self.chunks.clear()
+                peer.send(SegmentCreated(id_, transient_name(parent, writer, "0" * 32)))
+            case SetupAppend(request_id=id_, writer_id=writer, segment=segment):
+                peer.send(AppendSetup(id_, segment, writer, NO_VALUE))
+            case ConditionalBlockEnd(request_id=id_, writer_id=writer, event_number=number):
+                self.chunks.append(command)
+                if len(self.chunks) >= self.ack_at:
+                    peer.send(DataAppended(id_, writer, number, -1, 0))
+            case MergeSegments(request_id=id_, target=target, source=source):
+                self.merges.append(command)
+                peer.send(SegmentsMerged(id_, target, source, 1))
+            case GetSegmentAttribute(request_id=id_):
+                peer.send(SegmentAttribute(id_, NO_VALUE))
+            case DeleteSegment():
+                pass  # nobody waits for the answer
+
+
+@asynccontextmanager
+async def played(script: Played, hello: Hello | None = None, **more: Any) -> AsyncIterator[LargeEventWriter]:
+    async with ScriptedStore(script) as store, ConnectionPool(small(**more)) as pool:
+        if hello is not None:
+            store.hello = hello
+        yield LargeEventWriter(pool, FixedStore(store.endpoint))
