@@ -1,0 +1,449 @@
+"""Traces as files: found by path, folder and glob, cut into pieces for readers side by side, read a block at a time.
+
+A `Piece` is a stretch of one file that a task reads by itself; the pieces of a file lie side by side, each record and
+each damage is in exactly one of them. Planning hops from header to header and reads no bodies. What a reader holds in
+memory is one block, however long the file is.
+
+Invariant: what cannot be read is a `Skipped`, with file, byte and size, and what stands behind it is read all the same;
+so the records and the skips of a file account for every byte that it had. Nothing is raised for what is in a file;
+`OSError` only for a path that names none. What is skipped: damaged or torn blocks, a capture of another version, lines
+of a fixture that do not fit, files that are no trace, that have vanished, or are shorter than they were when planned.
+Follows `segstore.wire.trace_reader`, block by block; files are read with `pread`, so one that shrinks is an error that
+can be told, where a memory map would end the process.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from segstore.wire.trace_blocks import (
+    HEADER_BYTES,
+    MAGIC,
+    MARK_BYTES,
+    BlockHeader,
+    BlockType,
+    Columns,
+    DamagedBlock,
+    Record,
+    TraceError,
+    TraceVersionError,
+    read_body,
+    read_header,
+    read_metadata,
+)
+from segstore.wire.trace_fixture import FixtureError, FixtureHeader, from_line, header_from_line, is_fixture
+
+__all__ = [
+    "PIECE_BYTES",
+    "SUFFIXES",
+    "Chunk",
+    "Form",
+    "Located",
+    "Piece",
+    "Skipped",
+    "find_files",
+    "form_of",
+    "headers",
+    "mark_in",
+    "pieces_of",
+    "plan",
+    "read_piece",
+    "whole_blocks",
+    "whole_lines",
+]
+
+PIECE_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of a piece, unless the caller wants others."""
+SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
+"""What is taken of a folder; a file that is named is taken whatever it is called."""
+
+Form = Literal["capture", "fixture", "packets"]
+
+_PACKETS: Final = tuple(
+    bytes.fromhex(each) for each in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a")
+)
+_HEAD_BYTES: Final = 64
+_WINDOW: Final = 1 << 20
+_LONGEST_LINE: Final = 1 << 26
+"""More than a frame of any length needs in hex."""
+_LINES_AT_ONCE: Final = 4096
+
+
+class Piece(NamedTuple):
+    """A stretch of a file for one reader: what starts at `start` or later and before `stop`.
+
+    mark: that of the capture, or what of it is known. records: how many there are, as headers say; 0 if none says so.
+    reason: why nothing of it can be read, as was found when it was planned.
+    """
+
+    path: str
+    form: Form
+    start: int
+    stop: int
+    mark: bytes = b""
+    records: int = 0
+    reason: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+class Skipped(NamedTuple):
+    """Bytes of a file that could not be read: `size` of them from `offset`."""
+
+    path: str
+    offset: int
+    size: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.size} bytes at {self.offset} are skipped: {self.reason}"
+
+
+class Located(NamedTuple):
+    """A record and where it is: the byte at which its block or line starts, and its number there."""
+
+    block: int
+    number: int
+    record: Record
+
+
+class Chunk:
+    """Records of one file that were read together.
+
+    columns: of a capture, the records of the block that starts at `block`; else None. Iterating gives every record
+    with its place, whatever the form.
+    """
+
+    __slots__ = ("_located", "block", "columns", "path")
+
+    def __init__(self, path: str, block: int, columns: Columns | None, located: Sequence[Located] = ()) -> None:
+        self.path = path
+        self.block = block
+        self.columns = columns
+        self._located = located
+
+    def __iter__(self) -> Iterator[Located]:
+        if self.columns is None:
+            return iter(self._located)
+        return (Located(self.block, number, record) for number, record in enumerate(self.columns))
+
+    def __len__(self) -> int:
+        return len(self._located) if self.columns is None else len(self.columns)
+
+
+# --- finding --------------------------------------------------------------------------------------------------------
+
+
+def find_files(paths: Iterable[str], *, may_be_none: bool = False) -> list[str]:
+    """The files of paths, folders (with all that is below them) and globs, each once, in order of their names.
+
+    may_be_none: whether folders and globs may have no file yet. Raises FileNotFoundError, ValueError for a path of
+    another file system.
+    """
+    found: dict[str, None] = {}
+    for path in map(_local, paths):
+        where = Path(path)
+        if where.is_dir():
+            inside = sorted(str(each) for each in where.rglob("*") if each.suffix in SUFFIXES and each.is_file())
+        elif where.exists():
+            inside = [path]
+        else:
+            inside = sorted(each for each in glob.glob(path, recursive=True) if Path(each).is_file())  # noqa: PTH207 — absolute patterns too
+            if not inside and not (may_be_none and glob.has_magic(path)):
+                raise FileNotFoundError(2, "there is no such trace", path)
+        if not inside and not may_be_none:
+            raise FileNotFoundError(2, f"no file here ends in {', '.join(SUFFIXES)}", path)
+        found.update(dict.fromkeys(inside))
+    return list(found)
+
+
+def _local(path: str) -> str:
+    if "://" not in path and not path.startswith("file:"):
+        return path
+    parts = urlsplit(path)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise ValueError(f"{path}: traces are read from this machine's files, not over {parts.scheme}")
+    return unquote(parts.path)
+
+
+def form_of(path: str, head: bytes) -> Form:
+    """The form of a file by its first bytes; of an empty one, by its name."""
+    if not head:
+        return "fixture" if path.endswith(".jsonl") else "packets" if path.endswith(SUFFIXES[2:]) else "capture"
+    if head.startswith(_PACKETS):
+        return "packets"
+    return "fixture" if is_fixture(head) else "capture"
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+def plan(paths: Iterable[str], piece_bytes: int = PIECE_BYTES) -> list[Piece]:
+    """The pieces of all these files, each of about `piece_bytes`; a block longer than that is a piece of its own."""
+    return [piece for path in paths for piece in pieces_of(path, piece_bytes)]
+
+
+def pieces_of(path: str, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
+    """The pieces of one file. One that cannot be opened is a single piece, which tells its reader why."""
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
+            size = os.fstat(file.fileno()).st_size
+            form = form_of(path, os.pread(file.fileno(), _HEAD_BYTES, 0))
+            if form == "packets":
+                return [Piece(path, form, 0, size)]
+            if form == "fixture":
+                return _cut_lines(path, file.fileno(), size, piece_bytes)
+            return _cut_blocks(path, file.fileno(), size, piece_bytes)
+    except OSError as error:
+        return [Piece(path, form_of(path, b""), 0, 0, reason=_said(error))]
+
+
+def _said(error: OSError) -> str:
+    return f"the file cannot be read: {error.strerror or error}"
+
+
+def _cut_blocks(path: str, fd: int, size: int, piece_bytes: int) -> list[Piece]:
+    mark = mark_in(fd, size)
+    if mark is None:
+        return [Piece(path, "capture", 0, size, reason="there is no whole block of a capture in it")]
+    pieces: list[Piece] = []
+    start = records = 0
+    for at, header in headers(fd, 0, size, mark):
+        if header is not None:
+            if at - start >= piece_bytes or (at > start and at + header.size - start > piece_bytes):
+                pieces.append(Piece(path, "capture", start, at, mark, records))
+                start, records = at, 0
+            records += header.records
+    return [*pieces, Piece(path, "capture", start, size, mark, records)]
+
+
+def _cut_lines(path: str, fd: int, size: int, piece_bytes: int) -> list[Piece]:
+    pieces: list[Piece] = []
+    start = 0
+    while start < size:
+        stop = size if start + piece_bytes >= size else _after_newline(fd, start + piece_bytes - 1, size)
+        pieces.append(Piece(path, "fixture", start, stop))
+        start = stop
+    return pieces or [Piece(path, "fixture", 0, 0, reason="the file is empty")]
+
+
+def _after_newline(fd: int, at: int, size: int) -> int:
+    while at < size:
+        window = os.pread(fd, _WINDOW, at)
+        found = window.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        if not window:
+            break
+        at += len(window)
+    return size
+
+
+def mark_in(fd: int, size: int) -> bytes | None:
+    """The mark of a capture: that of its first whole header; None if it has none."""
+    at = _find(fd, MAGIC, 0, size)
+    return None if at is None else os.pread(fd, MARK_BYTES, at)
+
+
+def headers(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, BlockHeader | None]]:
+    """Where each block between `start` and `size` starts, with its header; None where bytes are no whole block.
+
+    Bodies are not looked at. A block whose body would end behind `size` is one that is not whole.
+    """
+    at = start
+    while at < size:
+        try:
+            header = read_header(os.pread(fd, HEADER_BYTES, at), 0, mark)
+            whole = at + HEADER_BYTES + header.stored <= size
+        except DamagedBlock:
+            whole = False
+        if whole:
+            yield at, header
+            at += header.size
+        else:
+            yield at, None
+            found = _find(fd, mark, at + 1, size)
+            at = size if found is None else found
+
+
+def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
+    """Where the next whole header with this mark, or this beginning of one, is, at `at` or later and before `size`."""
+    while at < size:
+        window = os.pread(fd, min(_WINDOW, size - at), at)
+        found = window.find(mark)
+        if found < 0:
+            if len(window) < len(mark):
+                return None
+            at += len(window) - len(mark) + 1
+            continue
+        at += found
+        try:
+            read_header(os.pread(fd, HEADER_BYTES, at), 0, mark if len(mark) == MARK_BYTES else None)
+        except DamagedBlock:
+            at += 1
+        else:
+            return at
+    return None
+
+
+def whole_blocks(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, BlockHeader]]:
+    """Where each whole block ends, behind `start`, with its header: up to where a growing capture can be read.
+
+    Damage with a whole block behind it counts into that block; damage at the end may be a block that is being written.
+    """
+    for at, header in headers(fd, start, size, mark):
+        if header is not None:
+            yield min(at + header.size, size), header
+
+
+def whole_lines(fd: int, start: int, size: int) -> Iterator[int]:
+    """Where stretches of whole lines end, behind `start`: up to where a growing fixture can be read."""
+    at = start
+    while at < size:
+        window = os.pread(fd, min(_WINDOW, size - at), at)
+        last = window.rfind(b"\n")
+        if last >= 0:
+            yield at + last + 1
+            at += last + 1
+            continue
+        end = _after_newline(fd, at, size)
+        if os.pread(fd, 1, end - 1) != b"\n":
+            return
+        yield end
+        at = end
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_piece(piece: Piece) -> Iterator[Chunk | Skipped]:
+    """The records of a piece, in order; in their place, what is skipped."""
+    if piece.reason:
+        yield Skipped(piece.path, piece.start, piece.size, piece.reason)
+        return
+    try:
+        file = open(piece.path, "rb", buffering=0)  # noqa: PTH123, SIM115 — closed below; unbuffered, read by position
+    except OSError as error:
+        yield Skipped(piece.path, piece.start, piece.size, _said(error))
+        return
+    with file:
+        if piece.form == "capture":
+            yield from _read_blocks(piece, file.fileno())
+        elif piece.form == "fixture":
+            yield from _read_lines(piece, file.fileno())
+        else:
+            from segstore.pipeline.trace_packets import read_packets  # a part of its own, with a library of its own
+
+            yield from read_packets(piece.path)
+
+
+def _read_blocks(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
+    size = min(piece.stop, os.fstat(fd).st_size)
+    at = piece.start
+    while at < size:
+        try:
+            columns, after = _read_block(fd, at, size, piece.mark)
+        except TraceVersionError as error:
+            yield Skipped(piece.path, at, piece.stop - at, error.message)
+            return
+        except DamagedBlock as error:
+            found = _find(fd, piece.mark, at + 1, size)
+            after = size if found is None else found
+            yield Skipped(piece.path, at, after - at, error.message)
+        else:
+            if columns is not None and len(columns):
+                yield Chunk(piece.path, at, columns)
+        at = after
+    if at < piece.stop and size < piece.stop:
+        yield Skipped(piece.path, size, piece.stop - size, "the file is shorter than it was when it was planned")
+
+
+def _read_block(fd: int, at: int, size: int, mark: bytes) -> tuple[Columns | None, int]:
+    """The records of a block, None for one of metadata, and where the next one starts."""
+    header = read_header(os.pread(fd, min(HEADER_BYTES, size - at), at), 0, mark)
+    wanted = min(HEADER_BYTES + header.stored, size - at)
+    block = os.pread(fd, wanted, at)
+    while len(block) < wanted and (more := os.pread(fd, wanted - len(block), at + len(block))):
+        block += more
+    body = read_body(block, 0, header)
+    if header.type == BlockType.RECORDS:
+        return Columns(body, header.records), at + header.size
+    if header.type == BlockType.METADATA:
+        read_metadata(body)
+        return None, at + header.size
+    raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
+
+
+def _read_lines(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
+    first, after_first = _first_line(fd)
+    try:
+        header = header_from_line(_text(first))
+    except TraceError as error:
+        yield Skipped(piece.path, piece.start, piece.size, _reason(error))
+        return
+    found: list[Located] = []
+    for at, line in _lines(fd, max(piece.start, after_first), piece.stop):
+        if not line.strip():
+            continue
+        try:
+            record = _record(line, header)
+        except FixtureError as error:
+            if found:
+                yield Chunk(piece.path, found[0].block, None, tuple(found))
+                found = []
+            yield Skipped(piece.path, at, len(line), _reason(error))
+            continue
+        found.append(Located(at, 0, record))
+        if len(found) == _LINES_AT_ONCE:
+            yield Chunk(piece.path, found[0].block, None, tuple(found))
+            found = []
+    if found:
+        yield Chunk(piece.path, found[0].block, None, tuple(found))
+
+
+def _reason(error: TraceError) -> str:
+    return f"{error.field}: {error.message}" if error.field else error.message
+
+
+def _record(line: bytes, header: FixtureHeader) -> Record:
+    return from_line(_text(line), header, 0)
+
+
+def _text(line: bytes) -> str:
+    if len(line) > _LONGEST_LINE:
+        raise FixtureError(f"a line of {len(line)} bytes exceeds {_LONGEST_LINE}", line=0)
+    try:
+        return line.decode()
+    except UnicodeDecodeError as cause:
+        raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=0) from cause
+
+
+def _first_line(fd: int) -> tuple[bytes, int]:
+    """The first line that is not empty, and where the next one starts."""
+    at = 0
+    for at, line in _lines(fd, 0, os.fstat(fd).st_size):
+        if line.strip():
+            return line, at + len(line)
+    return b"", at
+
+
+def _lines(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Each line with where it starts; one is never longer in memory than `_LONGEST_LINE` and a window."""
+    at, rest = start, b""
+    while at + len(rest) < stop and (window := os.pread(fd, min(_WINDOW, stop - at - len(rest)), at + len(rest))):
+        *lines, rest = (rest + window).split(b"\n")
+        for line in lines:
+            yield at, line + b"\n"
+            at += len(line) + 1
+        if len(rest) > _LONGEST_LINE:
+            yield at, rest
+            at, rest = at + len(rest), b""
+    if rest:
+        yield at, rest
