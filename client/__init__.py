@@ -19,10 +19,14 @@ from segstore.client.locations import FixedStore, Locations
 from segstore.client.partitioned import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
 from segstore.client.pool import ConnectionPool, Endpoint, PoolMetrics
 from segstore.client.raw import RawClient, SegmentRequests
+from segstore.client.reader_group import ReaderGroup
+from segstore.client.reader_group_reader import GroupEvent, GroupReader, Position
 from segstore.client.retry import Backoff
+from segstore.client.revisioned import Entry, Revision, RevisionedStream
 from segstore.client.segment_reader import Chunk, SegmentReader
 from segstore.client.segment_writer import SegmentWriter
 from segstore.client.streams import Client, connect
+from segstore.client.synchronizer import StateRules, StateSynchronizer
 from segstore.client.tables import KeyValueTable, TableEntry, TableKey, Version
 from segstore.client.transactions import Transaction, TransactionWriter
 from segstore.client.writer_stats import SegmentWriterStats, WriterStats, add_up
@@ -40,17 +44,24 @@ __all__ = [
     "ConnectionPool",
     "Credentials",
     "Endpoint",
+    "Entry",
     "EventReader",
     "EventWriter",
     "Final",
     "FixedStore",
+    "GroupEvent",
+    "GroupReader",
     "HashedKey",
     "KeyValueTable",
     "Locations",
     "PartialRoundRobin",
     "PoolMetrics",
+    "Position",
     "RawClient",
+    "ReaderGroup",
     "Retriable",
+    "Revision",
+    "RevisionedStream",
     "RoundRobin",
     "Router",
     "SegmentOver",
@@ -59,6 +70,8 @@ __all__ = [
     "SegmentWriter",
     "SegmentWriterStats",
     "SinglePartition",
+    "StateRules",
+    "StateSynchronizer",
     "StreamEvent",
     "TableConfig",
     "TableEntry",
