@@ -21,7 +21,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-capacity conformance fuzz docs cert proto soak clean
+.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-capacity bench-lazy-producers conformance fuzz docs cert proto soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ bench-official-client: $(DEV) ## speed with the official client, and who limits 
 
 bench-capacity: $(DEV) ## memory of segments, entries and connections; latency under a thousand writers
 	$(PY) -m bench.capacity $(ARGS)
+
+bench-lazy-producers: $(DEV) ## what many writers cost that write little: eager, lazy, connected to a few segments
+	$(PY) -m bench.lazy_producers $(ARGS)
 
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
 	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)
