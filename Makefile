@@ -21,7 +21,8 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-capacity bench-lazy-producers conformance fuzz docs cert proto soak clean
+.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pooling \
+	bench-setup-timeout bench-capacity bench-lazy-producers conformance fuzz docs cert proto soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +51,15 @@ bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
 bench-official-client: $(DEV) ## speed with the official client, and who limits it
 	$(PY) -m bench.official_client $(ARGS)
 
+bench-client: $(DEV) ## speed of this client beside the official one, and its memory
+	$(PY) -m bench.client $(ARGS)
+
+bench-pooling: $(DEV) ## sockets and speed of a thousand segment writers, pooled and not
+	$(PY) -m bench.pooling $(ARGS)
+
+bench-setup-timeout: $(DEV) ## how soon a client is served when one node never answers
+	$(PY) -m bench.setup_timeout $(ARGS)
+
 bench-capacity: $(DEV) ## memory of segments, entries and connections; latency under a thousand writers
 	$(PY) -m bench.capacity $(ARGS)
 
@@ -68,7 +78,9 @@ docs: $(CORE) ## write the pages of docs/ that are generated
 cert: $(DEV) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs with the official client, SOAK_SECONDS each
+soak: $(DEV) ## long runs: this client's order and dispatch, then the official client for SOAK_SECONDS
+	$(PY) -m tests.soak.exactly_once
+	$(PY) -m tests.soak.dispatch
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
