@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -140,12 +141,17 @@ class ReaderGroup:
         What it had is read on by others from where the reader recorded to be, or from `positions`: segment → offset,
         where the user knows better. A reader that is alive after all ends with ReaderOffline.
         """
+        was_online = False
+
+        def quit_it(state: GroupState) -> None:
+            nonlocal was_online
+            was_online = name in state.readers or was_online
+            state.quit(name, positions or {})
+
         await self._table.fetch()
-        try:
-            await self._table.change(lambda state: state.quit(name, positions or {}))
-        except ReaderOffline:
-            return False
-        return True
+        with suppress(ReaderOffline):
+            await self._table.change(quit_it)
+        return was_online
 
     # --- where it is ------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ __all__ = [
     "TOMBSTONE",
     "VERSION_VALUE",
     "GroupConfig",
+    "Pairs",
     "cbor_decode",
     "cbor_encode",
     "decode_config",

@@ -126,31 +126,36 @@ class GroupReader:
         if self._closed or self._keeper is not None:
             raise Closed(f"the reader {self.name} was opened before", reader=self.name)
 
-        def join(state: GroupState) -> tuple[dict[str, int], float]:
+        def join(state: GroupState) -> float:
             if state.config is None:
                 raise NoSuchReaderGroup(f"there is no reader group {state.group}")
             state.join(self.name)
-            return state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE)), state.config.refresh_ms
+            state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
+            return state.config.refresh_ms
 
         try:
             await self._table.fetch()
-            taken, refresh_ms = await self._table.change(join)
+            refresh_ms = await self._table.change(join)
         except BaseException:
             self._table.close()
             raise
-        self._begin(taken)
+        self._begin_with_new()
         self._keeper = asyncio.get_running_loop().create_task(
             self._keep_on(refresh_ms / 1000), name=f"keeping the reader {self.name}"
         )
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, segments: dict[str, int]) -> None:
-        for segment, offset in segments.items():
+    def _begin_with_new(self) -> int:
+        """Begins to read what is this reader's and not read yet, whichever change brought it; returns how many."""
+        mine = self._table.state.segments_of(self.name)
+        new = {segment: offset for segment, offset in mine.items() if segment not in self._positions}
+        for segment, offset in new.items():
             self._positions[segment] = offset
             self._tasks[segment] = asyncio.get_running_loop().create_task(
                 self._follow(segment, offset), name=f"reading {segment}"
             )
+        return len(new)
 
     async def _follow(self, segment: str, offset: int) -> None:
         """Reads one segment to its end."""
@@ -245,23 +250,22 @@ class GroupReader:
             raise ReaderOffline(f"the reader {self.name} of {state.group} lost {min(missing)}", reader=self.name)
         await self._give_up(min(state.share(self.name).release, _AT_ONCE))
 
-        def settle(state: GroupState) -> tuple[dict[str, int], bool]:
+        def settle(state: GroupState) -> bool:
             for segment, successors in following.items():
                 state.end(self.name, segment, successors)
             state.record(self.name, self._positions)
             state.release(self.name, self._given_up)
-            if self._given_up:
-                return {}, state.over
-            return state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE)), state.over
+            if not self._given_up:
+                state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
+            return state.over
 
-        taken, self._over = await self._table.change(settle)
+        self._over = await self._table.change(settle)
         self._given_up.clear()
         del self._ended[: len(ended)]
         for segment in ended:
             self._positions.pop(segment, None)
             self._tasks.pop(segment, None)
-        self._begin(taken)
-        if self._ended or len(taken) == _AT_ONCE:
+        if self._begin_with_new() >= _AT_ONCE or self._ended:
             self._due.set()
 
     async def _give_up(self, count: int) -> None:

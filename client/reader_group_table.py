@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from segstore.client.errors import (
     ConditionFailed,
     NoSuchReaderGroup,
+    PeerRefused,
     ProtocolViolation,
     RetriesExhausted,
     SegmentExists,
@@ -30,7 +31,7 @@ from segstore.client.raw import SegmentRequests
 from segstore.client.reader_group_codec import VERSION_VALUE, decode_key, encode_key
 from segstore.client.reader_group_state import GroupState
 from segstore.client.table_segment import Item, TableSegment
-from segstore.wire import NOT_EXISTS
+from segstore.wire import NOT_EXISTS, ErrorMessageCode
 from segstore.wire.names import segment_name
 
 __all__ = ["GroupTable", "table_name"]
@@ -111,6 +112,12 @@ class GroupTable:
             except SegmentMissing as missing:
                 self._forget()
                 raise self._missing() from missing
+            except PeerRefused as refused:
+                illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
+                if not illegal or not self._position:
+                    raise
+                self._forget()  # the table was made anew, and is shorter
+                continue
             if delta.clear:
                 self._forget()
             for item in delta.items:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from segstore.client import connect
 from segstore.client.errors import (
     Closed,
     ConditionFailed,
+    EntryRefused,
     NoSuchReaderGroup,
     NoSuchStream,
     ProtocolViolation,
@@ -406,3 +408,73 @@ async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pyt
             assert calls == 1
             assert await shared.readers() == ["r"]
             table.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_and_go(seed: int) -> None:
+    random = Random(seed)
+    async with MockCluster(stores=2) as mock, client(mock, read_ahead_bytes=2_000) as pravega:
+        await fill(pravega, 600, segments=5)
+        await pravega.controller.seal_stream("a", "s")
+        for what in ("UPDATE_TABLE_ENTRIES", "READ_TABLE_ENTRIES_DELTA", "READ_SEGMENT"):
+            mock.faults.add(f"type = {what}", skip=5, probability=0.1, do=random.choice(["close", "close after"]))
+        got: list[GroupEvent] = []
+        crashes = 0
+
+        async with group(pravega) as shared:
+
+            async def read(name: str) -> None:
+                nonlocal crashes
+                while True:
+                    reader = shared.reader(name)
+                    await reader.open()
+                    for _ in range(random.randint(20, 120)):
+                        event = await reader.read()
+                        if event is None:
+                            await reader.aclose()
+                            return
+                        got.append(event)
+                        if random.random() < 0.1:
+                            await asyncio.sleep(random.random() / 100)
+                    if random.random() < 0.5:
+                        await reader.aclose()
+                    else:
+                        crashes += 1
+                        await reader.abort()
+                        assert await shared.reader_offline(name)
+
+            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+                for number in range(4):
+                    tasks.create_task(read(f"r{number}"))
+            assert await shared.readers() == []
+            assert await shared.cuts() == {}
+        assert set(numbers(got)) == set(range(600))
+        assert len(got) == 600 or crashes
+
+
+async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 5, segments=1)
+        async with group(pravega, refresh_ms=1_000_000) as shared, shared.reader("r") as reader:
+            await take(reader, 1)
+            await shared.delete()
+            async with group(pravega) as again:
+                reader._due.set()
+                with pytest.raises(ReaderOffline):
+                    async with asyncio.timeout(20):
+                        await take(reader, 6)
+                assert await again.readers() == []
+
+
+async def test_a_group_over_more_segments_than_one_update_takes_is_refused() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0, segments=254)
+        with pytest.raises(EntryRefused):
+            await group(pravega).open()
+        await fill(pravega, 0, segments=253, stream="t")
+        async with group(pravega, streams=["t"]) as shared, shared.reader("one") as one, shared.reader("two") as two:
+
+            async def balanced() -> bool:
+                return {len(one.segments), len(two.segments)} == {126, 127}
+
+            await until(balanced)
