@@ -1,0 +1,337 @@
+"""A coordination service in this process: the default, for clusters in one process and for tests.
+
+It keeps ZooKeeper's rules: one tree, ephemeral nodes that end with their session, watches that fire once, and a
+session that expires when the service has not heard of it for its timeout. Time is the running loop's, so a loop with
+virtual time makes all of it deterministic. What goes wrong is told to it: `expire` ends a session, `cut` takes the
+line between a session and the service away, `heal` gives it back; `pause` and `resume` do so for all.
+
+Invariants: expiry is decided here and nowhere else; while the service is paused no session expires; a request whose
+session is cut in between may have been carried out. After `close` no timer is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+
+from segstore.server.coordination.types import (
+    BadVersion,
+    Disconnected,
+    Node,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    SessionState,
+    Unreachable,
+)
+
+__all__ = ["InProcessCoordinator", "InProcessSession"]
+
+Watch = Callable[[], None]
+
+_SUSPENDED_AFTER = 1 / 3
+"""Of the timeout: how long a session goes without a word before its holder is told so."""
+
+
+class InProcessCoordinator:
+    """The tree and its sessions.
+
+    Attributes:
+        sessions: those that have not expired, by id; for looking at.
+    """
+
+    def __init__(self, *, session_timeout_ms: float = 10_000, delay_s: Callable[[], float] | None = None) -> None:
+        """delay_s: how long each request and each reply is on its way; None for no time at all."""
+        self.session_timeout_ms = session_timeout_ms
+        self.sessions: dict[int, InProcessSession] = {}
+        self._delay_s = delay_s
+        self._nodes: dict[str, Node] = {}
+        self._watches: defaultdict[str, list[tuple[InProcessSession, Watch]]] = defaultdict(list)
+        self._child_watches: defaultdict[str, list[tuple[InProcessSession, Watch]]] = defaultdict(list)
+        self._next_id = 1
+        self._paused = False
+
+    # --- what goes wrong --------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def pause(self) -> None:
+        """Answer nobody and let no session expire, until `resume`."""
+        self._paused = True
+        for session in tuple(self.sessions.values()):
+            session.silence()
+
+    def resume(self) -> None:
+        """Answer again."""
+        self._paused = False
+        for session in tuple(self.sessions.values()):
+            if session.cut:
+                session.silence(anew=True)
+            else:
+                session.reached()
+
+    def cut(self, session_id: int) -> None:
+        """Hear nothing of a session and tell it nothing; it expires when its timeout is over. KeyError."""
+        session = self.sessions[session_id]
+        session.cut = True
+        session.silence()
+
+    def heal(self, session: InProcessSession) -> None:
+        """The line to a session is back: it goes on, or hears that it has expired."""
+        session.cut = False
+        session.reached()
+
+    def expire(self, session_id: int) -> None:
+        """End a session now; who holds it hears of it when there is a line. KeyError."""
+        session = self.sessions.pop(session_id)
+        session.expired = True
+        for path in [path for path, node in self._nodes.items() if node.owner == session_id]:
+            self._remove(path)
+        if session.reachable:
+            session.reached()
+        else:
+            session.silence()
+
+    def close(self) -> None:
+        """End all sessions."""
+        for session_id in tuple(self.sessions):
+            self.expire(session_id)
+
+    # --- what sessions ask ------------------------------------------------------------------------------------------
+
+    async def connect(self) -> InProcessSession:
+        """A new session. Raises Unreachable while the service is paused."""
+        await self.travel()
+        if self._paused:
+            raise Unreachable("the coordination service does not answer")
+        session = InProcessSession(self, self._next_id)
+        self._next_id += 1
+        self.sessions[session.session_id] = session
+        return session
+
+    async def travel(self) -> None:
+        """As long as a message is on its way."""
+        await asyncio.sleep(0 if self._delay_s is None else self._delay_s())
+
+    def create(self, path: str, data: bytes, owner: int) -> None:
+        if path in self._nodes:
+            raise NodeExists(f"node {path} exists", path)
+        parent = path.rpartition("/")[0]
+        if parent and parent not in self._nodes:
+            self.create(parent, b"", 0)
+        self._nodes[path] = Node(data, 0, owner)
+        self._fire(self._watches, path)
+        self._fire(self._child_watches, parent)
+
+    def get(self, path: str) -> Node | None:
+        return self._nodes.get(path)
+
+    def set(self, path: str, data: bytes, version: int) -> None:
+        node = self._checked(path, version)
+        self._nodes[path] = Node(data, node.version + 1, node.owner)
+        self._fire(self._watches, path)
+
+    def delete(self, path: str, version: int) -> None:
+        self._checked(path, version)
+        self._remove(path)
+
+    def children(self, path: str) -> list[str]:
+        start = path.rstrip("/") + "/"
+        return sorted(
+            each[len(start) :] for each in self._nodes if each.startswith(start) and "/" not in each[len(start) :]
+        )
+
+    def watch(self, path: str, session: InProcessSession, watch: Watch, *, children: bool) -> None:
+        (self._child_watches if children else self._watches)[path.rstrip("/")].append((session, watch))
+
+    def forget_watches(self, session: InProcessSession) -> list[Watch]:
+        """The watches of a session that is over, taken out."""
+        forgotten = []
+        for table in (self._watches, self._child_watches):
+            for path, waiting in list(table.items()):
+                forgotten += [watch for holder, watch in waiting if holder is session]
+                table[path] = [each for each in waiting if each[0] is not session]
+                if not table[path]:
+                    del table[path]
+        return forgotten
+
+    def _checked(self, path: str, version: int) -> Node:
+        node = self._nodes.get(path)
+        if node is None:
+            raise NoNode(f"there is no node {path}", path)
+        if version not in (-1, node.version):
+            raise BadVersion(f"node {path} has version {node.version}, not {version}", path)
+        return node
+
+    def _remove(self, path: str) -> None:
+        del self._nodes[path]
+        self._fire(self._watches, path)
+        self._fire(self._child_watches, path.rpartition("/")[0])
+
+    @staticmethod
+    def _fire(table: defaultdict[str, list[tuple[InProcessSession, Watch]]], path: str) -> None:
+        for session, watch in table.pop(path, ()):
+            session.told(watch)
+
+
+class InProcessSession:
+    """A session with an `InProcessCoordinator`, as its holder has it (`CoordinationSession`).
+
+    Attributes:
+        cut: there is no line to the service.
+        expired: by the service's decision; the holder knows when its state says so.
+    """
+
+    def __init__(self, service: InProcessCoordinator, session_id: int) -> None:
+        self.session_id = session_id
+        self.cut = False
+        self.expired = False
+        self._service = service
+        self._state = SessionState.CONNECTED
+        self._callbacks: list[Callable[[SessionState], None]] = []
+        self._untold: list[Watch] = []
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def reachable(self) -> bool:
+        """Whether messages pass between it and the service."""
+        return not self.cut and not self._service.paused
+
+    @property
+    def over(self) -> bool:
+        """Whether its holder knows that it has ended."""
+        return self._state in (SessionState.LOST, SessionState.CLOSED)
+
+    def on_change(self, callback: Callable[[SessionState], None]) -> None:
+        self._callbacks.append(callback)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        await self._ask()
+        self._service.create(path, data, self.session_id if ephemeral else 0)
+        await self._hear()
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        await self._ask()
+        node = self._service.get(path)
+        if watch is not None:
+            self._service.watch(path, self, watch, children=False)
+        await self._hear()
+        return node
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> None:
+        await self._ask()
+        self._service.set(path, data, version)
+        await self._hear()
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self._ask()
+        self._service.delete(path, version)
+        await self._hear()
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        await self._ask()
+        names = self._service.children(path)
+        if watch is not None:
+            self._service.watch(path, self, watch, children=True)
+        await self._hear()
+        return names
+
+    async def aclose(self) -> None:
+        if self._state is SessionState.CLOSED:
+            return
+        if self._service.sessions.get(self.session_id) is self and self.reachable:
+            self._become(SessionState.CLOSED)
+            self._service.expire(self.session_id)
+        else:
+            self._become(SessionState.CLOSED)  # the service hears nothing and ends it when its timeout is over
+
+    # --- the line ---------------------------------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        """A request travels; it is carried out right afterwards."""
+        self._check()
+        await self._service.travel()
+        self._check()
+
+    async def _hear(self) -> None:
+        """A reply travels."""
+        await self._service.travel()
+        self._check()
+
+    def _check(self) -> None:
+        if self.over:
+            raise SessionExpired(f"session {self.session_id:#x} is {self._state.value}")
+        if self.expired and self.reachable:
+            self.reached()
+            raise SessionExpired(f"session {self.session_id:#x} has expired")
+        if not self.reachable:
+            raise Disconnected("the coordination service does not answer")
+
+    def silence(self, *, anew: bool = False) -> None:
+        """The line is gone: its holder notices in a while, and the service ends it when its timeout is over.
+
+        anew: both times begin now, even if they had begun before.
+        """
+        if self.over or (self._timers and not anew):
+            return
+        self._cancel_timers()
+        loop = asyncio.get_running_loop()
+        timeout_s = self._service.session_timeout_ms / 1000
+        self._timers = [
+            loop.call_later(timeout_s * _SUSPENDED_AFTER, self._become, SessionState.SUSPENDED),
+            loop.call_later(timeout_s, self._time_is_up),
+        ]
+
+    def reached(self) -> None:
+        """There is a line again, if there is one: its holder hears how things are."""
+        if not self.reachable or self.over:
+            return
+        self._cancel_timers()
+        if self.expired:
+            self._become(SessionState.LOST)
+            return
+        if self._state is SessionState.SUSPENDED:
+            self._become(SessionState.CONNECTED)
+        untold, self._untold = self._untold, []
+        for watch in untold:
+            watch()
+
+    def told(self, watch: Watch) -> None:
+        """A watch has fired: its holder hears of it now, or when there is a line."""
+        if self.over:
+            return
+        if self.reachable:
+            asyncio.get_running_loop().call_soon(watch)
+        else:
+            self._untold.append(watch)
+
+    def _time_is_up(self) -> None:
+        if not self._service.paused and self._service.sessions.get(self.session_id) is self:
+            self._service.expire(self.session_id)
+
+    def _become(self, state: SessionState) -> None:
+        if self._state in (state, SessionState.CLOSED):
+            return
+        self._state = state
+        if self.over:
+            self._cancel_timers()
+            loop = asyncio.get_running_loop()
+            for watch in self._untold + self._service.forget_watches(self):
+                loop.call_soon(watch)
+            self._untold = []
+        for callback in self._callbacks:
+            callback(state)
+
+    def _cancel_timers(self) -> None:
+        timers, self._timers = self._timers, []
+        for timer in timers:
+            timer.cancel()
