@@ -124,3 +124,17 @@ def stay(uri: str, scope: str, stream: str) -> bool:
     still = transaction.is_open()
     transaction.commit()
     return bool(still)
+
+
+def look_by_id(uri: str, scope: str, stream: str, identifier: str) -> dict[str, Any]:
+    """Look at a transaction that somebody else has begun, before and after it ends.
+
+    A handle that this client got by an id can only look: it refuses to write and to commit ("closed").
+    """
+    made = StreamManager(uri)
+    writer = made.create_transaction_writer(scope, stream, 6)
+    transaction = writer.get_txn(int(identifier))
+    before = transaction.is_open()
+    refused = attempt(lambda: transaction.write_event("refused"))
+    say_and_wait("seen")
+    return {"before": before, "write": refused["fails"], "after": transaction.is_open()}
