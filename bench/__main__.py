@@ -15,7 +15,7 @@ from bench.pictures import FOLDER, draw, link
 
 __all__ = ["main", "markdown"]
 
-NAMES: Final = ("codec", "memory", "framing", "server")
+NAMES: Final = ("codec", "memory", "framing", "server", "recording")
 RESULTS: Final = Path(__file__).parent / "results"
 PAGE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN: Final = "<!-- bench: written by `make bench ARGS=--write-docs`, do not edit -->"

@@ -40,7 +40,7 @@ from segstore.wire import (
     encode,
 )
 
-__all__ = ["run"]
+__all__ = ["Load", "acknowledged", "exchange", "run", "writer"]
 
 ROOT: Final = Path(__file__).parent.parent
 WAIT_S: Final = 30.0
@@ -91,12 +91,12 @@ def run(effort: Effort) -> Report:
             cpu_s = {"store": 0.0, "echo": 0.0}
 
             def on_store(data: bytes = data, last: int = last, cpu_s: dict[str, float] = cpu_s) -> float:
-                with _writer(store) as peer:
-                    return _timed(store, cpu_s, "store", lambda: _exchange(peer, data, _acknowledged(last)))
+                with writer(store.port) as peer:
+                    return _timed(store, cpu_s, "store", lambda: exchange(peer, data, acknowledged(last)))
 
             def on_echo(data: bytes = data, cpu_s: dict[str, float] = cpu_s) -> float:
                 with _connected(echo.port) as peer:
-                    return _timed(echo, cpu_s, "echo", lambda: _exchange(peer, data, _returned(len(data))))
+                    return _timed(echo, cpu_s, "echo", lambda: exchange(peer, data, _returned(len(data))))
 
             times = take_turns({"store": on_store, "echo": on_echo}, rounds)
             ratio = times.ratio("echo", "store")
@@ -174,10 +174,10 @@ def _connected(port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _writer(store: _Server) -> Iterator[socket.socket]:
+def writer(port: int) -> Iterator[socket.socket]:
     """A connection with a writer that is set up for a new segment, which is deleted in the end."""
     segment = f"bench/appends/{time.monotonic_ns()}"
-    with _connected(store.port) as peer:
+    with _connected(port) as peer:
         _ask(peer, Hello(17, 5), Hello)
         _ask(peer, CreateSegment(1, segment, 0, 0, "", 0), SegmentCreated)
         _ask(peer, SetupAppend(2, WRITER, segment, ""), AppendSetup)
@@ -195,9 +195,9 @@ def _ask(peer: socket.socket, command: Command, reply: type[Command]) -> None:
         raise RuntimeError(f"{found[0]} answers {command}")
 
 
-def _timed(server: _Server, cpu_s: dict[str, float], name: str, exchange: Callable[[], None]) -> float:
+def _timed(server: _Server, cpu_s: dict[str, float], name: str, run: Callable[[], None]) -> float:
     before, start = server.cpu_s(), time.perf_counter()
-    exchange()
+    run()
     spent = time.perf_counter() - start
     cpu_s[name] += server.cpu_s() - before
     return spent
@@ -215,7 +215,7 @@ def _returned(size: int) -> Callable[[memoryview], bool]:
     return done
 
 
-def _acknowledged(last: int) -> Callable[[memoryview], bool]:
+def acknowledged(last: int) -> Callable[[memoryview], bool]:
     """Whether the last bytes are the acknowledgement of that event."""
     tail = b""
 
@@ -227,7 +227,7 @@ def _acknowledged(last: int) -> Callable[[memoryview], bool]:
     return done
 
 
-def _exchange(peer: socket.socket, data: bytes, done: Callable[[memoryview], bool]) -> None:
+def exchange(peer: socket.socket, data: bytes, done: Callable[[memoryview], bool]) -> None:
     """Sends all and reads until done says so."""
     peer.setblocking(False)
     buffer = bytearray(CHUNK_BYTES)

@@ -67,6 +67,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="keep what each test did at its mock stores as a trace, DIR/<test name>.jsonl",
     )
+    parser.getgroup("segstore").addoption(
+        "--segstore-record-tokens",
+        action="store_true",
+        help="leave delegation tokens in these traces; otherwise asterisks take their place",
+    )
     parser.addini("segstore_traces", "folders in which segstore_trace looks, beside that of the test", "paths", [])
     parser.addini(
         "segstore_unmatched_faults",
@@ -159,7 +164,7 @@ class _Recordings:
         """Writes those at which there was any traffic as fixtures. All servers are stopped."""
         if self._folder is None or self._scratch is None:
             return
-        from segstore.tracing import TraceFile, write_trace
+        from segstore.tracing import TraceFile, redacted, write_trace
 
         name = self._item.config.stash[_names][self._item.nodeid]
         failed = self._item.stash.get(_failed, False)
@@ -173,6 +178,8 @@ class _Recordings:
                 records = list(trace.records())
                 if not records:
                     continue
+                if not self._item.config.getoption("segstore_record_tokens"):
+                    records = list(redacted(records))
                 write_trace(bad if failed else good, records, lambda trace=trace: trace.metadata)  # type: ignore[misc]
             if not failed:
                 bad.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["trace"]
 
 _LONG_WORK_BYTES: Final = 8 << 20
+_FOLLOW_S: Final = 0.2
 
 _IN = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
@@ -50,6 +52,16 @@ _filter_help = "Only what fits, such as: type = READ_SEGMENT and latency > 5ms."
 _filter_option = click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, help=_filter_help)
 _compress_option = click.option("--compress", is_flag=True, help="Compress the blocks of a capture.")
 _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens; lengths stay.")
+
+
+@contextlib.contextmanager
+def _until_interrupted(follow: bool) -> Iterator[None]:
+    """To stop following is no failure."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not follow:
+            raise
 
 
 def _is_terminal() -> bool:
@@ -107,7 +119,8 @@ def _status(*opened: TraceFile) -> int:
 @click.option("--json", "form", flag_value="json", help="One JSON object a line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Every byte with the field that it belongs to.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
-def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: bool) -> int:
+@click.option("--follow", is_flag=True, help="Go on with what a server adds to a capture, until Ctrl-C.")
+def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: bool, follow: bool) -> int:
     """Print the records of a trace: seconds since its start, connection, direction, command.
 
     A filter compares these names: type kind code segment stream scope flow sequence request_id writer_id connection
@@ -116,7 +129,9 @@ def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: boo
     from segstore.tracing import redacted
     from segstore.wire.trace_fixture import to_line
 
-    with _reading(source) as (opened, records):
+    with _reading(source) as (opened, records), _until_interrupted(follow):
+        if follow:
+            records = _named(source, opened.follow(lambda: time.sleep(_FOLLOW_S)))
         if form == "json" and not show_tokens:
             records = redacted(records)
         for seen in _chosen(records, chosen, follow=form is None):

@@ -31,8 +31,10 @@ from segstore.wire.trace import (
     Record,
     RecordKind,
     RecordWriter,
+    TraceError,
     TraceWriter,
     make_mark,
+    mark_of,
     read_blocks,
 )
 from segstore.wire.trace_fixture import FixtureError, FixtureHeader, is_fixture, read_lines, write_lines
@@ -129,6 +131,33 @@ class TraceFile:
                 if advance is not None:
                     advance(size)
 
+    def follow(self, wait: Callable[[], object]) -> Iterator[Record]:
+        """The records of a capture, and those that its recorder adds later; `wait` is called when there are no more.
+
+        Ends when `wait` raises, as KeyboardInterrupt does. Damage is reported in `damages` once a block comes behind
+        it; what is torn may still be written. Raises TraceError, also for a fixture, which does not grow.
+        """
+        if self.form == "fixture":
+            raise TraceError("a fixture does not grow: only a capture can be followed")
+        at, mark = 0, None
+        while True:
+            self.size = os.fstat(self._file.fileno()).st_size
+            if self.size > at:
+                with self._mapped() as buffer:
+                    mark = mark or mark_of(buffer)
+                    for block in read_blocks(buffer, at, None, mark) if mark else ():
+                        if isinstance(block, Damage):
+                            if block.torn:
+                                break
+                            self.damages.append(block)
+                            at = block.offset + block.size
+                            continue
+                        at = block.offset + block.header.size
+                        if block.metadata is not None:
+                            self.metadata = block.metadata
+                        yield from block.columns
+            wait()
+
     def _mapped(self) -> contextlib.AbstractContextManager[Any]:
         if not os.fstat(self._file.fileno()).st_size:
             return contextlib.nullcontext(b"")  # which cannot be mapped
@@ -199,9 +228,10 @@ class FileRecorder:
     """Records what a server's connections carry, into a new capture.
 
     Every method returns at once but for the one that completes a block, which writes it with one call. Blocks that are
-    full go past the system's cache where that is possible: to make room for them there costs more than all else. `tick` is
-    to be called now and then, at least once in `FLUSH_AFTER_NS`, so that what is old gets written without further
-    traffic. When the disk fails the recording ends, with a line in the log and in `failure`; the server goes on.
+    full go past the system's cache where that is possible: to make room for them there costs more than all else.
+    `tick` is to be called now and then, at least once in `FLUSH_AFTER_NS`, so that what is old gets written without
+    further traffic. When the disk fails the recording ends, with a line in the log and in `failure`; the server goes
+    on.
 
     Raises OSError, FileExistsError for a file that is there: a recording is worth more than a convenience.
     """

@@ -298,3 +298,18 @@ def test_serve_leaves_tokens_out_of_a_recording_on_request(tmp_path: Path) -> No
         assert store.end() == 0
     assert "delegation_token=<6 characters>" in run("show", path).stdout
     assert b"secret" not in path.read_bytes()
+
+
+def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("segstore.trace_cli.time.sleep", interrupt)
+    followed = run("show", "--follow", trace, "-f", "type = SEAL_SEGMENT")
+    assert followed.output == run("show", trace, "-f", "type = SEAL_SEGMENT").output
+    assert "SEAL_SEGMENT" in followed.output
+
+
+def test_a_fixture_cannot_be_followed(trace: Path, tmp_path: Path) -> None:
+    run("convert", trace, tmp_path / "a.jsonl")
+    assert "only a capture can be followed" in run("show", "--follow", tmp_path / "a.jsonl", status=1).stderr

@@ -301,3 +301,40 @@ def test_a_disk_that_fills_up_amid_whole_pages_leaves_the_blocks_before(
     found, _, damages = read(tmp_path / "a.wtrace")
     assert damages == []
     assert 4000 < len(found) < 8000
+
+
+def test_a_recording_is_followed_while_it_grows(tmp_path: Path) -> None:
+    path, clock = tmp_path / "a.wtrace", Clock()
+    recorder = a_recorder(path, clock)
+    waits = 0
+
+    def wait() -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            raise KeyboardInterrupt
+        recorder.received(1, frame(waits, bytes(waits)))
+        clock.now_ns += FLUSH_AFTER_NS
+        recorder.tick()
+
+    found: list[bytes] = []
+    with TraceFile(path) as trace, pytest.raises(KeyboardInterrupt):
+        found.extend(each.data for each in trace.follow(wait))
+    recorder.close()
+    assert found == [frame(1, bytes(1)), frame(2, bytes(2))]
+    assert trace.metadata.recorder == "test"
+
+
+def test_what_is_torn_may_still_come_when_a_trace_is_followed(tmp_path: Path) -> None:
+    whole = capture([record(frame(1))]) + capture([record(frame(2))])[len(capture([])) :]
+    path = tmp_path / "a.wtrace"
+    cuts = [len(whole), len(whole) - 5, 10]
+    path.write_bytes(b"")
+
+    def wait() -> None:
+        path.write_bytes(whole[: cuts.pop()])
+
+    found: list[bytes] = []
+    with TraceFile(path) as trace, pytest.raises(IndexError):
+        found.extend(each.data for each in trace.follow(wait))
+    assert (found, trace.damages) == ([frame(1), frame(2)], [])

@@ -15,7 +15,7 @@ The body of a records block is columns, then what they speak of; `count` values 
 
     ts_ns i64[], connection i64[], end i64[], direction u8[], kind u8[], zeros up to a multiple of 8, data
 
-A sample is the columns, with the zeros behind them, and every 256th byte of the data, from the first on. A recorder
+A sample is the columns, with the zeros behind them, and every 512th byte of the data, from the first on. A recorder
 under load takes one: it shows a page that never reached the disk, or one that is shifted, at a fraction of the cost.
 
 `end` is where a record's bytes end in `data`; they start where those of the record before end. The body of a metadata
@@ -85,7 +85,7 @@ _CHECKED: Final = HEADER_BYTES - 4
 _CRC: Final = struct.Struct("<I")
 _COMPRESSED: Final = 1
 _SAMPLED: Final = 2
-_SAMPLE_STEP: Final = 256
+_SAMPLE_STEP: Final = 512
 _ALIGN: Final = 8
 _COLUMN_BYTES: Final = 3 * 8 + 2
 

@@ -11,14 +11,12 @@ import struct
 import sys
 from array import array
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from mmap import mmap
+__all__ = ["Memory", "whole_frames"]
 
-    Memory = bytes | bytearray | mmap
-
-__all__ = ["whole_frames"]
+Memory = Any
+"""bytes, a bytearray or a memory map: what has slices with a step, which are bytes or a bytearray."""
 
 _HEADER_BYTES: Final = 8
 _RUN: Final = 8
@@ -32,9 +30,7 @@ _ONES: Final = sum(1 << (64 * index) for index in range(2 * _CHUNK))
 _read_length = struct.Struct(">i").unpack_from
 
 
-def whole_frames(
-    data: Memory, start: int, stop: int, ends: array[int], shift: int, max_body: int
-) -> tuple[int, int]:
+def whole_frames(data: Memory, start: int, stop: int, ends: array[int], shift: int, max_body: int) -> tuple[int, int]:
     """Appends where each whole frame between start and stop ends, moved by `shift`.
 
     Returns where the first one that is not whole starts, and how many bytes of it are needed to go on; 0 if its header

@@ -30,11 +30,9 @@ from segstore.wire.trace_framing import whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
-    from mmap import mmap
 
     from segstore.wire.schema import Buffer
-
-    Memory = bytes | bytearray | mmap
+    from segstore.wire.trace_framing import Memory
 
 __all__ = ["BLOCK_BYTES", "FLUSH_AFTER_NS", "SPARE_BYTES", "RecordWriter", "TraceWriter", "event_data", "make_mark"]
 

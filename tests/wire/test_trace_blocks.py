@@ -177,16 +177,16 @@ def test_a_capture_of_version_1_is_read() -> None:
     assert (metadata.metadata, list(block.columns)) == (METADATA, [record(frame(100), at=7)])
 
 
-def test_a_checksum_of_a_sample_is_that_of_the_columns_and_of_every_256th_byte() -> None:
+def test_a_checksum_of_a_sample_is_that_of_the_columns_and_of_every_512th_byte() -> None:
     data = frame(100, bytes(range(256)) * 40)
     columns = (array("q", (7,)), array("q", (3,)), array("q", (len(data),)), b"\0", b"\0")
     block = bytearray(b"".join(blocks.data_block(MARK, *columns, [data], first_ts_ns=7, last_ts_ns=7, sample=True)))
     header = blocks.read_header(block, 0)
     assert (header.flags, header.sampled) == (2, True)
     body = blocks.read_body(block, 0, header)
-    assert header.body_crc == zlib.crc32(body[:32] + body[32::256])
+    assert header.body_crc == zlib.crc32(body[:32] + body[32::512])
     assert [each.data for each in blocks.Columns(body, 1)] == [data]
-    for at in (64, 64 + 31, 64 + 32, 64 + 32 + 256):
+    for at in (64, 64 + 31, 64 + 32, 64 + 32 + 512):
         changed = block.copy()
         changed[at] ^= 1
         with pytest.raises(blocks.DamagedBlock, match="the checksum of its body"):

@@ -1,0 +1,102 @@
+"""What does it cost the store to record what its connections carry?
+
+Two stores run side by side, each in a process of its own, one of them with `--trace`. This process sends both the same
+appends: one at a time, each when the one before is acknowledged, or as fast as they are taken. Compared is the CPU time
+of the two in the same round, as the kernel counts it (`/proc/<pid>/task/*/schedstat`), system calls included, so this
+benchmark needs Linux. Bytes of the trace are those of its file, columns of the blocks included.
+
+The trace goes to a folder beside the results, so that the file system is that of the working copy and no memory disk.
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from bench.harness import Effort, Figure, Report, take_turns
+from bench.processes import Serving, serving
+from bench.server import WRITER, Load, acknowledged, exchange, writer
+from segstore.wire import AppendBlock, AppendBlockEnd, encode
+
+__all__ = ["run"]
+
+RESULTS: Final = Path(__file__).parent / "results"
+GOAL: Final = 1.3
+RECEIVE_BYTES: Final = 4096
+PIPELINED: Final = (
+    Load("appends of 100 bytes, as fast as they are taken", 30_000, 100, 1, GOAL),
+    Load("appends of 1 KB, as fast as they are taken", 20_000, 1024, 1, GOAL),
+)
+ONE_AT_A_TIME: Final = Load("appends of 100 bytes, one at a time", 4_000, 100, 1, GOAL)
+
+
+def run(effort: Effort) -> Report:
+    report = Report("Recording")
+    rows = []
+    rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
+        for load in (ONE_AT_A_TIME, *PIPELINED):
+            file = Path(folder, f"{load.size}-{load.count}.wtrace")
+            with serving() as plain, serving("--trace", str(file)) as recorded:
+                appends = _one_at_a_time if load is ONE_AT_A_TIME else _pipelined
+                count, send = appends(load, effort)
+                contenders = {name: _cpu(store, send) for name, store in (("plain", plain), ("recorded", recorded))}
+                for each in contenders.values():
+                    each()  # the first round pays for what the others use again
+                times = take_turns(contenders, rounds)
+            ratio = times.ratio("recorded", "plain")
+            report.figures.append(
+                Figure(f"{load.name}: server CPU with a recording, of without", ratio, GOAL, at_most=True)
+            )
+            rows.append(
+                (
+                    load.name,
+                    f"{times.median('plain') / count * 1e6:.2f}",
+                    f"{times.median('recorded') / count * 1e6:.2f}",
+                    f"{file.stat().st_size / (rounds + 1) / count:,.0f}",
+                    f"{ratio:.2f}",
+                )
+            )
+            file.unlink()
+    heading = ("load", "server CPU µs an append", "with a recording", "bytes of the trace an append", "ratio")
+    report.tables.append((heading, rows))
+    return report
+
+
+def _cpu(store: Serving, send: Callable[[socket.socket], None]) -> Callable[[], float]:
+    """What measures the CPU time of a store while it takes the appends of one round."""
+
+    def measured() -> float:
+        with writer(store.port) as peer:
+            before = store.cpu_s()
+            send(peer)
+            return store.cpu_s() - before
+
+    return measured
+
+
+def _pipelined(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
+    data, count, last = load.frames(effort)
+    return count, lambda peer: exchange(peer, data, acknowledged(last))
+
+
+def _one_at_a_time(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
+    count = max(20, round(load.count * effort.scale))
+    frames = [
+        encode(AppendBlock(WRITER, bytes(load.size)))
+        + encode(AppendBlockEnd(WRITER, load.size, b"", 1, number, 7 << 32 | number))
+        for number in range(1, count + 1)
+    ]
+
+    def send(peer: socket.socket) -> None:
+        for number, frame in enumerate(frames, 1):
+            peer.sendall(frame)
+            done = acknowledged(number)
+            while not done(memoryview(peer.recv(RECEIVE_BYTES))):
+                pass
+
+    return count, send
