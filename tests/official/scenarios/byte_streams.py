@@ -55,3 +55,26 @@ def large(uri: str, size: int) -> dict[str, Any]:
             break
         found += buffer[:got]
     return {"tail": tail, "same": bytes(found) == data}
+
+
+def write(uri: str, size: int) -> int:
+    """Bytes into a new stream, for another client to read; the tail after it."""
+    made = manager(uri, "a", bytes=1)
+    stream = made.create_byte_stream("a", "bytes")
+    data = hashlib.shake_128(b"bytes").digest(size)
+    written = 0
+    while written < size:
+        written += stream.write(data[written : written + 300_000])
+    stream.flush()
+    tail: int = stream.current_tail_offset()
+    return tail
+
+
+def read(uri: str, size: int) -> bool:
+    """What another client wrote; whether it is the same."""
+    made = manager(uri)  # without a name it would be freed, and its threads with it
+    stream = made.create_byte_stream("a", "bytes")
+    buffer, found = bytearray(700_000), bytearray()
+    while len(found) < size and (got := stream.readinto(buffer)):
+        found += buffer[:got]
+    return bytes(found) == hashlib.shake_128(b"bytes").digest(size)
