@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from segstore.client.config import ClientSettings
+from segstore.client.retry import Backoff
 
 
 def test_the_environment_gives_settings_by_name_and_arguments_go_before_it() -> None:
@@ -52,3 +55,36 @@ def test_a_password_is_not_shown() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         ClientSettings().max_connections_per_store = 3  # type: ignore[misc]
+
+
+GIVEN: dict[str, tuple[str, object]] = {
+    "pool_policy": ("least_busy", "least_busy"),
+    "append_batching": ("blocks", "blocks"),
+    "reconnect_backoff": ('{"initial_ms": 2, "max_ms": 3}', Backoff(initial_ms=2, max_ms=3)),
+    "retry": ('{"initial_ms": 2, "max_ms": 3}', Backoff(initial_ms=2, max_ms=3)),
+    "control_api": ("http://localhost:1", "http://localhost:1"),
+    "tls_ca_file": ("/some/ca.pem", Path("/some/ca.pem")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ClientSettings.model_fields.keys() - {"username", "password", "bearer_token"}))
+def test_every_setting_can_come_from_the_environment(name: str) -> None:
+    default = ClientSettings.model_fields[name].default
+    if name in GIVEN:
+        text, value = GIVEN[name]
+    else:
+        value = not default if isinstance(default, bool) else default / 2 if isinstance(default, float) else default - 1
+        text = str(value).lower()
+    assert getattr(ClientSettings.from_environment({f"SEGSTORE_CLIENT_{name.upper()}": text}), name) == value != default
+
+
+def test_credentials_come_from_the_environment_and_exclude_each_other() -> None:
+    pair = {"SEGSTORE_CLIENT_USERNAME": "ann", "SEGSTORE_CLIENT_PASSWORD": "secret"}
+    bearer = {"SEGSTORE_CLIENT_BEARER_TOKEN": "token"}
+    password = ClientSettings.from_environment(pair).password
+    token = ClientSettings.from_environment(bearer).bearer_token
+    assert password is not None
+    assert token is not None
+    assert (password.get_secret_value(), token.get_secret_value()) == ("secret", "token")
+    with pytest.raises(ValidationError, match="bearer"):
+        ClientSettings.from_environment(pair | bearer)

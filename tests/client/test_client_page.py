@@ -1,0 +1,96 @@
+"""docs/client.md says what is: its programs run, its table has every setting with its default, its errors exist."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from segstore.client import ClientSettings, connect, errors
+from segstore.client.config import ENVIRONMENT_PREFIX
+from segstore.client.retry import Backoff
+from segstore.server.cluster import MockCluster
+from tests.client.support import settings
+
+PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def shown(default: Any) -> str:
+    """A default as the table has it."""
+    if isinstance(default, Backoff):
+        most = "" if default.max_attempts is None else f", {default.max_attempts} attempts"
+        return f"{default.initial_ms:g} ms ×{default.multiplier:g} to {default.max_ms:,g} ms{most}"
+    if isinstance(default, bool) or default is None:
+        return str(default).lower().replace("none", "null")
+    return f"{default:,g}" if isinstance(default, float) else f"{default:,}" if isinstance(default, int) else default
+
+
+def rows() -> dict[str, str]:
+    """The settings and their defaults, as the table should have them."""
+    return {
+        ENVIRONMENT_PREFIX + name.upper(): shown(field.default) for name, field in ClientSettings.model_fields.items()
+    }
+
+
+def test_the_table_has_every_setting_with_its_variable_and_default() -> None:
+    table = dict(re.findall(r"^\| `(SEGSTORE_CLIENT_\w+)` \| (\S.*?) \| \S.* \|$", PAGE, re.MULTILINE))
+    assert table == rows()
+
+
+def test_the_errors_of_the_page_exist_and_lie_in_their_branch() -> None:
+    table = re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE)
+    assert {branch for branch, _ in table} == {
+        each.__name__ for each in errors.ClientError.__subclasses__() if each.__module__ == errors.__name__
+    }
+    for branch, examples in table:
+        for name in re.findall(r"\w+", examples):
+            assert issubclass(getattr(errors, name), getattr(errors, branch))
+
+
+def test_the_first_program_runs_as_it_stands_but_for_its_address(
+    grpc_runs: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run() -> None:
+        async with MockCluster() as mock:
+            program = PROGRAMS[0].replace("127.0.0.1:9090", mock.controller_uri).replace("asyncio.run(main())", "")
+            names: dict[str, Any] = {}
+            exec(program, names)
+            await names["main"]()
+
+    assert PROGRAMS[0].endswith("asyncio.run(main())\n")
+    asyncio.run(run())
+    assert capsys.readouterr().out == "b'tea'\n"
+
+
+def compiled(program: str) -> CodeType:
+    code = compile(program, "docs/client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    assert isinstance(code, CodeType)
+    return code
+
+
+async def test_the_other_programs_run_one_after_the_other(grpc_runs: None) -> None:
+    before = set(REGISTRY._collector_to_names)
+    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+        await pravega.controller.create_scope("shop")
+        await pravega.controller.create_stream("shop", "orders", segments=2)
+        for program in PROGRAMS[1:]:
+            result = eval(compiled(program), {"pravega": pravega})
+            if inspect.iscoroutine(result):
+                await result
+        async with pravega.event_reader("shop", "orders") as events:
+            got = []
+            while len(got) < 1_002:
+                event = await events.read()
+                assert event is not None
+                got.append(event.data)
+        assert {b"coffee", b"cake", b"order 999"} <= set(got)
+    for each in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(each)
