@@ -126,8 +126,24 @@ class _Decoder:
         items = number if kind == _ARRAY else 2 * number
         if items > len(self.data) - self.at:
             raise ValueError(f"{items} items are due at {start}, {len(self.data) - self.at} bytes are there")
-        got = [self.value(depth + 1) for _ in range(items)]
+        got = self._items(items, depth + 1)
         return got if kind == _ARRAY else Pairs(zip(got[::2], got[1::2], strict=True))
+
+    def _items(self, count: int, depth: int) -> list[Any]:
+        """Bytes of values come as arrays of small numbers: these are read here, which is most of the work."""
+        got: list[Any] = []
+        data, last = self.data, len(self.data) - 1
+        while len(got) < count:
+            at = self.at
+            if at < last and data[at] == 24:
+                got.append(data[at + 1])
+                self.at = at + 2
+            elif at <= last and data[at] < 24:
+                got.append(data[at])
+                self.at = at + 1
+            else:
+                got.append(self.value(depth))
+        return got
 
 
 def cbor_decode(data: bytes) -> Any:
@@ -159,22 +175,29 @@ def decode_key(data: bytes) -> tuple[str, str | None]:
     return rest[:size].decode(), rest[size + 1 :].decode() if rest[size:] else None
 
 
+_OCTETS: Final = [cbor_encode(each) for each in range(256)]
+
+
 def encode_value(kind: str, data: bytes) -> bytes:
-    return cbor_encode({"type_id": kind, "data": list(data)})
+    """The same as `cbor_encode({"type_id": kind, "data": list(data)})`."""
+    head = _head(_MAP, 2) + cbor_encode("type_id") + cbor_encode(kind) + cbor_encode("data")
+    return head + _head(_ARRAY, len(data)) + b"".join([_OCTETS[each] for each in data])
 
 
 VERSION_VALUE: Final = encode_value("blob", b"\0")
 """What stands at the key of a whole map: only its version counts."""
 
 
-def decode_value(data: bytes) -> tuple[str, bytes]:
+def decode_value(value: bytes) -> tuple[str, bytes]:
     """A type's name and the bytes. Raises ValueError."""
-    kind, numbers = _pairs(cbor_decode(data)).named("type_id", "data")
-    if isinstance(numbers, list) and all(isinstance(each, int) and 0 <= each <= 255 for each in numbers):
-        numbers = bytes(numbers)
-    if not isinstance(kind, str) or not isinstance(numbers, bytes):
+    kind, numbers = _pairs(cbor_decode(value)).named("type_id", "data")
+    try:
+        data = bytes(numbers) if isinstance(numbers, list) else numbers
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{kind!r:.80} and {numbers!r:.80} are no type and bytes") from error
+    if not isinstance(kind, str) or not isinstance(data, bytes):
         raise ValueError(f"{kind!r:.80} and {numbers!r:.80} are no type and bytes")
-    return kind, numbers
+    return kind, data
 
 
 def _pairs(value: Any) -> Pairs:

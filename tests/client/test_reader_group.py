@@ -20,6 +20,7 @@ from segstore.client.errors import (
     ReaderExists,
     ReaderOffline,
     RequestRejected,
+    RequestTimedOut,
 )
 from segstore.client.reader_group import ReaderGroup
 from segstore.client.reader_group_reader import GroupEvent, GroupReader
@@ -27,6 +28,7 @@ from segstore.client.reader_group_state import GroupState
 from segstore.client.reader_group_table import GroupTable, table_name
 from segstore.client.streams import Client
 from segstore.client.table_segment import Item, TableSegment
+from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
@@ -416,6 +418,7 @@ async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_an
     async with MockCluster(stores=2) as mock, client(mock, read_ahead_bytes=2_000) as pravega:
         await fill(pravega, 600, segments=5)
         await pravega.controller.seal_stream("a", "s")
+        mock.faults.load(FaultSettings(seed=seed))
         for what in ("UPDATE_TABLE_ENTRIES", "READ_TABLE_ENTRIES_DELTA", "READ_SEGMENT"):
             mock.faults.add(f"type = {what}", skip=5, probability=0.1, do=random.choice(["close", "close after"]))
         got: list[GroupEvent] = []
@@ -478,3 +481,33 @@ async def test_a_group_over_more_segments_than_one_update_takes_is_refused() -> 
                 return {len(one.segments), len(two.segments)} == {126, 127}
 
             await until(balanced)
+
+
+async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline() -> None:
+    async with MockCluster() as mock, client(mock, close_timeout_ms=100) as pravega:
+        await fill(pravega, 3, segments=1)
+        async with group(pravega) as shared:
+            reader = shared.reader("r")
+            await reader.open()
+            await take(reader, 3)
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            with pytest.raises(RequestTimedOut, match="did not get offline within 100 ms"):
+                await reader.aclose()
+            mock.faults.clear(rule)
+            await reader.aclose()
+
+
+async def test_a_reader_that_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 3, segments=1)
+        async with group(pravega) as shared:
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            opening = asyncio.create_task(shared.reader("r").open())
+            await mock.faults.wait_held(rule)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            mock.faults.clear(rule)
+            await shared.reader_offline("r")  # what was on its way may have arrived
+            async with shared.reader("r") as reader:
+                assert len(await take(reader, 3)) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.client.raw import SegmentRequests
 from segstore.client.revisioned import MARK_ATTRIBUTE, Revision, RevisionedStream
 from segstore.client.synchronizer import StateSynchronizer, decode_record, encode_initial, encode_updates
-from segstore.server import MockSegmentStore
+from segstore.server import FaultSettings, MockSegmentStore
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -248,3 +249,56 @@ async def test_a_log_that_holds_something_else_is_refused() -> None:
             await stream.write(b"\0\0\0\7")
         with pytest.raises(errors.ProtocolViolation, match="kind 7"):
             await ours.fetch()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> None:
+    random = Random(seed)
+    async with stored() as (store, pool):
+        store.faults.load(FaultSettings(seed=seed))
+        for what in ("CONDITIONAL_APPEND", "SETUP_APPEND", "READ_SEGMENT", "GET_STREAM_SEGMENT_INFO"):
+            how = random.choice(["close", "close after"])
+            store.faults.add(f"type = {what}", probability=0.15, do=how)
+
+        async def add(name: int) -> None:
+            async with StateSynchronizer(log(pool, endpoint(store)), Names()) as shared:
+                await shared.initialise(b"")
+                for number in range(15):
+                    await shared.update(lambda state, number=number: [b"%d:%d," % (name, number)])  # type: ignore[misc]
+                    if random.random() < 0.1:
+                        await shared.compact()
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(add, range(3)))
+            async with StateSynchronizer(log(pool, endpoint(store)), Names()) as shared:
+                state = await shared.fetch()
+        assert state is not None
+        assert sorted(state.split(b",")) == sorted([b"", *(b"%d:%d" % (n, i) for n in range(3) for i in range(15))])
+
+
+class Names:
+    """What was added, one after another."""
+
+    def create(self, initial: bytes) -> bytes:
+        return initial
+
+    def apply(self, state: bytes, update: bytes) -> bytes:
+        return state + update
+
+    def compact(self, state: bytes) -> bytes:
+        return state
+
+
+async def test_a_write_that_was_cancelled_leaves_the_next_one_right() -> None:
+    async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
+        rule = store.faults.add("type = CONDITIONAL_APPEND", do="hold", nth=1)
+        writing = asyncio.create_task(ours.write_conditionally(Revision(SEGMENT, 0), b"held"))
+        await store.faults.wait_held(rule)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        store.faults.release(rule)
+        at = await ours.latest()
+        behind = await ours.write_conditionally(at, b"next")
+        assert behind is not None
+        assert (await entries(ours, at))[0] == b"next"
