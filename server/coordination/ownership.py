@@ -156,6 +156,17 @@ class ContainerOwnership:
         """Whether this store is the one to ask."""
         return container_id in self.served or container_id in self._unopened
 
+    @property
+    def epochs(self) -> dict[int, int]:
+        """The epoch of each container that is served."""
+        return {each: self._openings[each].epoch for each in self.served}
+
+    def lost(self, container_id: int) -> None:
+        """The container's journal has refused this store, so another has opened it: drop it and look at its node."""
+        self._stop_serving(container_id)
+        self._openings.pop(container_id, None)
+        self._want(container_id)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Returns when the condition holds; it is looked at whenever something has changed."""
         while not condition():

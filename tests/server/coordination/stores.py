@@ -63,3 +63,7 @@ class Store:
     @property
     def serves(self) -> set[int]:
         return set(self.store.containers)
+
+    def epoch_of(self, container_id: int) -> int:
+        """Under which a container is served; 0 where it is not."""
+        return self.ownership.epochs.get(container_id, 0)

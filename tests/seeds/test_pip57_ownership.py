@@ -1,0 +1,356 @@
+"""PIP-57: what a store does when its coordination session expires, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from segstore.server.coordination import (
+    InProcessCoordinator,
+    InProcessSession,
+    OwnershipSettings,
+    Reconnect,
+    SessionState,
+    SharedContainers,
+    Shutdown,
+)
+from segstore.server.coordination.ownership import container_path, store_path
+from segstore.server.coordination.placement import LoadReport
+from segstore.server.coordination.policy import backoff_s, policy_of
+from segstore.server.coordination.storage import Opened
+from segstore.server.coordination.types import NodeExists
+from segstore.server.store.container import Container
+from tests.server.coordination.stores import Store
+from tests.server.coordination.virtual_time import run
+
+CONTAINERS = 4
+TIMEOUT_S = 3.0
+
+
+class Storage(SharedContainers):
+    """Counts openings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[int] = []
+        self.fails: Exception | None = None
+
+    async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
+        self.opened.append(container_id)
+        if self.fails is not None:
+            raise self.fails
+        return await super().open(container_id, fenced)
+
+
+class Cluster:
+    """Two stores, of which the first has containers 0 and 2."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.service = InProcessCoordinator(session_timeout_ms=TIMEOUT_S * 1000)
+        self.storage = Storage()
+        self.first, self.second = (
+            Store(name, self.service, self.storage, CONTAINERS, seed=seed, **settings)
+            for seed, name in enumerate(("first", "second"))
+        )
+
+    async def start(self) -> None:
+        for number, store in enumerate((self.first, self.second)):
+            await store.ownership.start(range(number, CONTAINERS, 2))
+        await self.until(lambda: self.first.serves == {0, 2} and self.second.serves == {1, 3})
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(1_000):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    def session_of(self, store: Store) -> InProcessSession:
+        session = store.ownership.session
+        assert isinstance(session, InProcessSession)
+        return session
+
+    def expire(self, store: Store) -> None:
+        self.service.expire(self.session_of(store).session_id)
+
+
+def played(**settings: Any) -> Callable[[Callable[[Cluster], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    def decorate(test: Callable[[Cluster], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        async def play() -> None:
+            cluster = Cluster(**settings)
+            await cluster.start()
+            await test(cluster)
+            for store in (cluster.first, cluster.second):
+                await store.ownership.stop()
+            cluster.service.close()
+
+        def test_function() -> None:
+            run(play())
+
+        test_function.__name__ = test.__name__
+        return test_function
+
+    return decorate
+
+
+@pytest.mark.seed("57.1")
+def test_shutdown_is_the_default_and_what_no_retries_mean() -> None:
+    assert OwnershipSettings().session_expired_policy == "shutdown"
+    assert isinstance(policy_of(OwnershipSettings(), Random(1)), Shutdown)
+    none = OwnershipSettings(session_expired_policy="reconnect", session_reconnect_retries=0)
+    assert isinstance(policy_of(none, Random(1)), Shutdown)
+    some = OwnershipSettings(session_expired_policy="reconnect")
+    assert isinstance(policy_of(some, Random(1)), Reconnect)
+
+
+@pytest.mark.seed("57.1")
+@played(session_expired_policy="shutdown")
+async def test_with_shutdown_the_store_ends_and_the_others_take_its_containers(cluster: Cluster) -> None:
+    cluster.expire(cluster.first)
+    await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
+    assert cluster.first.reasons == ["its coordination session has expired"]
+    assert cluster.first.serves == set()
+    assert cluster.first.ownership.session is None
+
+
+@pytest.mark.seed("57.2")
+@played(session_expired_policy="reconnect")
+async def test_with_reconnect_the_store_owns_again_what_it_had(cluster: Cluster) -> None:
+    old = cluster.session_of(cluster.first)
+    cluster.expire(cluster.first)
+    await cluster.until(lambda: cluster.first.serves == {0, 2})
+    assert cluster.second.serves == {1, 3}
+    assert cluster.session_of(cluster.first).session_id != old.session_id
+    assert cluster.first.reasons == []
+
+
+@pytest.mark.seed("57.2")
+def test_a_new_session_is_tried_for_n_times_with_back_off_and_then_the_store_ends() -> None:
+    async def play() -> None:
+        service = InProcessCoordinator()
+        tried: list[float] = []
+        connect = service.connect
+
+        async def counted() -> InProcessSession:
+            tried.append(asyncio.get_running_loop().time())
+            return await connect()
+
+        service.connect = counted  # type: ignore[method-assign]
+        service.pause()
+        assert await Reconnect(4, Random(1)).on_expired(service) is None
+        assert len(tried) == 4
+        waits = [after - before for before, after in zip(tried, tried[1:], strict=False)]
+        assert [round(wait, 1) for wait in waits] == [0.1, 0.2, 0.4]
+        service.resume()
+        session = await Reconnect(1, Random(1)).on_expired(service)
+        assert session is not None
+
+    run(play())
+
+
+@pytest.mark.seed("57.2")
+@played(session_expired_policy="reconnect", session_reconnect_retries=3)
+async def test_a_store_that_gets_no_new_session_shuts_down(cluster: Cluster) -> None:
+    async def refused() -> InProcessSession:
+        cluster.service.pause()
+        return await connect()
+
+    connect, cluster.service.connect = cluster.service.connect, refused  # type: ignore[method-assign]
+    cluster.expire(cluster.first)
+    await cluster.until(lambda: bool(cluster.first.reasons))
+    assert cluster.first.serves == set()
+    cluster.service.resume()
+
+
+@pytest.mark.seed("57.3")
+@played(session_expired_policy="reconnect")
+async def test_a_suspended_store_serves_on_until_it_is_fenced_or_hears_of_its_expiry(cluster: Cluster) -> None:
+    session = cluster.session_of(cluster.first)
+    cluster.service.cut(session.session_id)
+    await asyncio.sleep(TIMEOUT_S * 0.9)
+    assert session.state is SessionState.SUSPENDED
+    assert cluster.first.serves == {0, 2}
+    await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
+    assert cluster.first.serves == set()
+
+
+@pytest.mark.seed("57.4")
+@played(session_expired_policy="reconnect")
+async def test_a_container_that_nobody_opened_in_between_goes_on_from_memory(cluster: Cluster) -> None:
+    container = cluster.first.store.containers[0]
+    opened = list(cluster.storage.opened)
+    cluster.expire(cluster.first)
+    await cluster.until(lambda: cluster.first.serves == {0, 2})
+    assert cluster.first.store.containers[0] is container
+    assert cluster.storage.opened == opened
+
+
+async def opened_by_another(cluster: Cluster) -> None:
+    """Expires the first store's session while somebody else opens container 0 and goes away."""
+    cluster.expire(cluster.first)
+    kept: list[Container | None] = []
+    _, container = await SharedContainers.open(cluster.storage, 0, lambda: kept.pop())
+    kept.append(container)
+
+
+@pytest.mark.seed("57.4")
+@played(session_expired_policy="reconnect", preload=True)
+async def test_a_container_that_another_opened_in_between_is_opened_at_once_with_preload(cluster: Cluster) -> None:
+    cluster.storage.opened.clear()
+    await opened_by_another(cluster)
+    await cluster.until(lambda: cluster.first.serves == {0, 2})
+    assert cluster.storage.opened == [0]
+
+
+@pytest.mark.seed("57.4")
+@played(session_expired_policy="reconnect")
+async def test_a_container_that_another_opened_in_between_is_opened_on_its_first_use(cluster: Cluster) -> None:
+    cluster.storage.opened.clear()
+    await opened_by_another(cluster)
+    await cluster.until(lambda: 0 in cluster.first.first_uses)
+    await asyncio.sleep(5)
+    assert cluster.first.serves == {2}
+    assert cluster.storage.opened == []
+    cluster.first.first_uses[0]()
+    await cluster.until(lambda: cluster.first.serves == {0, 2})
+    assert cluster.storage.opened == [0]
+
+
+@pytest.mark.seed("57.4")
+@pytest.mark.parametrize("stale_node", ["wait", "replace"])
+def test_a_node_of_an_older_session_of_ours_is_waited_for_or_replaced(stale_node: str) -> None:
+    @played(session_expired_policy="reconnect", stale_node=stale_node)
+    async def play(cluster: Cluster) -> None:
+        older = await cluster.service.connect()
+        await cluster.second.ownership.stop()
+        await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
+        # The first store's session ends, and before it comes back there is a node of its own from another session.
+        service, path = cluster.service, container_path(0)
+        cluster.expire(cluster.first)
+        await older.create(path, b"first", ephemeral=True)
+        await cluster.until(lambda: cluster.first.serves >= {1, 2, 3})
+        await asyncio.sleep(5)
+        if stale_node == "wait":
+            assert 0 not in cluster.first.serves
+            service.expire(older.session_id)
+        await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
+        node = service.get(path)
+        assert node is not None
+        assert node.owner == cluster.session_of(cluster.first).session_id
+
+    play()
+
+
+@pytest.mark.seed("57.4")
+@played(session_expired_policy="reconnect", rebalance=False)
+async def test_a_container_that_is_anothers_is_unloaded_at_once(cluster: Cluster) -> None:
+    session = await cluster.service.connect()
+    cluster.expire(cluster.first)
+    await session.create(container_path(0), b"somebody", ephemeral=True)
+    await cluster.until(lambda: cluster.first.serves == {2})
+    kept = await cluster.storage.open(0, lambda: None)
+    assert isinstance(kept[1], Container)
+    assert 0 not in cluster.first.ownership.epochs
+
+
+@pytest.mark.seed("57.5")
+@played(session_expired_policy="reconnect", preload=True)
+async def test_an_unexpected_error_while_owning_again_ends_the_store(cluster: Cluster) -> None:
+    cluster.storage.fails = ZeroDivisionError("a defect")
+    await opened_by_another(cluster)
+    await cluster.until(lambda: bool(cluster.first.reasons))
+    assert cluster.first.reasons == ["owning its containers failed: ZeroDivisionError('a defect')"]
+    assert cluster.first.serves == set()
+    cluster.storage.fails = None
+    await cluster.until(lambda: len(cluster.second.serves) == CONTAINERS)
+
+
+@pytest.mark.seed("57.6")
+@played(session_expired_policy="reconnect")
+async def test_after_a_new_session_the_load_is_reported_again_and_caches_are_dropped(cluster: Cluster) -> None:
+    dropped = cluster.first.caches_dropped
+    cluster.expire(cluster.first)
+    assert cluster.service.get(store_path("first")) is None
+    await cluster.until(lambda: cluster.service.get(store_path("first")) is not None)
+    node = cluster.service.get(store_path("first"))
+    assert node is not None
+    assert node.owner == cluster.session_of(cluster.first).session_id
+    assert LoadReport.decode(node.data).containers <= 2
+    assert cluster.first.caches_dropped == dropped + 1
+
+
+@pytest.mark.seed("57.6")
+def test_an_unowned_container_goes_to_the_store_with_least_to_do() -> None:
+    @played(rebalance=False)
+    async def play(cluster: Cluster) -> None:
+        busy = Store("busy", cluster.service, cluster.storage, CONTAINERS, seed=7, rebalance=False)
+        busy.load = lambda: LoadReport(containers=40)  # type: ignore[method-assign]
+        await busy.ownership.start()
+        await cluster.first.ownership.stop()
+        await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
+        assert busy.serves == set()
+        await busy.ownership.stop()
+
+    play()
+
+
+@pytest.mark.seed("57.6")
+@played(session_expired_policy="reconnect")
+async def test_a_store_that_joins_is_given_its_share(cluster: Cluster) -> None:
+    await cluster.first.ownership.stop()
+    await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
+    third = Store("third", cluster.service, cluster.storage, CONTAINERS, seed=3)
+    await third.ownership.start()
+    await cluster.until(lambda: len(third.serves) == 2)
+    await asyncio.sleep(60)
+    assert len(third.serves) == len(cluster.second.serves) == 2
+    await third.ownership.stop()
+
+
+@pytest.mark.seed("57.9")
+@played(session_expired_policy="reconnect")
+async def test_one_task_a_container_is_at_work_and_no_more_after_many_expiries(cluster: Cluster) -> None:
+    for _ in range(5):
+        cluster.expire(cluster.first)
+        await cluster.until(lambda: cluster.first.serves == {0, 2})
+    names = [task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith("by first")]
+    assert sorted(names) == [f"ownership of container {each} by first" for each in range(CONTAINERS)]
+
+
+@pytest.mark.seed("57.9")
+def test_owning_again_backs_off_from_100_ms_to_60_s() -> None:
+    waits = [backoff_s(attempt, Random(attempt)) for attempt in range(20)]
+    for attempt, wait in enumerate(waits):
+        exact = min(60.0, 0.1 * 2**attempt)
+        assert 0.8 * exact <= wait <= min(60.0, 1.2 * exact)
+
+
+@pytest.mark.seed("57.9")
+@played(session_expired_policy="reconnect")
+async def test_an_owner_that_does_not_hear_asks_again_after_the_back_off(cluster: Cluster) -> None:
+    session = cluster.session_of(cluster.first)
+    asked: list[float] = []
+    get = session.get
+
+    async def counted(path: str, watch: Callable[[], None] | None = None) -> Any:
+        if path == container_path(0):
+            asked.append(asyncio.get_running_loop().time())
+        return await get(path, watch)
+
+    session.get = counted  # type: ignore[method-assign]
+    start = asyncio.get_running_loop().time()
+    cluster.service.session_timeout_ms = 60_000
+    cluster.service.cut(session.session_id)
+    cluster.first.ownership.give_up(0)
+    await asyncio.sleep(0.5)
+    assert [round(at - start, 1) for at in asked] == [0.0, 0.1, 0.3]
+    cluster.service.heal(session)
+
+
+@played(session_expired_policy="reconnect")
+async def test_a_node_can_be_made_by_one_store_only(cluster: Cluster) -> None:
+    session = await cluster.service.connect()
+    with pytest.raises(NodeExists):
+        await session.create(container_path(0), b"x", ephemeral=True)

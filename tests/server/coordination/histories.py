@@ -1,0 +1,272 @@
+"""Random histories of a cluster whose stores lose their sessions, and a checker of what was acknowledged.
+
+Stores own containers whose state lies in a log that fences: an opening gives the next epoch, and what an owner of an
+older one appends is refused. Nobody tells the old owner, as no shared log does: it goes on from its memory until the
+log refuses it. Writers append numbered events, resend what was not acknowledged to whoever serves, and ask for their
+last number first, as clients do. All of it runs in virtual time from one seed.
+
+The checker holds (seeds 57.7, 57.8): nothing acknowledged is lost; per segment and writer the events are in order and
+there once; no two stores acknowledge in one epoch of a container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from segstore.server.coordination import InProcessCoordinator
+from segstore.server.coordination.storage import Opened
+from segstore.server.coordination.types import Unreachable
+from segstore.server.store.container import Container
+from segstore.server.store.errors import NotOwner, StoreError
+from segstore.server.store.operations import Operation, decode, encode
+from segstore.wire.names import container_of
+from tests.server.coordination.stores import Store
+from tests.server.coordination.virtual_time import run
+
+__all__ = ["Acknowledged", "Log", "NoEpochs", "NoFence", "broken_rules", "play"]
+
+CONTAINERS = 3
+SEGMENTS = [f"segment-{number}" for number in range(4)]
+EVENT_BYTES = 8
+
+
+class Fenced(NotOwner):
+    """The log belongs to a later opening."""
+
+
+class Log:
+    """The logs of all containers (`ContainerStorage`); what was written is there as bytes, whoever wrote it."""
+
+    def __init__(self, random: Random) -> None:
+        self.epochs: defaultdict[int, int] = defaultdict(int)
+        self.operations: defaultdict[int, list[bytes]] = defaultdict(list)
+        self._random = random
+
+    async def epoch(self, container_id: int) -> int:
+        await asyncio.sleep(self._random.random() * 0.05)
+        return self.epochs[container_id]
+
+    async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
+        await asyncio.sleep(self._random.random() * 0.2)
+        epoch = self._next_epoch(container_id)
+        container = self._container(container_id, epoch)
+        for line in tuple(self.operations[container_id]):
+            container.apply(decode(line))
+        container.recovered()
+        await asyncio.sleep(self._random.random() * 0.2)
+        return epoch, container
+
+    def close(self, container_id: int, epoch: int, container: Container) -> None:
+        container.clear()
+
+    def _next_epoch(self, container_id: int) -> int:
+        self.epochs[container_id] += 1
+        return self.epochs[container_id]
+
+    def _refuses(self, container_id: int, epoch: int) -> bool:
+        return epoch < self.epochs[container_id]
+
+    def _container(self, container_id: int, epoch: int) -> Container:
+        def write(operation: Operation) -> None:
+            if self._refuses(container_id, epoch):
+                raise Fenced("", container=container_id)
+            self.operations[container_id].append(encode(operation))
+
+        return Container(container_id, journal=write)
+
+    def recovered(self, container_id: int) -> Container:
+        """What the log alone gives."""
+        container = Container(container_id)
+        for line in self.operations[container_id]:
+            container.apply(decode(line))
+        return container
+
+
+class NoFence(Log):
+    """A log that takes what an old owner writes: the checker must notice."""
+
+    def _refuses(self, container_id: int, epoch: int) -> bool:
+        return False
+
+
+class NoEpochs(Log):
+    """A log whose openings all have one epoch, so that nobody is ever fenced: the checker must notice."""
+
+    def _next_epoch(self, container_id: int) -> int:
+        self.epochs[container_id] = 1
+        return 1
+
+
+class Acknowledged(NamedTuple):
+    """An append that its writer was told of."""
+
+    store: str
+    container_id: int
+    epoch: int
+    segment: str
+    writer: UUID
+    number: int
+    offset: int
+
+
+class _Cluster:
+    def __init__(self, seed: int, log_type: type[Log], stores: int, settings: dict[str, Any]) -> None:
+        self.random = random = Random(seed)
+        self.log = log_type(random)
+        self.coordinator = InProcessCoordinator(session_timeout_ms=2_000, delay_s=lambda: random.random() * 0.1)
+        policy = random.choice(["reconnect", "reconnect", "shutdown"])
+        self.make = lambda number: Store(
+            f"store-{number}",
+            self.coordinator,
+            self.log,
+            CONTAINERS,
+            seed=random.randrange(2**30),
+            **{
+                "session_expired_policy": policy,
+                "takeover_delay_ms": random.choice([0, 50, 500, 5_000]),
+                "stale_node": random.choice(["wait", "replace"]),
+                "preload": random.random() < 0.5,
+                "load_report_interval_ms": random.choice([500, 5_000]),
+                **settings,
+            },
+        )
+        self.stores = [self.make(number) for number in range(stores)]
+        self.acknowledged: list[Acknowledged] = []
+        self.over = False
+
+    async def write(self, segment: str, writer: UUID, events: int) -> None:
+        """Appends events 0, 1, … each until it is acknowledged."""
+        random = self.random
+        number = 0
+        while number < events:
+            await asyncio.sleep(random.random() * 0.3)
+            store = random.choice(self.stores)
+            container_id = container_of(segment, CONTAINERS)
+            if (first_use := store.first_uses.get(container_id)) is not None:
+                first_use()
+            try:
+                container = store.store.container_for(segment)
+                if segment not in container.segments:
+                    container.create_segment(segment, now_ms=0)
+                last = container.setup_append(segment, writer, now_ms=0)
+                if last < number:
+                    data = number.to_bytes(4) + writer.int.to_bytes(16)[-4:]
+                    container.append(segment, writer, number, 1, data, last_event_number=last, now_ms=0)
+                offset = -1 if last >= number else container.segments[segment].length
+            except StoreError:
+                self._refused(store, container_id)
+                continue
+            if random.random() < 0.1:
+                continue  # the reply is lost
+            epoch = store.epoch_of(container_id)
+            self.acknowledged.append(
+                Acknowledged(store.ownership.name, container_id, epoch, segment, writer, number, offset)
+            )
+            number += 1
+
+    def _refused(self, store: Store, container_id: int) -> None:
+        """A store that its log has refused knows that it is no owner, and drops what it had."""
+        container = store.store.containers.get(container_id)
+        if container is not None and self.log.epochs[container_id] != store.epoch_of(container_id):
+            store.ownership.lost(container_id)
+
+    async def disturb(self) -> None:
+        """Expiries, cuts that heal or do not, pauses of the service, stores that stop and start, moves."""
+        random, coordinator = self.random, self.coordinator
+        while not self.over:
+            await asyncio.sleep(random.random() * 4)
+            number = random.randrange(len(self.stores))
+            store = self.stores[number]
+            session: Any = store.ownership.session
+            match random.randrange(8):
+                case 0 if session is not None and session.session_id in coordinator.sessions:
+                    coordinator.expire(session.session_id)
+                case 1 | 2 | 3 if session is not None and session.session_id in coordinator.sessions:
+                    coordinator.cut(session.session_id)
+                    await asyncio.sleep(random.random() * 6)
+                    coordinator.heal(session)
+                case 4:
+                    coordinator.pause()
+                    await asyncio.sleep(random.random() * 6)
+                    coordinator.resume()
+                case 5:
+                    store.ownership.give_up(random.randrange(CONTAINERS))
+                case 6:
+                    await store.ownership.stop()
+                    await asyncio.sleep(random.random())
+                    await self._start(number)
+                case _:
+                    if store.reasons:
+                        await store.ownership.stop()
+                        await self._start(number)
+
+    async def _start(self, number: int) -> None:
+        while True:
+            self.stores[number] = store = self.make(number)
+            try:
+                await store.ownership.start()
+            except Unreachable:
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    async def run(self, events: int) -> None:
+        for store in self.stores:
+            await store.ownership.start()
+        disturbing = asyncio.create_task(self.disturb())
+        writers = [(segment, UUID(int=number + 1)) for segment in SEGMENTS for number in range(2)]
+        await asyncio.gather(*(self.write(segment, writer, events) for segment, writer in writers))
+        self.over = True
+        await disturbing
+        for store in self.stores:
+            await store.ownership.stop()
+        self.coordinator.close()
+
+
+def play(seed: int, log_type: type[Log] = Log, *, stores: int = 3, events: int = 12, **settings: Any) -> list[str]:
+    """One history; the rules that it broke, none for a sound one."""
+    cluster = _Cluster(seed, log_type, stores, settings)
+    run(cluster.run(events))
+    return broken_rules(cluster.acknowledged, cluster.log)
+
+
+def broken_rules(acknowledged: list[Acknowledged], log: Log) -> list[str]:
+    """What is wrong with a history, a sentence for each rule and place."""
+    broken: list[str] = []
+    owners: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+    for each in acknowledged:
+        owners[each.container_id, each.epoch].add(each.store)
+    for (container_id, epoch), names in owners.items():
+        if len(names) > 1:
+            broken.append(f"container {container_id}: {sorted(names)} acknowledged in epoch {epoch}")
+    for segment in {each.segment for each in acknowledged}:
+        stored = _stored(log, segment)
+        for writer in {each.writer for each in acknowledged if each.segment == segment}:
+            numbers = [number for by, number in stored if by == writer.int]
+            acks = [each.number for each in acknowledged if each.segment == segment and each.writer == writer]
+            if numbers != sorted(set(numbers)):
+                broken.append(f"{segment}: events of writer {writer.int} are stored as {numbers}")
+            if missing := sorted(set(acks) - set(numbers)):
+                broken.append(f"{segment}: events {missing} of writer {writer.int} were acknowledged and are lost")
+        ends = {each.offset: each for each in acknowledged if each.segment == segment and each.offset >= 0}
+        for end, each in ends.items():
+            if end > len(stored) * EVENT_BYTES or stored[end // EVENT_BYTES - 1] != (each.writer.int, each.number):
+                broken.append(f"{segment}: event {each.number} was acknowledged up to {end}, where another one lies")
+    return broken
+
+
+def _stored(log: Log, segment: str) -> list[tuple[int, int]]:
+    container = log.recovered(container_of(segment, CONTAINERS))
+    if segment not in container.segments:
+        return []
+    length = container.segments[segment].length
+    data = container.segments[segment].read_bytes(0, length)
+    return [
+        (int.from_bytes(data[at + 4 : at + 8]), int.from_bytes(data[at : at + 4]))
+        for at in range(0, length, EVENT_BYTES)
+    ]
