@@ -126,14 +126,11 @@ def _report(found: dict[str, Found], writers: int, per_store: int) -> Report:
             x_label="",
             y_label="% of eager",
             series={
-                name: [
-                    100 * each.connections / eager.connections,
-                    100 * each.writers / eager.writers,
-                    100 * each.memory_bytes / eager.memory_bytes,
-                ]
-                for name, each in found.items()
+                "connections": [100 * each.connections / eager.connections for each in found.values()],
+                "segment writers": [100 * each.writers / eager.writers for each in found.values()],
+                "server memory": [100 * each.memory_bytes / eager.memory_bytes for each in found.values()],
             },
-            groups=("connections", "segment writers", "server memory"),
+            groups=tuple(found),
         )
     )
     return report

@@ -29,4 +29,4 @@ def test_eager_lazy_and_partial_writers_are_measured_side_by_side() -> None:
     assert int(partial[1]) < int(lazy[1]) < int(eager[1])
     assert len(report.figures) == 6
     (picture,) = report.pictures
-    assert picture.series["eager"] == [100, 100, 100]
+    assert [values[0] for values in picture.series.values()] == [100, 100, 100]
