@@ -143,6 +143,50 @@ async def _appends(writers: list[SegmentWriter], event: bytes, count: int, windo
     return {"s": time.perf_counter() - start, "cpu_s": time.process_time() - cpu, "count": sum(stored_by)}
 
 
+async def beside_heavy(
+    port: int, segments: list[str], heavy: int, size: int, window: int, count: int, settings: dict[str, Any]
+) -> Found:
+    """Milliseconds of `count` small appends, one in flight of each light writer, beside `heavy` writers of large ones.
+
+    The light writers come when the heavy ones have all their appends in flight.
+    """
+    async with ConnectionPool(ClientSettings.model_validate(settings)) as pool:
+        where, large = FixedStore(Endpoint("127.0.0.1", port)), bytes(size)
+        heavies = [SegmentWriter(pool, where, segment) for segment in segments[:heavy]]
+        await asyncio.gather(*[each.write(b"x") for each in heavies])
+        going = True
+
+        def again(writer: SegmentWriter) -> None:
+            def stored(error: ClientError | None) -> None:
+                if going and error is None:
+                    writer.append(large, stored)
+
+            for _ in range(window):
+                writer.append(large, stored)
+
+        for each in heavies:
+            again(each)
+        await asyncio.sleep(0.05)
+        lights = []
+        for segment in segments[heavy:]:
+            lights.append(SegmentWriter(pool, where, segment))
+            await lights[-1].write(b"x")
+        waits: list[float] = []
+        quiet()
+
+        async def light(writer: SegmentWriter) -> None:
+            for _ in range(count // len(lights)):
+                start = time.perf_counter()
+                await writer.write(bytes(100))
+                waits.append((time.perf_counter() - start) * 1000)
+
+        await asyncio.gather(*[light(each) for each in lights])
+        going = False
+        for each in (*lights, *heavies):
+            await each.abort()
+        return {"ms": waits}
+
+
 def quiet() -> None:
     """No collections while it is measured; the process ends with its one answer, or begins anew."""
     gc.collect()
@@ -169,6 +213,7 @@ def main() -> None:
         "latency": latency,
         "delete": delete,
         "append": append,
+        "beside_heavy": beside_heavy,
     }
     print("{}", flush=True)
     for line in sys.stdin:

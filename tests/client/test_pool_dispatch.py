@@ -1,4 +1,4 @@
-"""Replies find their flow and the pool keeps its maximum, in random order, with closings and cuts: the soak, bounded."""
+"""Replies find their flow and a pool keeps its maximum, with closings and cuts at random: the soak, bounded."""
 
 from __future__ import annotations
 
