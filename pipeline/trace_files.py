@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -46,6 +46,7 @@ __all__ = [
     "Located",
     "Piece",
     "Skipped",
+    "Step",
     "find_files",
     "form_of",
     "headers",
@@ -53,8 +54,7 @@ __all__ = [
     "pieces_of",
     "plan",
     "read_piece",
-    "whole_blocks",
-    "whole_lines",
+    "steps",
 ]
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
@@ -64,9 +64,7 @@ SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 
 Form = Literal["capture", "fixture", "packets"]
 
-_PACKETS: Final = tuple(
-    bytes.fromhex(each) for each in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a")
-)
+_PACKETS: Final = tuple(bytes.fromhex(each) for each in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"))
 _HEAD_BYTES: Final = 64
 _WINDOW: Final = 1 << 20
 _LONGEST_LINE: Final = 1 << 26
@@ -141,17 +139,17 @@ class Chunk:
 # --- finding --------------------------------------------------------------------------------------------------------
 
 
-def find_files(paths: Iterable[str], *, may_be_none: bool = False) -> list[str]:
+def find_files(paths: Iterable[str], *, may_be_none: bool = False, suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
     """The files of paths, folders (with all that is below them) and globs, each once, in order of their names.
 
-    may_be_none: whether folders and globs may have no file yet. Raises FileNotFoundError, ValueError for a path of
-    another file system.
+    may_be_none: whether folders and globs may have no file yet. suffixes: of what is taken of a folder.
+    Raises FileNotFoundError, ValueError for a path of another file system.
     """
     found: dict[str, None] = {}
     for path in map(_local, paths):
         where = Path(path)
         if where.is_dir():
-            inside = sorted(str(each) for each in where.rglob("*") if each.suffix in SUFFIXES and each.is_file())
+            inside = sorted(str(each) for each in where.rglob("*") if each.suffix in suffixes and each.is_file())
         elif where.exists():
             inside = [path]
         else:
@@ -159,7 +157,7 @@ def find_files(paths: Iterable[str], *, may_be_none: bool = False) -> list[str]:
             if not inside and not (may_be_none and glob.has_magic(path)):
                 raise FileNotFoundError(2, "there is no such trace", path)
         if not inside and not may_be_none:
-            raise FileNotFoundError(2, f"no file here ends in {', '.join(SUFFIXES)}", path)
+            raise FileNotFoundError(2, f"no file here ends in {', '.join(suffixes)}", path)
         found.update(dict.fromkeys(inside))
     return list(found)
 
@@ -190,48 +188,52 @@ def plan(paths: Iterable[str], piece_bytes: int = PIECE_BYTES) -> list[Piece]:
     return [piece for path in paths for piece in pieces_of(path, piece_bytes)]
 
 
-def pieces_of(path: str, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
-    """The pieces of one file. One that cannot be opened is a single piece, which tells its reader why."""
+def pieces_of(path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: int | None = None) -> list[Piece]:
+    """The pieces of one file, or of a stretch that starts and stops where blocks or lines do.
+
+    A file that cannot be opened is a single piece, which tells its reader why.
+    """
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
             size = os.fstat(file.fileno()).st_size
             form = form_of(path, os.pread(file.fileno(), _HEAD_BYTES, 0))
+            stop = size if stop is None else stop
             if form == "packets":
-                return [Piece(path, form, 0, size)]
-            if form == "fixture":
-                return _cut_lines(path, file.fileno(), size, piece_bytes)
-            return _cut_blocks(path, file.fileno(), size, piece_bytes)
+                return [Piece(path, form, start, stop)]
+            cut = _cut_lines if form == "fixture" else _cut_blocks
+            return cut(path, file.fileno(), start, stop, piece_bytes)
     except OSError as error:
-        return [Piece(path, form_of(path, b""), 0, 0, reason=_said(error))]
+        return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=_said(error))]
 
 
 def _said(error: OSError) -> str:
     return f"the file cannot be read: {error.strerror or error}"
 
 
-def _cut_blocks(path: str, fd: int, size: int, piece_bytes: int) -> list[Piece]:
-    mark = mark_in(fd, size)
+def _cut_blocks(path: str, fd: int, start: int, stop: int, piece_bytes: int) -> list[Piece]:
+    mark = mark_in(fd, stop)
     if mark is None:
-        return [Piece(path, "capture", 0, size, reason="there is no whole block of a capture in it")]
+        return [Piece(path, "capture", start, stop, reason="there is no whole block of a capture in it")]
     pieces: list[Piece] = []
-    start = records = 0
-    for at, header in headers(fd, 0, size, mark):
+    records = 0
+    for at, header in headers(fd, start, stop, mark):
         if header is not None:
-            if at - start >= piece_bytes or (at > start and at + header.size - start > piece_bytes):
+            if at > start and at + header.size - start > piece_bytes:
                 pieces.append(Piece(path, "capture", start, at, mark, records))
                 start, records = at, 0
             records += header.records
-    return [*pieces, Piece(path, "capture", start, size, mark, records)]
+    return [*pieces, Piece(path, "capture", start, stop, mark, records)]
 
 
-def _cut_lines(path: str, fd: int, size: int, piece_bytes: int) -> list[Piece]:
+def _cut_lines(path: str, fd: int, start: int, stop: int, piece_bytes: int) -> list[Piece]:
+    if start == stop:
+        return [Piece(path, "fixture", start, stop, reason="the file is empty")]
     pieces: list[Piece] = []
-    start = 0
-    while start < size:
-        stop = size if start + piece_bytes >= size else _after_newline(fd, start + piece_bytes - 1, size)
-        pieces.append(Piece(path, "fixture", start, stop))
-        start = stop
-    return pieces or [Piece(path, "fixture", 0, 0, reason="the file is empty")]
+    while start < stop:
+        end = stop if start + piece_bytes >= stop else _after_newline(fd, start + piece_bytes - 1, stop)
+        pieces.append(Piece(path, "fixture", start, end))
+        start = end
+    return pieces
 
 
 def _after_newline(fd: int, at: int, size: int) -> int:
@@ -293,38 +295,50 @@ def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
     return None
 
 
-def whole_blocks(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, BlockHeader]]:
-    """Where each whole block ends, behind `start`, with its header: up to where a growing capture can be read.
+class Step(NamedTuple):
+    """The least that a reader of a growing file goes forward: to `end`, over `rows` records, the first at `ts_ns`."""
 
-    Damage with a whole block behind it counts into that block; damage at the end may be a block that is being written.
+    end: int
+    rows: int
+    ts_ns: int
+
+
+def steps(path: str, start: int) -> Iterator[Step]:
+    """How far a growing file can be read from `start` on, step by step: to the end of each whole block or line.
+
+    Damage with a whole block behind it counts into the step over that block; damage at the end may be a block that is
+    being written, and is left. A file that is no trace is one step. Raises OSError, ValueError for a packet capture.
     """
-    for at, header in headers(fd, start, size, mark):
-        if header is not None:
-            yield min(at + header.size, size), header
-
-
-def whole_lines(fd: int, start: int, size: int) -> Iterator[int]:
-    """Where stretches of whole lines end, behind `start`: up to where a growing fixture can be read."""
-    at = start
-    while at < size:
-        window = os.pread(fd, min(_WINDOW, size - at), at)
-        last = window.rfind(b"\n")
-        if last >= 0:
-            yield at + last + 1
-            at += last + 1
-            continue
-        end = _after_newline(fd, at, size)
-        if os.pread(fd, 1, end - 1) != b"\n":
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
+        fd = file.fileno()
+        size = os.fstat(fd).st_size
+        head = os.pread(fd, _HEAD_BYTES, 0)
+        form = form_of(path, head)
+        if form == "packets":
+            raise ValueError(f"{path}: a packet capture is not followed while it grows; read it as a whole")
+        if form == "fixture":
+            yield from (Step(at + len(line), 1, 0) for at, line in _lines(fd, start, size) if line.endswith(b"\n"))
             return
-        yield end
-        at = end
+        mark = mark_in(fd, size)
+        if mark is not None:
+            for at, header in headers(fd, start, size, mark):
+                if header is not None and at + header.size <= size:
+                    yield Step(at + header.size, header.records, header.first_ts_ns)
+        elif not MAGIC.startswith(head[: len(MAGIC)]) and start < size:
+            yield Step(size, 0, 0)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_piece(piece: Piece) -> Iterator[Chunk | Skipped]:
-    """The records of a piece, in order; in their place, what is skipped."""
+def read_piece(
+    piece: Piece, *, takes_block: Callable[[BlockHeader], bool] | None = None, ports: tuple[int, ...] = ()
+) -> Iterator[Chunk | Skipped]:
+    """The records of a piece, in order; in their place, what is skipped.
+
+    takes_block: whether a block is wanted, by its header; the bodies of others are not read. ports: those of stores, in
+    packet captures; none for all connections that speak the protocol.
+    """
     if piece.reason:
         yield Skipped(piece.path, piece.start, piece.size, piece.reason)
         return
@@ -335,21 +349,21 @@ def read_piece(piece: Piece) -> Iterator[Chunk | Skipped]:
         return
     with file:
         if piece.form == "capture":
-            yield from _read_blocks(piece, file.fileno())
+            yield from _read_blocks(piece, file.fileno(), takes_block)
         elif piece.form == "fixture":
             yield from _read_lines(piece, file.fileno())
         else:
             from segstore.pipeline.trace_packets import read_packets  # a part of its own, with a library of its own
 
-            yield from read_packets(piece.path)
+            yield from read_packets(piece.path, ports)
 
 
-def _read_blocks(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
+def _read_blocks(piece: Piece, fd: int, takes_block: Callable[[BlockHeader], bool] | None) -> Iterator[Chunk | Skipped]:
     size = min(piece.stop, os.fstat(fd).st_size)
     at = piece.start
     while at < size:
         try:
-            columns, after = _read_block(fd, at, size, piece.mark)
+            columns, after = _read_block(fd, at, size, piece.mark, takes_block)
         except TraceVersionError as error:
             yield Skipped(piece.path, at, piece.stop - at, error.message)
             return
@@ -365,9 +379,13 @@ def _read_blocks(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
         yield Skipped(piece.path, size, piece.stop - size, "the file is shorter than it was when it was planned")
 
 
-def _read_block(fd: int, at: int, size: int, mark: bytes) -> tuple[Columns | None, int]:
-    """The records of a block, None for one of metadata, and where the next one starts."""
+def _read_block(
+    fd: int, at: int, size: int, mark: bytes, takes_block: Callable[[BlockHeader], bool] | None
+) -> tuple[Columns | None, int]:
+    """The records of a block, None for one of metadata or one that is not wanted, and where the next one starts."""
     header = read_header(os.pread(fd, min(HEADER_BYTES, size - at), at), 0, mark)
+    if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
+        return None, at + header.size
     wanted = min(HEADER_BYTES + header.stored, size - at)
     block = os.pread(fd, wanted, at)
     while len(block) < wanted and (more := os.pread(fd, wanted - len(block), at + len(block))):

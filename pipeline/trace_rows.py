@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from segstore.pipeline.trace_columns import Column, select, source_of
 from segstore.pipeline.trace_files import Chunk, Located, Skipped, find_files, plan, read_piece
+from segstore.pipeline.trace_filter import Chosen
 from segstore.wire import lowering as low
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
@@ -90,11 +91,19 @@ def trace_rows(
 
 
 class RowMaker:
-    """Records → rows of these columns."""
+    """Records → rows of these columns. chosen: which records are wanted."""
 
-    def __init__(self, columns: tuple[Column, ...], *, tokens: bool = False, fail_fast: bool = False) -> None:
+    def __init__(
+        self,
+        columns: tuple[Column, ...],
+        *,
+        tokens: bool = False,
+        fail_fast: bool = False,
+        chosen: Chosen | None = None,
+    ) -> None:
         self.columns = columns
         self.fail_fast = fail_fast
+        self._chosen = chosen or Chosen()
         self._tokens = tokens
         self._names = tuple(column.name for column in columns)
         self._at = {name: at for at, name in enumerate(self._names)}
@@ -104,10 +113,13 @@ class RowMaker:
     def rows(self, found: Chunk | Skipped) -> Iterator[Row]:
         """The rows of what a reader found. Raises BadTrace, if nothing is to be skipped."""
         if isinstance(found, Skipped):
-            yield self.skipped(found)
+            row = self.skipped(found)
+            if self._chosen.takes_skipped(found):
+                yield row
             return
         for located in found:
-            yield self.row(found.path, located)
+            if not self._chosen.conditions or self._chosen.takes(_known(located.record)):
+                yield self.row(found.path, located)
 
     def skipped(self, found: Skipped) -> Row:
         """The row of something that could not be read. Raises BadTrace."""
@@ -173,6 +185,23 @@ def _hidden(record: Record) -> bytes:
     if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES and _HEADER(record.data)[0] in SECRET_CODES:
         return redact(record.data)
     return record.data
+
+
+def _known(record: Record) -> dict[str, Any]:
+    """What conditions are about."""
+    known: dict[str, Any] = {
+        "kind": _KINDS[record.kind],
+        "direction": _DIRECTIONS[record.direction],
+        "connection": record.connection,
+        "ts_ns": record.ts_ns,
+        "time": record.ts_ns // 1000,
+        "size": len(record.data),
+    }
+    if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES:
+        known["code"] = _HEADER(record.data)[0]
+        cls = COMMANDS.get(known["code"], Unknown)
+        known["command"], known["failure"] = cls.type_name, cls.is_failure
+    return known
 
 
 _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {

@@ -1,0 +1,122 @@
+"""A Spark session that knows this project's data sources, and what to install where there can be none.
+
+Invariant: what is set here is what the sources need or what makes a session on one machine start sooner; whatever the
+caller passes in `conf` wins. Python workers are this interpreter, for Spark would take the first `python3` of the path.
+Refused, with `SparkMissing`: a machine without PySpark, or without Java of `JAVA` or newer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FILTER_PUSH_DOWN", "JAVA", "SOURCES", "SparkMissing", "java_version", "missing", "register", "session"]
+
+JAVA: Final = 17
+"""The oldest Java that Spark 4 runs on."""
+FILTER_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
+SOURCES: Final = ("segstore.pipeline.trace_source",)
+"""Modules with a function `sources(filters)` that gives the data sources to register."""
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+"""Java starts sooner and compiles less: for work of minutes, not of hours."""
+
+
+class SparkMissing(RuntimeError):
+    """Spark cannot run here. Attribute: part, what is missing."""
+
+    def __init__(self, part: str, message: str) -> None:
+        super().__init__(message)
+        self.part = part
+
+
+def session(
+    master: str = "local[*]",
+    *,
+    app: str = "segstore",
+    conf: Mapping[str, str] | None = None,
+    quick: bool = True,
+) -> SparkSession:
+    """The session of this process, started if there is none, with the data sources registered.
+
+    quick: whether Java is started for short work. conf: settings of Spark, over those made here. Raises SparkMissing.
+    """
+    problem = missing()
+    if problem is not None:
+        raise problem
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app).master(master)
+    for name, value in (_settings(quick) | dict(conf or {})).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _settings(quick: bool) -> dict[str, str]:
+    settings = {
+        FILTER_PUSH_DOWN: "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    if quick:
+        settings["spark.driver.extraJavaOptions"] = settings["spark.executor.extraJavaOptions"] = _QUICK
+    return settings
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the formats of this project known to a session that the caller has started.
+
+    Filters are pushed down to them only if the session's `FILTER_PUSH_DOWN` is true as it is called.
+    """
+    filters = str(spark.conf.get(FILTER_PUSH_DOWN, "false")).lower() == "true"
+    for name in SOURCES:
+        for source in import_module(name).sources(filters):
+            spark.dataSource.register(source)
+
+
+def missing() -> SparkMissing | None:
+    """What keeps Spark from running here; None if nothing does."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("numpy") is None:
+        return SparkMissing("PySpark", "Spark is not installed: pip install 'segstore[spark]'")
+    version = java_version()
+    if version is None:
+        return SparkMissing(
+            "Java", f"Spark needs Java {JAVA} or newer and found none: install it and set JAVA_HOME, or put it on PATH"
+        )
+    if version < JAVA:
+        return SparkMissing("Java", f"Spark needs Java {JAVA} or newer; what JAVA_HOME or PATH name is Java {version}")
+    return None
+
+
+@cache
+def java_version() -> int | None:
+    """The version of the Java that Spark would start; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(said.stderr + said.stdout)
+    return int(found[1]) if found else None

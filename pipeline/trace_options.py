@@ -1,0 +1,133 @@
+"""What a reader of traces is told: the options of `format("segstore.trace")`, checked once.
+
+Refused, with `OptionError`: an option that there is not, a value that does not do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from segstore.pipeline.trace_columns import Column, select
+from segstore.pipeline.trace_files import PIECE_BYTES
+
+__all__ = ["Limit", "OptionError", "TraceOptions", "read_options"]
+
+Mode = Literal["permissive", "failfast"]
+LimitUnit = Literal["bytes", "rows", "files"]
+
+_OPTIONS: Final = (
+    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
+    "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "ports",
+)  # fmt: skip
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class OptionError(ValueError):
+    """An option that does not do. Attributes: option, actual."""
+
+    def __init__(self, message: str, option: str, actual: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+        self.actual = actual
+
+
+class Limit(NamedTuple):
+    """The most that one micro-batch takes."""
+
+    unit: LimitUnit
+    most: int
+
+
+class TraceOptions(NamedTuple):
+    """
+    paths: files, folders, globs. columns: what there is if the reader names no schema. tokens: whether `fields` and
+    `frame` keep delegation tokens. fail_fast: whether the first thing that cannot be read ends the query. vectorised:
+    whether rows are made by column; else one by one, for comparison. split_bytes: about how much of a file a task
+    reads. limit: of a micro-batch. ports: of the stores, in packet captures; none for all that speak the protocol.
+    """
+
+    paths: tuple[str, ...]
+    columns: tuple[Column, ...]
+    tokens: bool = False
+    fail_fast: bool = False
+    vectorised: bool = True
+    split_bytes: int = PIECE_BYTES
+    limit: Limit | None = None
+    ports: tuple[int, ...] = ()
+
+
+def read_options(options: Mapping[str, str]) -> TraceOptions:
+    """The options as Spark hands them over; names in any case. Raises OptionError, ColumnError."""
+    known = {name.lower(): name for name in _OPTIONS}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() not in known:
+            raise OptionError(f"there is no option {name!r}; there are {', '.join(_OPTIONS)}", name, value)
+        given[known[name.lower()]] = value
+    columns = select([each.strip() for each in given["columns"].split(",")] if "columns" in given else None)
+    names = {column.name for column in columns}
+    extra = [name for name in ("fields", "frame") if _flag(given, name, False) and name not in names]
+    limits = [Limit(unit, _count(given, name)) for name, unit in _LIMITS if name in given]
+    if len(limits) > 1:
+        raise OptionError("only one of maxBytesPerTrigger, maxRowsPerTrigger, maxFilesPerTrigger", "maxRowsPerTrigger")
+    mode = given.get("mode", "permissive").lower()
+    if mode not in ("permissive", "failfast"):
+        raise OptionError(f"mode is permissive or failfast, not {mode!r}", "mode", mode)
+    return TraceOptions(
+        paths=_paths(given),
+        columns=columns + select(extra) if extra else columns,
+        tokens=_flag(given, "tokens", False),
+        fail_fast=mode == "failfast",
+        vectorised=_flag(given, "vectorised", True),
+        split_bytes=_count(given, "splitBytes") if "splitBytes" in given else PIECE_BYTES,
+        limit=limits[0] if limits else None,
+        ports=_ports(given),
+    )
+
+
+_LIMITS: Final[tuple[tuple[str, LimitUnit], ...]] = (
+    ("maxBytesPerTrigger", "bytes"),
+    ("maxRowsPerTrigger", "rows"),
+    ("maxFilesPerTrigger", "files"),
+)
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "paths" in given:
+        try:
+            found = json.loads(given["paths"])
+        except ValueError as cause:
+            raise OptionError("paths is a JSON list of texts", "paths", given["paths"]) from cause
+        if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+            raise OptionError("paths is a JSON list of texts", "paths", given["paths"])
+        return tuple(found)
+    if not given.get("path"):
+        raise OptionError("a path is needed: load(PATH), a file, a folder or a glob", "path")
+    return (given["path"],)
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    value = given.get(name)
+    if value is None:
+        return default
+    if value.lower() not in _BOOLEANS:
+        raise OptionError(f"{name} is true or false, not {value!r}", name, value)
+    return _BOOLEANS[value.lower()]
+
+
+def _count(given: Mapping[str, str], name: str) -> int:
+    value = given[name]
+    if not value.isascii() or not value.isdigit() or not 0 < int(value) < 1 << 62:
+        raise OptionError(f"{name} is a whole number above 0, not {value!r}", name, value)
+    return int(value)
+
+
+def _ports(given: Mapping[str, str]) -> tuple[int, ...]:
+    found = []
+    for each in filter(None, (part.strip() for part in given.get("ports", "").split(","))):
+        if not each.isascii() or not each.isdigit() or not 0 < int(each) < 1 << 16:
+            raise OptionError(f"ports are numbers from 1 to 65535, not {each!r}", "ports", each)
+        found.append(int(each))
+    return tuple(found)
