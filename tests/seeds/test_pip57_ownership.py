@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
@@ -64,7 +65,7 @@ class Cluster:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(1_000):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  the time is virtual
                 await asyncio.sleep(0.01)
 
     def session_of(self, store: Store) -> InProcessSession:
@@ -141,7 +142,7 @@ def test_a_new_session_is_tried_for_n_times_with_back_off_and_then_the_store_end
         service.pause()
         assert await Reconnect(4, Random(1)).on_expired(service) is None
         assert len(tried) == 4
-        waits = [after - before for before, after in zip(tried, tried[1:], strict=False)]
+        waits = [after - before for before, after in itertools.pairwise(tried)]
         assert [round(wait, 1) for wait in waits] == [0.1, 0.2, 0.4]
         service.resume()
         session = await Reconnect(1, Random(1)).on_expired(service)
@@ -191,7 +192,7 @@ async def opened_by_another(cluster: Cluster) -> None:
     """Expires the first store's session while somebody else opens container 0 and goes away."""
     cluster.expire(cluster.first)
     kept: list[Container | None] = []
-    _, container = await SharedContainers.open(cluster.storage, 0, lambda: kept.pop())
+    _, container = await SharedContainers.open(cluster.storage, 0, kept.pop)
     kept.append(container)
 
 
