@@ -185,7 +185,10 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--controller-port", type=_PORT, default=9090, show_default=True, help="Controller (gRPC).")
 @click.option("--admin-port", type=_PORT, help="Admin commands of the segment store.")
 @click.option("--http-port", type=_PORT, help="Control API, metrics and web page.")
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep segments here.")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep everything here.")
+@click.option(
+    "--memory-bytes", type=int, metavar="N", help="Of segments' bytes in memory, with --data; 512 MiB if not given."
+)
 @click.option("--containers", type=click.IntRange(1), default=4, show_default=True, help="Containers of the cluster.")
 @click.option("--own", metavar="N,N,…", callback=_containers, help="Containers that this store owns; all if not given.")
 @click.option("--auth-key", metavar="KEY", help="Check delegation tokens signed with this key.")
@@ -230,6 +233,7 @@ def serve(**options: Any) -> int:
     from segstore import serving
     from segstore.server import LimitSettings
     from segstore.server.fault_file import FaultFileError
+    from segstore.server.store.data_directory import DataError
 
     try:
         limits = LimitSettings(max_connections=options.pop("max_connections"))
@@ -244,6 +248,6 @@ def serve(**options: Any) -> int:
         serving.serve(settings)
     except serving.OptionsError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
-    except (OSError, FaultFileError) as error:
+    except (OSError, FaultFileError, DataError, serving.StoreFailed) as error:
         raise click.ClickException(str(error)) from error
     return 0

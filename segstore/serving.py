@@ -18,8 +18,10 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import uvloop
+from pydantic import Field
 
 from segstore import __version__
 from segstore.server import StoreSettings
@@ -29,8 +31,9 @@ from segstore.server.controller.config import ControllerConfig
 from segstore.server.fault_file import FaultFileError, read_faults
 from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
+from segstore.server.store.durable import MIN_MEMORY_BYTES
 
-__all__ = ["OptionsError", "ServeOptions", "announcement", "pointers", "serve"]
+__all__ = ["OptionsError", "ServeOptions", "StoreFailed", "announcement", "pointers", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,10 @@ class OptionsError(Exception):
     """Options that do not fit together, or a file of them that cannot be used; the text is one sentence."""
 
 
+class StoreFailed(Exception):
+    """The store cannot go on; the text is one sentence."""
+
+
 class ServeOptions(StoreSettings):
     """What `segstore serve` takes beside the settings of the store.
 
@@ -51,7 +58,8 @@ class ServeOptions(StoreSettings):
     stores: how many segment stores share the containers; the first has the ports.
     password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
     published_host: the name under which clients find the stores and the controller; None for `host`.
-    data: folder that segments are kept in; None for memory.
+    data: folder that everything is kept in; None for memory.
+    memory_bytes: how much of the segments' bytes is in memory at a time, with `data`; None for 512 MiB.
     faults: file of what is to go wrong, see `segstore.server.fault_file`; None for nothing.
     trace: new file that all traffic of the stores is recorded to; None for no recording.
     trace_redact: whether the recording leaves out delegation tokens.
@@ -67,6 +75,7 @@ class ServeOptions(StoreSettings):
     published_host: str | None = None
     http_port: int | None = None
     data: Path | None = None
+    memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
     faults: Path | None = None
     trace: Path | None = None
     trace_redact: bool = False
@@ -89,7 +98,7 @@ def announcement(addresses: dict[str, tuple[str, int] | None], form: str) -> str
     return f"segstore listens: {listening}"
 
 
-def pointers(controller: str, *, tls: bool, passwords: bool) -> str:
+def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None = None) -> str:
     """How to point a client at the controller, host:port, in the languages of the official clients."""
     uri = f"{'tls' if tls else 'tcp'}://{controller}"
     python = "".join([", auth_enabled=True" if passwords else "", ", tls_enabled=True" if tls else ""])
@@ -106,7 +115,7 @@ def pointers(controller: str, *, tls: bool, passwords: bool) -> str:
         f'  Rust    ClientConfigBuilder::default().controller_uri("{uri}"){rust}.build()',
         f'  Java    ClientConfig.builder().controllerURI(URI.create("{uri}")){java}.build()',
         *([f"  Python and Rust take from the environment: {'; '.join(settings)}"] if settings else []),
-        "Ctrl-C ends it, and what was written is gone.",
+        f"Ctrl-C ends it, and what was written {f'stays in {data}' if data else 'is gone'}.",
     ]
     return "\n".join(lines)
 
@@ -119,6 +128,8 @@ def _cluster(options: ServeOptions) -> Cluster:
         controller_port=options.controller_port,
         published_host=options.published_host,
         http_port=options.http_port,
+        data=options.data,
+        memory_bytes=options.memory_bytes,
         controller=ControllerConfig(
             commit_delay_ms=options.commit_delay_ms,
             scale_delay_ms=options.scale_delay_ms,
@@ -182,8 +193,6 @@ async def _serve(options: ServeOptions) -> None:
         raise
     except ValueError as error:
         raise OptionsError(str(error)) from error
-    if options.data is not None:
-        log.warning("--data is not built yet: everything is kept in memory and gone when the process ends")
     async with _recording(options, made), made as cluster:
         addresses: dict[str, tuple[str, int] | None] = {
             "segment_store": cluster.address,
@@ -198,10 +207,23 @@ async def _serve(options: ServeOptions) -> None:
         sys.stdout.flush()
         if options.announce == "text" and (controller := _join(cluster.controller_address)):
             tls, passwords = options.tls_cert is not None, options.password_file is not None
-            sys.stderr.write(pointers(controller, tls=tls, passwords=passwords) + "\n")
+            sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, data=options.data) + "\n")
             sys.stderr.flush()
-        await stop.wait()
+        await _ended(stop, cluster.failure)
         log.info("draining %d connections", sum(len(store.hub.connections) for store in cluster.stores))
+
+
+async def _ended(stop: asyncio.Event, failure: asyncio.Future[str] | None) -> None:
+    """Return when a signal asks for the end. Raises StoreFailed if the data directory takes no more."""
+    waiting = asyncio.create_task(stop.wait(), name="segstore until asked to stop")
+    either: list[asyncio.Future[Any]] = [waiting] if failure is None else [waiting, failure]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    if failure is not None and failure.done():
+        raise StoreFailed(failure.result())
 
 
 def _allow_many_connections() -> None:
@@ -218,7 +240,8 @@ def _allow_many_connections() -> None:
 
 def serve(options: ServeOptions) -> None:
     """Runs until a signal. Raises CannotListen, whose text is one sentence, when a port or certificate will not do,
-    and OptionsError for options that do not.
+    OptionsError for options that do not, DataError for a data directory that does not, StoreFailed when nothing can
+    be written to that any more.
 
     A second signal raises SystemExit with 128 and its number.
     """

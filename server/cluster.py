@@ -7,25 +7,32 @@ it asks of the owning store directly, as one more caller of the same state, not 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.server.config import StoreSettings
 from segstore.server.controller.auth import Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
+from segstore.server.controller.durable import image, recovered
 from segstore.server.controller.errors import SegmentStoreFailed
+from segstore.server.controller.operations import encode
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.segment_admin import Endpoint, Load
 from segstore.server.controller.server import ControllerServer, TlsFiles
+from segstore.server.controller.state import State
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import Faults, NoFaults
 from segstore.server.observe import Observed, Observer
 from segstore.server.runner import LoopClock, SegmentStoreServer
 from segstore.server.service import Clock
+from segstore.server.store.data_directory import DirectoryDamaged
+from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
 from segstore.server.store.errors import NoSuchSegment, NotOwner, SegmentExists, SegmentSealed, StoreError
 from segstore.server.store.store import SegmentStore
 from segstore.wire.names import container_of
@@ -46,6 +53,8 @@ class ClusterSettings(BaseModel):
     http_port: where the control API listens; 0 picks a free port, None is for none.
     published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
         loopback address, because a certificate names hosts.
+    data: the directory that everything is kept in, see `segstore.server.store.durable`; None for memory.
+    memory_bytes: how much of the segments' bytes is in memory at a time, with `data`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +65,14 @@ class ClusterSettings(BaseModel):
     controller: ControllerConfig = ControllerConfig()
     http_port: int | None = Field(default=None, ge=0, le=65535)
     published_host: str | None = None
+    data: Path | None = None
+    memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.memory_bytes is not None and self.data is None:
+            raise ValueError("memory_bytes needs data: without a directory everything is in memory")
+        return self
 
     @property
     def public_host(self) -> str:
@@ -199,6 +216,9 @@ class Cluster(Observed):
         controller: None where there is none.
         controller_address: (host, port) that clients are to use, once started.
         http_address: (host, port) of the control API, once started; None where there is none.
+        durability: the data directory; None where everything is in memory.
+        failure: with a data directory, once started: done when nothing can be written there any more, with a sentence
+            that says why. From then on nothing is acknowledged.
     """
 
     def __init__(
@@ -212,8 +232,11 @@ class Cluster(Observed):
         """faults: what is to go wrong at the stores; None for stores at which nothing can. clock: of the stores."""
         self.settings = settings
         self.observer = None if faults is None else faults.observer
+        self.durability = None if settings.data is None else self._make_durability(settings.data)
+        self.failure: asyncio.Future[str] | None = None
+        self._controller_state: State | None = None
         self.stores = [
-            SegmentStoreServer(each, clock=clock, faults=faults, number=number)
+            SegmentStoreServer(each, clock=clock, faults=faults, number=number, durability=self.durability)
             for number, each in enumerate(settings.of_stores())
         ]
         self._faults = faults
@@ -236,9 +259,48 @@ class Cluster(Observed):
             raise NoFaults
         return self._faults
 
-    async def start(self, *, with_controller: bool = True) -> None:
-        """Listens everywhere or nowhere; without the controller, that can follow. Raises CannotListen, OSError."""
+    def _make_durability(self, data: Path) -> Durability:
+        containers, own = self.settings.store.containers, self.settings.store.own
+        made = Durability(
+            data,
+            containers=containers,
+            held=range(containers) if own is None else own,
+            memory_bytes=self.settings.memory_bytes,
+        )
+        made.on_failure = self._failed
+        return made
+
+    async def _recover(self, durability: Durability) -> None:
+        """Opens the data directory and gives the stores and the controller the state that it has of them."""
+        durability.open()
+        durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
         try:
+            state = recovered(durability.controller_image, durability.controller_operations)
+        except ValueError as error:
+            raise DirectoryDamaged(durability.path, durability.path, f"the controller's state: {error}") from error
+        durability.controller_image, durability.controller_operations = b"", []
+        durability.controller_state = lambda: image(state)
+        self._controller_state = state
+        self.failure = asyncio.get_running_loop().create_future()
+        await durability.start()
+
+    def _failed(self, why: str) -> None:
+        """Nothing can be made durable any more, so nobody is told anything any more."""
+        for store in self.stores:
+            for connection in tuple(store.hub.connections):
+                connection.failed(why)
+        if self.failure is not None and not self.failure.done():
+            self.failure.set_result(why)
+
+    async def start(self, *, with_controller: bool = True) -> None:
+        """Listens everywhere or nowhere; without the controller, that can follow.
+
+        Raises CannotListen, OSError; DataError for the data directory. One that was stopped keeps its directory to
+        itself: make another to go on from there.
+        """
+        try:
+            if self.durability is not None:
+                await self._recover(self.durability)
             for store in self.stores:
                 await store.start()
             if with_controller and self.settings.controller_port is not None:
@@ -254,7 +316,13 @@ class Cluster(Observed):
         settings = self.settings
         if self._served is not None:
             return
-        self.controller = Controller(LocalSegments(self.stores, settings.public_host), settings.controller)
+        durability = self.durability
+        self.controller = Controller(
+            LocalSegments(self.stores, settings.public_host),
+            settings.controller,
+            journal=None if durability is None else lambda each: durability.controller_journal(encode(each)),
+            state=self._controller_state,
+        )
         cert, key = settings.store.tls_cert, settings.store.tls_key
         self._served = await ControllerServer.start(
             self.controller,
@@ -263,6 +331,7 @@ class Cluster(Observed):
             authority=self._authority,
             tls=None if cert is None or key is None else TlsFiles(cert, key),
             published_host=settings.public_host,
+            settled=None if durability is None else durability.committer.settled,
         )
         self.controller_address = (settings.public_host, self._served.port)
 
@@ -285,6 +354,8 @@ class Cluster(Observed):
             await served.aclose(min(drain_s, 1.0))
         for store in self.stores:
             await store.stop(drain_s=drain_s)
+        if self.durability is not None:
+            await self.durability.close()
         if self._faults is not None:
             self._faults.report()
 
@@ -304,8 +375,9 @@ class MockCluster(Cluster):
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
-    `faults`, `clock`, `watched` and `http_port` are as in `MockSegmentStore`; keyword arguments beside those named are
-    the fields of `StoreSettings`.
+    `faults`, `clock`, `watched` and `http_port` are as in `MockSegmentStore`; with `data`, everything is kept in that
+    directory, and another cluster with it goes on from there. Other keyword arguments are the fields of
+    `StoreSettings`.
     """
 
     def __init__(
@@ -319,6 +391,8 @@ class MockCluster(Cluster):
         clock: Clock | None = None,
         watched: bool = True,
         http_port: int | None = None,
+        data: Path | None = None,
+        memory_bytes: int | None = None,
         **store: Any,
     ) -> None:
         settings = ClusterSettings(
@@ -328,6 +402,8 @@ class MockCluster(Cluster):
             controller=controller or ControllerConfig(),
             published_host=published_host,
             http_port=http_port,
+            data=data,
+            memory_bytes=memory_bytes,
         )
         if faults is not None and not watched:
             raise ValueError("faults need watched=True")

@@ -87,6 +87,8 @@ class FaultyConnection(Connection):
     def _run(self, items: Sequence[Command | Append]) -> None:
         session, hub = self.session, self._hub
         assert session is not None
+        if self._gate is not None:
+            self._stall_if_overfull()
         if self._is_paused() or self._backlog:
             self._keep(items)
             return

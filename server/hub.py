@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from segstore.server.listener import Connection
     from segstore.server.recording import Recorder
     from segstore.server.service import StoreService
+    from segstore.server.store.committer import Committer
 
 __all__ = ["ConnectionHub"]
 
@@ -42,10 +43,12 @@ class ConnectionHub:
         outstanding_bytes: what is held for all peers, as the connections said last.
         receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
         recorder: is told what connections carry that begin from now on; None for nobody.
+        gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
     """
 
-    def __init__(self, service: StoreService) -> None:
+    def __init__(self, service: StoreService, gate: Committer | None = None) -> None:
         self.service = service
+        self.gate = gate
         self.limits = limits = service.settings.limits
         self.connections: set[Connection] = set()
         self.receive_buffer = bytearray(_RECEIVE_BYTES)

@@ -4,6 +4,9 @@ All connections of a loop share one receive buffer; what a read brings is decode
 begins, and its replies leave in one write. A connection whose peer does not read is not read from either, until the
 peer has caught up: at most one read's worth of requests is kept meanwhile, in order.
 
+Where the store is durable, replies are held back until everything is durable that was carried out before they were
+made (`store.committer`), and a peer that brings more than the disk takes is not read for a while.
+
 Invariants: memory held for a peer is bounded by `LimitSettings`, whatever it sends or does not read, and told to the
 hub; a peer's mistake ends its own connection only; a connection that was told to close is closed within `linger_s`.
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -56,6 +60,9 @@ class Connection(asyncio.BufferedProtocol):
         "_blocks",
         "_catching_up",
         "_decoder",
+        "_gate",
+        "_held",
+        "_held_back_bytes",
         "_hub",
         "_loop",
         "_number",
@@ -64,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         "_progress_bytes",
         "_recorder",
         "_shrunk",
+        "_stalled",
         "_transport",
         "admin",
         "held_bytes",
@@ -74,6 +82,10 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, hub: ConnectionHub, *, admin: bool = False) -> None:
         limits = hub.limits
         self._hub = hub
+        self._gate = hub.gate
+        self._held: deque[tuple[int, list[Buffer], int]] = deque()
+        self._held_back_bytes = 0
+        self._stalled = False
         self._loop = asyncio.get_running_loop()
         self.admin = admin
         self._decoder = hub.service.frame_decoder(join_appends=not admin)
@@ -105,9 +117,10 @@ class Connection(asyncio.BufferedProtocol):
             self._number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
         counters.connections += 1
         full = limits.max_connections is not None and len(hub.connections) >= limits.max_connections
-        if full or hub.closing:
+        failure = "" if self._gate is None else self._gate.failure
+        if full or hub.closing or failure:
             counters.connections_refused += 1
-            why = f"{limits.max_connections} are open" if full else "the store shuts down"
+            why = failure or (f"{limits.max_connections} are open" if full else "the store shuts down")
             log.warning("connection from %s refused: %s", peer, why)
             self.session.end(why)
             transport.abort()
@@ -121,6 +134,10 @@ class Connection(asyncio.BufferedProtocol):
         hub, session = self._hub, self.session
         self._transport = None
         self._backlog.clear()
+        self._held.clear()
+        self._held_back_bytes = 0
+        if self._gate is not None:
+            self._gate.forget(self)
         self._tell(0)
         if self in hub.connections:
             hub.service.counters.connections_open -= 1
@@ -179,7 +196,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer sends no more: what it had sent is carried out by now, reads that wait are not answered."""
         self.end("", Ending.FLUSHED)
-        return False
+        # What is held back still leaves, and then the connection is closed; under TLS nothing can any more.
+        return bool(self._held) and self._transport is not None and self._transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -203,12 +221,71 @@ class Connection(asyncio.BufferedProtocol):
             self.session.full = False
         self._catch_up_soon()
 
+    # --- durable stores ---------------------------------------------------------------------------------------------
+
+    def release(self, committed: int) -> bool:
+        """Writes the replies that were held back and may leave; whether some still may not."""
+        held, out, size = self._held, [], 0
+        while held and held[0][0] <= committed:
+            _, parts, part_bytes = held.popleft()
+            out += parts
+            size += part_bytes
+        self._held_back_bytes -= size
+        transport, session = self._transport, self.session
+        if transport is None or session is None:
+            return False
+        if out and not transport.is_closing():
+            self._transmit(transport, out, large=True)
+        if not held and session.ending is not Ending.NOT_YET:
+            self.flush()
+            return False
+        if self._stalled and not self._is_overfull():
+            assert self._gate is not None
+            self._gate.stalled.pop(self, None)
+            self.go_on()
+        if self.held_bytes:
+            self.look_up()
+        return bool(held)
+
+    def failed(self, why: str) -> None:
+        """Nothing that is held back will leave."""
+        self._held.clear()
+        self._held_back_bytes = 0
+        self.end(why)
+
+    def go_on(self) -> None:
+        """There is room for what the peer sends."""
+        self._stalled = False
+        now, waits = self._loop.time(), self.waits
+        if waits.frame_since is not None:
+            waits.frame_since = now
+        if waits.block_since is not None:
+            waits.block_since = now
+        self._catch_up_soon()
+
+    def _is_overfull(self) -> bool:
+        """Whether the disk should catch up before more is carried out for this peer."""
+        gate = self._gate
+        return gate is not None and (
+            gate.full or self._held_back_bytes > self._hub.limits.connection_outstanding_bytes
+        )
+
+    def _stall_if_overfull(self) -> None:
+        gate, transport = self._gate, self._transport
+        if gate is None or self._stalled or transport is None or transport.is_closing() or not self._is_overfull():
+            return
+        self._stalled = True
+        gate.stalled[self] = None
+        transport.pause_reading()
+
     # --- running ----------------------------------------------------------------------------------------------------
 
     def _run(self, items: Sequence[Command | Append]) -> None:
         """Carries out what a read brought. Once the peer has too much to read, keeps the others for later."""
         session, hub = self.session, self._hub
         assert session is not None
+        if self._gate is not None:
+            self._stall_if_overfull()
         if self._is_paused() or self._backlog:
             self._keep(items)
             return
@@ -231,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def _is_paused(self) -> bool:
-        return self._paused
+        return self._paused or self._stalled
 
     def _keep(self, items: Sequence[Command | Append]) -> None:
         """Keeps requests for later, with payloads of their own: the receive buffer belongs to the next read."""
@@ -282,11 +359,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         if session.ending is Ending.DROPPED:
             session.take_out()
-            self._close(session, transport)
-            return
-        self._write()
+        else:
+            self._write()
         if session.ending is not Ending.NOT_YET:
-            self._close(session, transport)
+            if self._held:
+                self._wait_to_close(session)
+            else:
+                self._close(session, transport)
             return
         if session.woken and not self._paused:
             self._catch_up_soon()
@@ -300,6 +379,15 @@ class Connection(asyncio.BufferedProtocol):
         size, large = session.out_bytes, session.out_has_payload
         self._hub.service.counters.bytes_out += size
         out = session.take_out()
+        gate = self._gate
+        if gate is not None and (self._held or gate.mark > gate.committed):
+            self._held.append((gate.mark, out, size))
+            self._held_back_bytes += size
+            gate.waiting[self] = None
+            return
+        self._transmit(transport, out, large=large)
+
+    def _transmit(self, transport: asyncio.Transport, out: list[Buffer], *, large: bool) -> None:
         if len(out) > 1:
             out = _gather(out) if large else [b"".join(out)]
         if self._recorder is not None:
@@ -308,6 +396,17 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(out[0])
         else:
             transport.writelines(out)
+
+    def _wait_to_close(self, session: Session) -> None:
+        """Nothing more is carried out; replies that are held back leave first."""
+        session.stop_waiting()
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self.waits.closing(self._loop.time())
+        self._hub.watch(self)
+        self.look_up()
 
     def _close(self, session: Session, transport: asyncio.Transport) -> None:
         """Closes: what was written before still goes out, if the peer takes it in time."""
@@ -332,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         held = transport.get_write_buffer_size() + self._decoder.buffered_bytes + session.waiting_bytes
         if blocks is not None and blocks.block_open:
             held += blocks.block_bytes
-        held += session.out_bytes + self._backlog_bytes
+        held += session.out_bytes + self._backlog_bytes + self._held_back_bytes
         if held != self.held_bytes:
             self._tell(held)
             if held:
@@ -354,6 +453,8 @@ class Connection(asyncio.BufferedProtocol):
         transport, session = self._transport, self.session
         if transport is None or session is None:
             return
+        if self._stalled and missed in (Missed.FRAME, Missed.BLOCK):
+            return  # the rest of it may be there, but this side does not read
         if missed is Missed.READING:
             size = transport.get_write_buffer_size()
             if size < self._progress_bytes:

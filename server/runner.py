@@ -24,6 +24,7 @@ from segstore.server.hub import ConnectionHub
 from segstore.server.listener import Connection
 from segstore.server.observe import Observed, Observer
 from segstore.server.service import Clock, StoreService, TimerHandle
+from segstore.server.store.durable import Durability
 from segstore.server.store.segment import Segment
 from segstore.server.store.store import SegmentStore
 
@@ -84,11 +85,19 @@ class SegmentStoreServer:
     """
 
     def __init__(
-        self, settings: StoreSettings, *, clock: Clock | None = None, faults: Faults | None = None, number: int = 0
+        self,
+        settings: StoreSettings,
+        *,
+        clock: Clock | None = None,
+        faults: Faults | None = None,
+        number: int = 0,
+        durability: Durability | None = None,
     ) -> None:
         """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
 
         number: of the store in its cluster, which rules of faults may name.
+        durability: the data directory that the store's containers are kept in; None for memory. Whose it is, opens it,
+        recovers it into `store.containers` and starts it before this is started, and closes it after this has stopped.
         """
         self.settings = settings
         self.faults = faults
@@ -98,7 +107,10 @@ class SegmentStoreServer:
             settings.own,
             reuse_names=settings.reuse_names,
             strict_transient_attributes=settings.strict_transient_attributes,
+            pool=None if durability is None else durability.pool,
+            journal=None if durability is None else durability.journal,
         )
+        self._durability = durability
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
         self.hub = ConnectionHub(self.service)
         self.address: tuple[str, int] | None = None
@@ -109,6 +121,8 @@ class SegmentStoreServer:
 
     async def start(self) -> None:
         """Listens. Raises AddressInUse for a port, CannotListen for a host or a certificate that does not do."""
+        if self._durability is not None:
+            self.hub.gate = self._durability.committer
         try:
             self.address = await self._listen(self.settings.port, admin=False)
             if self.settings.admin_port is not None:

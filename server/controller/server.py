@@ -23,6 +23,7 @@ from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
+from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, SERVICE, Method
 
 __all__ = ["ControllerServer", "TlsFiles"]
@@ -51,10 +52,17 @@ class TlsFiles(NamedTuple):
 class ControllerServer:
     """A controller that is served. Made by `start`."""
 
-    def __init__(self, controller: Controller, authority: Authority, server: grpc.aio.Server) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        authority: Authority,
+        server: grpc.aio.Server,
+        settled: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         self._controller = controller
         self._authority = authority
         self._server = server
+        self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
         self._endpoint = Endpoint("", 0)
 
@@ -69,6 +77,7 @@ class ControllerServer:
         tls: TlsFiles | None = None,
         published_host: str | None = None,
         servers: Callable[[], Sequence[Endpoint]] | None = None,
+        settled: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
         """Listen and serve.
 
@@ -80,6 +89,8 @@ class ControllerServer:
             published_host: the name under which clients are told to find this server; under TLS one that the
                 certificate carries. None: `host`.
             servers: all controllers of the cluster, as clients are told; None: this one.
+            settled: returns when all that was done is durable; no call is answered before. None: all is at once.
+                Raises `JournalFailed`, and calls are answered UNAVAILABLE then.
 
         Raises `OSError` if it cannot listen there.
         """
@@ -87,6 +98,7 @@ class ControllerServer:
             controller,
             authority or Authority(now_s=lambda: controller.now_ms() / 1000),
             grpc.aio.server(options=_OPTIONS),
+            settled,
         )
         served = serve(controller, servers or (lambda: (self._endpoint,)))
         self._server.add_generic_rpc_handlers((self._handlers(served),))
@@ -166,11 +178,23 @@ class ControllerServer:
         if serve_one is None:
             return unimplemented
 
+        settled = self._settled
+
+        async def perform(request: Message, context: Any) -> Message:
+            caller = Caller(self._authority, self._authority.principal(_authorization(context)))
+            try:
+                response: Message = await serve_one(request, caller)
+            finally:  # a refusal tells of the state, too
+                if settled is not None:
+                    await settled()
+            return response
+
         async def handle(request: Message, context: Any) -> Message:
             try:
-                caller = Caller(self._authority, self._authority.principal(_authorization(context)))
-                response: Message = await serve_one(request, caller)
-                return response
+                return await perform(request, context)
+            except JournalFailed as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+                raise AssertionError("abort raises") from error
             except ControllerError as error:
                 _log.debug("%s: %s", name, error)
                 value, code = answer(name, error)

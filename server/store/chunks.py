@@ -14,6 +14,9 @@ Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
 so that a small segment is small and a large one consists of large chunks.
 
+A store with a data directory puts a ``FileChunk`` in the place of chunks whose bytes lie in a file by then: the same
+bytes at the same offsets, read when they are asked for. Only chunks that are no more written to are replaced.
+
 Nothing is known here of segments' states, names or time; offsets are the caller's to check.
 """
 
@@ -23,14 +26,53 @@ import mmap
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-__all__ = ["CHUNK_BYTES", "FIRST_CHUNK_BYTES", "Buffer", "ChunkPool", "SegmentData"]
+__all__ = [
+    "CHUNK_BYTES",
+    "FIRST_CHUNK_BYTES",
+    "Buffer",
+    "ChunkPool",
+    "ChunkSource",
+    "FileChunk",
+    "Piece",
+    "SegmentData",
+]
 
 Buffer = bytes | bytearray | memoryview
-Chunk = bytearray | mmap.mmap
+
+
+class ChunkSource(Protocol):
+    """A file that holds bytes of segments and never changes."""
+
+    def views(self, at: int, size: int) -> list[memoryview]:
+        """The bytes from ``at``; raises ``DataDamaged`` where they are not what was written."""
+        ...
+
+
+class FileChunk:
+    """A chunk whose bytes lie in a file, ``size`` of them from ``at`` on."""
+
+    __slots__ = ("at", "size", "source")
+
+    def __init__(self, source: ChunkSource, at: int, size: int) -> None:
+        self.source = source
+        self.at = at
+        self.size = size
+
+
+Chunk = bytearray | mmap.mmap | FileChunk
+
+
+class Piece(NamedTuple):
+    """What a segment keeps of one chunk: ``size`` bytes from offset ``start`` on, at the beginning of ``chunk``."""
+
+    start: int
+    size: int
+    chunk: Chunk
+
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES: Final = 256
@@ -52,7 +94,7 @@ class ChunkPool:
     __slots__ = ("_idle", "_max_idle", "busy", "recycled")
 
     def __init__(self, *, max_idle_bytes: int = 256 * 1024 * 1024) -> None:
-        self._idle: deque[Chunk] = deque()
+        self._idle: deque[bytearray | mmap.mmap] = deque()
         self._max_idle = max_idle_bytes // CHUNK_BYTES
         self.recycled = 0
         self.busy = 0
@@ -62,7 +104,7 @@ class ChunkPool:
         """Bytes in chunks that wait to be taken again, those with views included."""
         return len(self._idle) * CHUNK_BYTES
 
-    def take(self, size: int) -> Chunk:
+    def take(self, size: int) -> bytearray | mmap.mmap:
         """A chunk of exactly ``size`` bytes with arbitrary content, of which nobody holds a view."""
         if size == CHUNK_BYTES:
             for _ in range(min(_LOOK_AT, len(self._idle))):
@@ -77,11 +119,13 @@ class ChunkPool:
 
     def give(self, chunk: Chunk) -> None:
         """Return a chunk that no segment refers to any more; views of it may still be held by readers."""
+        if isinstance(chunk, FileChunk):
+            return
         if len(chunk) == CHUNK_BYTES and len(self._idle) < self._max_idle:
             self._idle.append(chunk)
 
 
-def _large_chunk() -> Chunk:
+def _large_chunk() -> bytearray | mmap.mmap:
     if not _MAPPED:
         return bytearray(CHUNK_BYTES)
     try:
@@ -93,7 +137,7 @@ def _large_chunk() -> Chunk:
     return chunk
 
 
-def _has_views(chunk: Chunk) -> bool:
+def _has_views(chunk: bytearray | mmap.mmap) -> bool:
     """Whether anybody holds a view. Nothing is reallocated: the size stays, or close to what is allocated."""
     try:
         if isinstance(chunk, bytearray):
@@ -184,7 +228,11 @@ class SegmentData:
         while True:
             following = starts[index + 1] if index + 1 < len(starts) else self.length
             part = min(size, following - starts[index] - at)
-            views.append(memoryview(self._chunks[index]).toreadonly()[at : at + part])
+            chunk = self._chunks[index]
+            if type(chunk) is FileChunk:
+                views += chunk.source.views(chunk.at + at, part)
+            else:
+                views.append(memoryview(chunk).toreadonly()[at : at + part])  # type: ignore[arg-type]
             size -= part
             if size == 0:
                 return views
@@ -240,12 +288,72 @@ class SegmentData:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of all chunks, used or not."""
-        return sum(map(len, self._chunks))
+        """Bytes of all chunks in memory, used or not."""
+        return sum(len(chunk) for chunk in self._chunks if not isinstance(chunk, FileChunk))
+
+    # What a data directory does with the chunks
+
+    @property
+    def in_files(self) -> bool:
+        """Whether any of it lies in a file."""
+        return any(isinstance(chunk, FileChunk) for chunk in self._chunks)
+
+    def pieces(self) -> list[Piece]:
+        """What is kept, chunk by chunk. The first may begin before ``start_offset``."""
+        ends = [*self._starts[1:], self.length]
+        return [
+            Piece(start, end - start, chunk)
+            for start, end, chunk in zip(self._starts, ends, self._chunks, strict=False)  # no chunk: no start, an end
+        ]
+
+    def cut_tail(self) -> None:
+        """Let the next write begin a chunk of its own, so that those that are there never change any more."""
+        self._tail, self._tail_used, self._tail_size = _NO_TAIL, 0, 0
+
+    def replace(self, stored: Mapping[int, tuple[Piece, FileChunk]]) -> None:
+        """Put file chunks in the places of chunks, by the ``id`` of these; the tail is not among them.
+
+        Each comes with the piece that it holds. Neighbours in one file become one chunk.
+        """
+        pieces: list[Piece] = []
+        for piece in self.pieces():
+            found = stored.get(id(piece.chunk))
+            if found is None or found[0].chunk is not piece.chunk:
+                pieces.append(piece)
+                continue
+            saved, chunk = found
+            # A piece may have been stored without what was truncated of it.
+            pieces.append(Piece(piece.start + piece.size - saved.size, saved.size, chunk))
+            self._pool.give(piece.chunk)
+        self._starts, self._chunks = [], []
+        self._take_pieces(pieces)
+
+    def restore(self, start_offset: int, length: int, pieces: Iterable[Piece]) -> None:
+        """Let an empty segment hold these pieces, none of which is written to."""
+        self._forget()
+        self._starts, self._chunks = [], []
+        self._take_pieces(pieces)
+        self.start_offset = start_offset
+        self.length = length
+
+    def _take_pieces(self, pieces: Iterable[Piece]) -> None:
+        for start, _, chunk in pieces:
+            before = self._chunks[-1] if self._chunks else None
+            if (
+                isinstance(chunk, FileChunk)
+                and isinstance(before, FileChunk)
+                and chunk.source is before.source
+                and chunk.at == before.at + before.size
+                and start == self._starts[-1] + before.size
+            ):
+                self._chunks[-1] = FileChunk(before.source, before.at, before.size + chunk.size)
+                continue
+            self._starts.append(start)
+            self._chunks.append(chunk)
 
     def _write_across(self, data: memoryview) -> None:
         room = self._tail_size - self._tail_used
-        fresh: list[Chunk] = []
+        fresh: list[bytearray | mmap.mmap] = []
         missing = len(data) - room
         size = self._tail_size
         while missing > 0:

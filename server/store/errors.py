@@ -18,7 +18,8 @@ What a container refuses, sorted by what the peer is told:
     ├── KeyBadVersion        a conditional table update named another version
     ├── Unanswered           has no reply, and the connection stays
     └── Unmapped             has no reply: the connection closes without one
-        └── AttributeLimit   a transient segment holds no more attributes
+        ├── AttributeLimit   a transient segment holds no more attributes
+        └── DataDamaged      a file of the data directory does not hold what was written to it
 
 The facts are attributes, so that the one table that turns errors into replies never parses text. Follows the mapping in
 ``PravegaRequestProcessor`` and ``AppendProcessor``.
@@ -32,6 +33,7 @@ __all__ = [
     "AttributeLimit",
     "BadAttribute",
     "BadOffset",
+    "DataDamaged",
     "IllegalArgument",
     "IndexTruncated",
     "KeyBadVersion",
@@ -203,3 +205,18 @@ class AttributeLimit(Unmapped):
     def __init__(self, segment: str, *, limit: int) -> None:
         super().__init__(f"transient segment {segment!r} holds no more than {limit} attributes", segment=segment)
         self.limit = limit
+
+
+class DataDamaged(Unmapped):
+    """A file of the data directory does not hold what was written to it, or cannot be read.
+
+    Attributes:
+        path: the file.
+        offset: where in it the part begins that is damaged; -1 for the file as a whole.
+    """
+
+    def __init__(self, path: str, what: str, *, offset: int = -1) -> None:
+        where = f" at byte {offset}" if offset >= 0 else ""
+        super().__init__(f"{path} is damaged{where}: {what}; `segstore verify` says what else is")
+        self.path = path
+        self.offset = offset

@@ -9,6 +9,8 @@ Ownership of buffers: ``data`` is the operation's own bytes, or whatever a calle
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
@@ -27,6 +29,8 @@ __all__ = [
     "TableKeysForgotten",
     "decode",
     "encode",
+    "pack_name",
+    "unpack_name",
 ]
 
 Values = tuple[tuple[UUID, int], ...]
@@ -118,15 +122,50 @@ Operation = (
     | TableKeysForgotten
 )
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_ESCAPE: Final = "\0"
+"""Before a name that is written as the hex of its bytes; a name that begins with it is written so, too."""
+
 _ENCODER: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 _DECODER: Final[msgspec.msgpack.Decoder[Operation]] = msgspec.msgpack.Decoder(Operation)
 
 
 def encode(operation: Operation) -> bytes:
-    """One operation as bytes. A segment name with lone surrogates cannot be journalled: ``UnicodeEncodeError``."""
+    """One operation as bytes."""
+    segment = operation.segment
+    if segment[:1] == _ESCAPE or not segment.isascii() or type(operation) is SegmentMerged:
+        operation = _with_names(operation, pack_name)
     return _ENCODER.encode(operation)
 
 
 def decode(data: bytes | bytearray | memoryview) -> Operation:
     """The operation that ``encode`` wrote; ``msgspec.DecodeError`` for anything else."""
-    return _DECODER.decode(data)
+    operation = _DECODER.decode(data)
+    if operation.segment[:1] == _ESCAPE or type(operation) is SegmentMerged:
+        return _with_names(operation, unpack_name)
+    return operation
+
+
+def pack_name(name: str) -> str:
+    """A name as text that every encoding takes: one with lone surrogates, which the wire allows, as its bytes in hex.
+
+    Raises nothing; ``unpack_name`` gives the name back.
+    """
+    if name[:1] != _ESCAPE and not _SURROGATE.search(name):
+        return name
+    return _ESCAPE + name.encode("utf-8", "surrogatepass").hex()
+
+
+def unpack_name(packed: str) -> str:
+    """The name that ``pack_name`` was given; ``ValueError`` for what it does not make."""
+    if packed[:1] != _ESCAPE:
+        return packed
+    return bytes.fromhex(packed[1:]).decode("utf-8", "surrogatepass")
+
+
+def _with_names(operation: Operation, change: Callable[[str], str]) -> Operation:
+    if isinstance(operation, SegmentMerged):
+        return msgspec.structs.replace(
+            operation, segment=change(operation.segment), source=change(operation.source)
+        )
+    return msgspec.structs.replace(operation, segment=change(operation.segment))

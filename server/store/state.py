@@ -14,6 +14,7 @@ from uuid import UUID
 
 from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, EVENT_COUNT
 from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.operations import (
     Appended,
     AttributesUpdated,
@@ -111,6 +112,21 @@ class ContainerState:
         """Say that all operations of a journal were applied: transient segments from before have no owner now."""
         self._transients = dict.fromkeys(self._transients)
 
+    def adopt(self, segment: Segment) -> None:
+        """Take a segment as a snapshot has it."""
+        self.segments[segment.name] = segment
+        if segment.is_transient:
+            self._transients[segment.name] = None
+
+    def adopt_names(self, *, retired: Iterable[str] = (), unindexed: Iterable[str] = ()) -> None:
+        """Take names that are used up, and of segments whose index may not know of their last appends."""
+        self._retired.update(retired)
+        for name in unindexed:
+            segment = self.segments.get(name)
+            if segment is not None and segment.indexed:
+                self._unindexed[name] = segment
+                segment.index_due_ms = segment.last_modified_ms + INDEX_DELAY_MS
+
     def dismiss_readers(self) -> None:
         """Wake all that wait here, to be told that another store owns the container now."""
         for segment in self.segments.values():
@@ -125,9 +141,19 @@ class ContainerState:
             held.clear()
 
     @property
+    def pool(self) -> ChunkPool:
+        """Where the chunks of its segments come from."""
+        return self._pool
+
+    @property
     def retired_names(self) -> frozenset[str]:
         """Names that no segment can have any more."""
         return frozenset(self._retired)
+
+    @property
+    def unindexed_names(self) -> tuple[str, ...]:
+        """Segments with appends that their index does not know of yet."""
+        return tuple(self._unindexed)
 
     def _commit(self, operation: Operation) -> None:
         self.apply(operation)

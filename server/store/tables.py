@@ -208,11 +208,19 @@ class TableSegment:
         """Each key with the offset of its entry: what the segment's bytes alone do not tell of a fixed-key table."""
         return tuple(self._index.items())
 
-    def restore(self, positions: Iterable[tuple[bytes, int]]) -> None:
-        """Take ``positions`` for the table's state; the segment holds the bytes that they were taken from."""
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the entries of all keys."""
+        return self._live_bytes
+
+    def restore(self, positions: Iterable[tuple[bytes, int]], *, live_bytes: int | None = None) -> None:
+        """Take ``positions`` for the table's state; the segment holds the bytes that they were taken from.
+
+        ``live_bytes`` is what it was then; without it every entry is looked at.
+        """
         self._index = dict(positions)
         self._order = SortedKeys(None if self.key_length else hash_order)
-        self._live_bytes = sum(map(self._entry_bytes, self._index.values()))
+        self._live_bytes = sum(map(self._entry_bytes, self._index.values())) if live_bytes is None else live_bytes
         self._aligned_start, self._foreign = -1, False
 
     def plan_compaction(self) -> TableCompaction | None:

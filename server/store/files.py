@@ -1,0 +1,55 @@
+"""What a data directory does to its files, as a few calls that tests replace to let disks fill up and fail.
+
+Invariant: a call that returns has done all of its work; ``OSError`` otherwise. A file that is created was not there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from segstore.server.store.chunks import Buffer
+
+__all__ = ["Files"]
+
+
+class Files:
+    """The file system."""
+
+    def create(self, path: Path) -> int:
+        """A new file, open for writing; the descriptor is the caller's to close."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+
+    def write(self, descriptor: int, data: Buffer) -> None:
+        """Write all of ``data``."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
+        """Write all of ``data`` at an offset."""
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(descriptor, view, at)
+            view, at = view[done:], at + done
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until the file is on disk."""
+        os.fsync(descriptor)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Give a file the name of another one, at once."""
+        source.replace(target)
+        self.sync_folder(target.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that is gone is fine."""
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, path: Path) -> None:
+        """Wait until the names in a folder are on disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
