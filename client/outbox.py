@@ -182,7 +182,10 @@ class Outbox:
 
     def send(self, command: Command) -> None:
         """Any command but an append."""
-        self._out += self._encoder.command(command)
+        parts = self._encoder.command(command)
+        if len(parts) > 1:  # a payload is by itself
+            self._large = True
+        self._out += parts
         self._schedule()
 
     def ask_turn(self, flow: Flow) -> None:
