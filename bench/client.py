@@ -51,7 +51,7 @@ def run(effort: Effort) -> Report:
         _latency(report, effort, server, rounds)
         _memory(report, effort, server)
     report.notes.append(
-        f"medians of {rounds} rounds after one that does not count; streams of as many segments as writers, at most 10; "
+        f"medians of {rounds} rounds after one that does not count; as many segments as writers, at most 10; "
         "both clients run with their defaults, the official one with 1,000 events of a writer in flight"
     )
     return report

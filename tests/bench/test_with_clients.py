@@ -38,6 +38,51 @@ def test_capacity_is_measured() -> None:
     assert all(0 < float(row[3]) <= float(row[4]) <= float(row[5]) for row in latency[1])
 
 
+@linux
+@pytest.mark.needs("pravega, the official client")
+@pytest.mark.usefixtures("grpc_runs")
+def test_this_client_is_measured_beside_the_official_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import client
+
+    monkeypatch.setattr(client, "LOADS", ((100, 1, 1_000, 0.5), (10_000, 20, 1_000, None)))
+    report = client.run(TINY)
+    rates, latency, memory = report.tables
+    assert [row[0] for row in rates[1]] == [
+        "writing 100 bytes, 1 writer",
+        "reading 100 bytes",
+        "writing 10,000 bytes, 20 writers",
+    ]
+    assert [row[0] for row in latency[1]] == ["p50", "p99"]
+    assert memory[1][0][0] == "100"
+    assert all(figure.value > 0 for figure in report.figures)
+
+
+@linux
+@pytest.mark.usefixtures("grpc_runs")
+def test_pooling_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import pooling
+
+    monkeypatch.setattr(pooling, "LOADS", pooling.LOADS[:1])
+    report = pooling.run(TINY)
+    sockets, speed, policies = report.tables
+    assert list(sockets[1]) == [("1", "1", "1"), ("10", "10", "10")]
+    assert len(speed[1]) == 1
+    assert [row[0] for row in policies[1]] == ["fewest_flows", "least_busy"]
+    assert [picture.name for picture in report.pictures] == ["pooling-sockets", "pooling-speed", "pooling-policies"]
+
+
+@linux
+@pytest.mark.usefixtures("grpc_runs")
+def test_a_node_that_never_answers_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import setup_timeout
+
+    monkeypatch.setattr(setup_timeout, "TIMEOUTS_MS", (100.0,))
+    report = setup_timeout.run(TINY)
+    timed, off = report.tables[0][1]
+    assert float(timed[1]) > 0
+    assert off[1].startswith("not served")
+
+
 def test_a_section_is_added_then_replaced() -> None:
     once = with_section("# Page\n", "some_thing", Report("First"))
     twice = with_section(once + "after\n", "some_thing", Report("Second", [Figure("f", 1.0, 2.0, at_most=True)]))
