@@ -15,6 +15,7 @@ __all__ = ["EVENT_HEADER_BYTES", "MAX_EVENT_BYTES", "EventDecoder", "FramedEvent
 
 EVENT_HEADER_BYTES: Final = 8
 MAX_EVENT_BYTES: Final = 1 << 30
+_PIECE_BYTES: Final = 65_536
 _header = struct.Struct(">ii")
 
 
@@ -37,38 +38,38 @@ class EventDecoder:
         offset: where the next event starts.
     """
 
-    __slots__ = ("_limit", "_need", "_pending", "_segment", "offset")
+    __slots__ = ("_held", "_limit", "_need", "_pieces", "_segment", "offset")
 
     def __init__(self, segment: str, offset: int, limit_bytes: int = MAX_EVENT_BYTES) -> None:
         self._segment = segment
         self._limit = limit_bytes
-        self._pending = bytearray()
+        self._pieces: list[bytes | bytearray] = []
+        self._held = 0
         self._need = EVENT_HEADER_BYTES
         self.offset = offset
 
     @property
     def partial(self) -> bool:
         """Whether the beginning of an event is held."""
-        return bool(self._pending)
+        return self._held > 0
 
     def feed(self, data: bytes) -> list[FramedEvent]:
         """Takes the next bytes; returns the events that are complete. Raises EventTooLarge, ProtocolViolation."""
         begun: FramedEvent | None = None
-        pending = self._pending
-        if pending:
-            missing = self._need - len(pending)
+        if self._held:
+            missing = self._need - self._held
             if len(data) < missing:
-                pending += data
+                self._hold(data)
                 return []
-            if self._need > EVENT_HEADER_BYTES:  # the event that was begun: copied out once, however large it is
-                pending += memoryview(data)[:missing]
+            if self._need > EVENT_HEADER_BYTES:  # the event that was begun: copied once, however large it is
+                first, *others = self._pieces
+                pieces = [memoryview(first)[EVENT_HEADER_BYTES:], *others, memoryview(data)[:missing]]
+                begun = FramedEvent(self.offset, b"".join(pieces))
                 data = data[missing:]
-                with memoryview(pending) as view:
-                    begun = FramedEvent(self.offset, bytes(view[EVENT_HEADER_BYTES:]))
-                self.offset += len(pending)
+                self.offset += self._need
             else:
-                data = bytes(pending) + data
-            self._pending = bytearray()
+                data = b"".join([*self._pieces, data])
+            self._pieces, self._held = [], 0
         out: list[FramedEvent] = [] if begun is None else [begun]
         at, end, base = 0, len(data), self.offset
         unpack_from = _header.unpack_from
@@ -86,10 +87,20 @@ class EventDecoder:
             at = stop
         else:
             self._need = EVENT_HEADER_BYTES
-        if at < end:
-            self._pending += data[at:] if at else data
         self.offset = base + at
+        if at < end:
+            self._hold(data[at:])
         return out
+
+    def _hold(self, data: bytes) -> None:
+        """Keeps a part of an event; small parts are put together, so that they cost no more than they hold."""
+        self._held += len(data)
+        if len(data) >= _PIECE_BYTES:
+            self._pieces.append(data)
+        elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
+            last += data
+        else:
+            self._pieces.append(bytearray(data))
 
     def _refuse(self, kind: int, length: int, offset: int) -> None:
         if kind != 0 or length < 0:
