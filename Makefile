@@ -22,7 +22,7 @@ DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pooling \
-	bench-setup-timeout bench-capacity bench-lazy-producers conformance fuzz docs cert proto soak clean
+	bench-setup-timeout bench-capacity bench-lazy-producers bench-large-events conformance fuzz docs cert proto soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ bench-capacity: $(DEV) ## memory of segments, entries and connections; latency u
 
 bench-lazy-producers: $(DEV) ## what many writers cost that write little: eager, lazy, connected to a few segments
 	$(PY) -m bench.lazy_producers $(ARGS)
+
+bench-large-events: $(DEV) ## events of 24 to 256 MiB, against the same bytes as events of 1 MB
+	$(PY) -m bench.large_events $(ARGS)
 
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
 	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)
