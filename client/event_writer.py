@@ -39,7 +39,8 @@ from segstore.client.locations import Locations
 from segstore.client.partitioned import HashedKey, Router
 from segstore.client.pool import ConnectionPool
 from segstore.client.routing import RangeRouter, SegmentRange
-from segstore.client.segment_writer import SegmentWriter, WriterState
+from segstore.client.segment_writer import SegmentWriter
+from segstore.client.writer_machine import WriterState
 from segstore.client.writer_stats import SegmentWriterStats, WriterStats
 from segstore.wire.names import writer_id
 

@@ -31,7 +31,8 @@ from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.client.raw import RawClient, SegmentRequests
 from segstore.client.retry import Backoff
 from segstore.client.segment_reader import SegmentReader
-from segstore.client.segment_writer import SegmentWriter, WriterState
+from segstore.client.segment_writer import SegmentWriter
+from segstore.client.writer_machine import WriterState
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlock,
