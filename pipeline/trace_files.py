@@ -46,15 +46,14 @@ __all__ = [
     "Located",
     "Piece",
     "Skipped",
-    "Step",
     "find_files",
     "form_of",
     "headers",
+    "lines_of",
     "mark_in",
     "pieces_of",
     "plan",
     "read_piece",
-    "steps",
 ]
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
@@ -295,39 +294,6 @@ def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
     return None
 
 
-class Step(NamedTuple):
-    """The least that a reader of a growing file goes forward: to `end`, over `rows` records, the first at `ts_ns`."""
-
-    end: int
-    rows: int
-    ts_ns: int
-
-
-def steps(path: str, start: int) -> Iterator[Step]:
-    """How far a growing file can be read from `start` on, step by step: to the end of each whole block or line.
-
-    Damage with a whole block behind it counts into the step over that block; damage at the end may be a block that is
-    being written, and is left. A file that is no trace is one step. Raises OSError, ValueError for a packet capture.
-    """
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
-        fd = file.fileno()
-        size = os.fstat(fd).st_size
-        head = os.pread(fd, _HEAD_BYTES, 0)
-        form = form_of(path, head)
-        if form == "packets":
-            raise ValueError(f"{path}: a packet capture is not followed while it grows; read it as a whole")
-        if form == "fixture":
-            yield from (Step(at + len(line), 1, 0) for at, line in _lines(fd, start, size) if line.endswith(b"\n"))
-            return
-        mark = mark_in(fd, size)
-        if mark is not None:
-            for at, header in headers(fd, start, size, mark):
-                if header is not None and at + header.size <= size:
-                    yield Step(at + header.size, header.records, header.first_ts_ns)
-        elif not MAGIC.startswith(head[: len(MAGIC)]) and start < size:
-            yield Step(size, 0, 0)
-
-
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -407,7 +373,7 @@ def _read_lines(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
         yield Skipped(piece.path, piece.start, piece.size, _reason(error))
         return
     found: list[Located] = []
-    for at, line in _lines(fd, max(piece.start, after_first), piece.stop):
+    for at, line in lines_of(fd, max(piece.start, after_first), piece.stop):
         if not line.strip():
             continue
         try:
@@ -446,13 +412,13 @@ def _text(line: bytes) -> str:
 def _first_line(fd: int) -> tuple[bytes, int]:
     """The first line that is not empty, and where the next one starts."""
     at = 0
-    for at, line in _lines(fd, 0, os.fstat(fd).st_size):
+    for at, line in lines_of(fd, 0, os.fstat(fd).st_size):
         if line.strip():
             return line, at + len(line)
     return b"", at
 
 
-def _lines(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Each line with where it starts; one is never longer in memory than `_LONGEST_LINE` and a window."""
     at, rest = start, b""
     while at + len(rest) < stop and (window := os.pread(fd, min(_WINDOW, stop - at - len(rest)), at + len(rest))):
