@@ -84,6 +84,7 @@ cert: $(DEV) ## make certificates for trying TLS, in certs/; another folder: mak
 soak: $(DEV) ## long runs: this client's order and dispatch, then the official client for SOAK_SECONDS
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
+	$(PY) -m tests.soak.large_events
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 
 proto: $(DEV) ## compile the controller's API after a change of controller.proto

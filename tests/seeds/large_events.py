@@ -9,9 +9,10 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from segstore.client import Client, ClientSettings, ConnectionPool, FixedStore, connect
+from segstore.client import Backoff, Client, ClientSettings, ConnectionPool, FixedStore, connect
 from segstore.client.errors import (
     RequestRejected,
+    RetriesExhausted,
 )
 from segstore.client.large_events import LargeEventWriter
 from segstore.server.cluster import MockCluster
@@ -37,11 +38,13 @@ __all__ = [
     "MIB",
     "NINE_TIMES",
     "NO_VALUE",
+    "ONCE",
     "STEPS",
     "Played",
     "all_of",
     "asked",
     "big",
+    "cut_everywhere",
     "played",
     "scale",
     "small",
@@ -147,3 +150,45 @@ async def played(script: Played, hello: Hello | None = None, **more: Any) -> Asy
         if hello is not None:
             store.hello = hello
         yield LargeEventWriter(pool, FixedStore(store.endpoint))
+
+
+ONCE = Backoff(initial_ms=1, max_ms=1, jitter=0, max_attempts=1)
+RESET = {"close": "before", "reset": True}
+CUTS: list[Any] = ["close before", "close after", {"close": "after", "reply_bytes": 9}, RESET]
+
+
+async def cut_at(mock: MockCluster, pravega: Client, event: bytes, fault: tuple[str, int, Any]) -> list[bytes]:
+    """Writes the event without a second try, with one fault in the way; what is in the stream after that."""
+    mock.faults.clear()
+    if fault[0] != "none":
+        mock.faults.add(STEPS[fault[0]], nth=fault[1], do=fault[2])
+    await pravega.controller.create_stream("a", "s")
+    writer = pravega.event_writer("a", "s")
+    await writer.open()
+    try:
+        await writer.write(b"before")
+        await writer.write(event)
+    except RetriesExhausted:
+        await writer.abort()
+    else:
+        await writer.aclose()
+    read = await all_of(pravega)
+    await pravega.controller.delete_stream("a", "s")
+    return read
+
+
+async def cut_everywhere(mock: MockCluster, pravega: Client, event: bytes, chunks: int) -> int:
+    """Cuts the connection at each frame of the event's way, in each manner; how many cuts that were.
+
+    The client of ONCE does not try again, so what is there then is what one sequence leaves.
+    """
+    whole, absent = [b"before", event], [b"before"]
+    assert await cut_at(mock, pravega, event, ("none", 0, "ok")) == whole
+    places = [("CREATE_TRANSIENT_SEGMENT", 1), ("SETUP_APPEND", 1), ("MERGE_SEGMENTS", 1)]
+    places += [("CONDITIONAL_APPEND", number) for number in range(1, chunks + 1)]
+    for step, number in places:
+        for cut in CUTS:
+            merged = step == "MERGE_SEGMENTS" and "before" not in str(cut)
+            read = await cut_at(mock, pravega, event, (step, number, cut))
+            assert read == (whole if merged else absent), (step, number, cut, [len(each) for each in read])
+    return len(places) * len(CUTS)

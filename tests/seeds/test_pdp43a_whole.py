@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from segstore.client import Backoff, Client, EventWriter, connect
+from segstore.client import Backoff, EventWriter, connect
 from segstore.client.errors import (
     ClientError,
-    RetriesExhausted,
 )
 from segstore.server.cluster import MockCluster
 from segstore.server.runner import SegmentStoreServer
@@ -27,11 +26,13 @@ from tests.seeds.large_events import (
     MIB,
     NINE_TIMES,
     NO_VALUE,
+    ONCE,
     STEPS,
     Played,
     all_of,
     asked,
     big,
+    cut_everywhere,
     played,
     scale,
     stream,
@@ -104,47 +105,14 @@ async def test_order_holds_through_a_restart_of_the_store(step: str) -> None:
         await mock.stores[0].stop(drain_s=0)
 
 
-async def cut_at(mock: MockCluster, pravega: Client, event: bytes, fault: tuple[str, int, Any]) -> list[bytes]:
-    """Writes the event without a second try, with one fault in the way; what is in the stream after that."""
-    mock.faults.clear()
-    if fault[0] != "none":
-        mock.faults.add(STEPS[fault[0]], nth=fault[1], do=fault[2])
-    await pravega.controller.create_stream("a", "s")
-    writer = pravega.event_writer("a", "s")
-    await writer.open()
-    try:
-        await writer.write(b"before")
-        await writer.write(event)
-    except RetriesExhausted:
-        await writer.abort()
-    else:
-        await writer.aclose()
-    read = await all_of(pravega)
-    await pravega.controller.delete_stream("a", "s")
-    return read
-
-
-RESET = {"close": "before", "reset": True}
-CUTS: list[Any] = ["close before", "close after", {"close": "after", "reply_bytes": 9}, RESET]
-
-
 @pytest.mark.seed("43.13")
 @pytest.mark.usefixtures("grpc_runs")
 async def test_a_connection_that_is_cut_at_any_frame_leaves_the_event_whole_or_absent() -> None:
     """All frames of an event of four chunks, with no second try: what is there is what the first sequence left."""
-    event = big(3_500)
-    places = [("CREATE_TRANSIENT_SEGMENT", 1), ("SETUP_APPEND", 1), ("MERGE_SEGMENTS", 1)]
-    places += [("CONDITIONAL_APPEND", number) for number in range(1, 5)]
-    once = Backoff(initial_ms=1, max_ms=1, jitter=0, max_attempts=1)
-    async with stream(retry=once) as (mock, pravega):
+    async with stream(retry=ONCE) as (mock, pravega):
         await pravega.controller.seal_stream("a", "s")
         await pravega.controller.delete_stream("a", "s")
-        assert await cut_at(mock, pravega, event, ("none", 0, "ok")) == [b"before", event]
-        for step, number in places:
-            for cut in CUTS:
-                read = await cut_at(mock, pravega, event, (step, number, cut))
-                merged = step == "MERGE_SEGMENTS" and "before" not in str(cut)
-                assert read == ([b"before", event] if merged else [b"before"]), (step, number, cut)
+        assert await cut_everywhere(mock, pravega, big(3_500), chunks=4) == 28
         await until(lambda: not transients(mock))
 
 
