@@ -179,12 +179,12 @@ class SegmentRequests:
     async def ask(
         self,
         segment: str,
-        expected: type[R],
+        expected: type[R] | tuple[type[R], ...],
         make: Callable[[int, str], Command],
         *,
         timeout_ms: float | None = None,
     ) -> R:
-        """The reply of the expected type to what `make` makes of a request id and a token.
+        """The reply of the expected type, or of one of several, to what `make` makes of a request id and a token.
 
         Retries, as the settings say, what is `Retriable`, but not an argument that the store finds illegal; a request
         may so be carried out twice. Other failure replies
@@ -215,19 +215,24 @@ class SegmentRequests:
             await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
 
     async def _ask_once(
-        self, segment: str, expected: type[R], make: Callable[[int, str], Command], timeout_ms: float | None
+        self,
+        segment: str,
+        expected: type[R] | tuple[type[R], ...],
+        make: Callable[[int, str], Command],
+        timeout_ms: float | None,
     ) -> R:
         endpoint = await self._locations.endpoint_of(segment)
         token = await self._locations.token_for(segment)
         try:
             client = await self._client(endpoint)
             reply = await client.request(lambda request_id: make(request_id, token), timeout_ms=timeout_ms)
-            if type(reply) is expected:
+            if isinstance(reply, expected):
                 return reply
             if reply.is_failure:
                 raise failure(reply, endpoint=str(endpoint), segment=segment)
+            due = " or ".join(each.type_name for each in (expected if isinstance(expected, tuple) else (expected,)))
             raise ProtocolViolation(
-                f"{endpoint} answers with {reply.type_name} where {expected.type_name} is due",
+                f"{endpoint} answers with {reply.type_name} where {due} is due",
                 endpoint=str(endpoint),
                 segment=segment,
             )
