@@ -341,8 +341,14 @@ def _read_blocks(piece: Piece, fd: int, takes_block: Callable[[BlockHeader], boo
             if columns is not None and len(columns):
                 yield Chunk(piece.path, at, columns)
         at = after
-    if at < piece.stop and size < piece.stop:
-        yield Skipped(piece.path, size, piece.stop - size, "the file is shorter than it was when it was planned")
+    yield from _missing(piece, fd)
+
+
+def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
+    """What of a piece is behind the end of its file."""
+    end = max(piece.start, os.fstat(fd).st_size)
+    if end < piece.stop:
+        yield Skipped(piece.path, end, piece.stop - end, "the file is shorter than it was when it was planned")
 
 
 def _read_block(
@@ -390,6 +396,7 @@ def _read_lines(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
             found = []
     if found:
         yield Chunk(piece.path, found[0].block, None, tuple(found))
+    yield from _missing(piece, fd)
 
 
 def _reason(error: TraceError) -> str:

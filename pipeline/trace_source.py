@@ -40,7 +40,16 @@ from segstore.pipeline.trace_rows import Row, RowMaker
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FilteringTraceReader", "FilteringTraceSource", "TracePiece", "TraceReader", "TraceSource", "read_rows", "sources", "wanted_columns"]
+__all__ = [
+    "FilteringTraceReader",
+    "FilteringTraceSource",
+    "TracePiece",
+    "TraceReader",
+    "TraceSource",
+    "read_rows",
+    "sources",
+    "wanted_columns",
+]
 
 _TYPES: Final[dict[str, DataType]] = {
     "boolean": BooleanType(),

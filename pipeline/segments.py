@@ -1,0 +1,174 @@
+"""The client, for the tasks and the driver of Spark: opened where it is used, closed when that is done.
+
+Spark pickles what it sends to its executors, so nothing here is kept in a reader or a writer: a task says
+`asyncio.run(…)` once, and inside it `opened(options)` gives what talks to the stores.
+
+Invariant: a request that may be carried out twice, because its reply was lost, is one whose second time is harmless or
+recognised. Refused: nothing of its own; errors are those of `segstore.client`, which name the segment and the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+from uuid import UUID
+
+from segstore.client import Client, connect
+from segstore.client.controller import Successor
+from segstore.client.errors import NotSupported, PeerRefused, SegmentExists, SegmentMissing
+from segstore.client.raw import SegmentRequests
+from segstore.client.routing import SegmentRange
+from segstore.client.segment_reader import SegmentReader
+from segstore.client.segment_writer import SegmentWriter
+from segstore.pipeline.stream_options import StreamOptions
+from segstore.wire import (
+    Command,
+    ConditionalAttributeUpdate,
+    CreateSegment,
+    DeleteSegment,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    LocateOffset,
+    MergeSegments,
+    OffsetLocated,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentsMerged,
+    StreamSegmentInfo,
+)
+
+__all__ = ["NO_VALUE", "Segments", "in_turns", "opened"]
+
+NO_VALUE: Final = -(1 << 63)
+"""Of an attribute that is not there."""
+_REPLACE_IF_EQUALS: Final = 4
+_AT_ONCE: Final = 64
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class Segments:
+    """One stream's segments, by the stores' own requests. Made by `opened`."""
+
+    def __init__(self, client: Client, requests: SegmentRequests, options: StreamOptions) -> None:
+        self.client = client
+        self.requests = requests
+        self.scope: Final = options.scope
+        self.stream: Final = options.stream
+
+    # --- the controller ---------------------------------------------------------------------------------------------
+
+    async def current(self) -> list[SegmentRange]:
+        """The segments that take events, in the order of the range; [] for a sealed stream. Raises NoSuchStream."""
+        found = await self.client.controller.current_segments(self.scope, self.stream)
+        return sorted(found, key=lambda each: each.low)
+
+    async def head(self) -> dict[int, int]:
+        return await self.client.controller.head(self.scope, self.stream)
+
+    async def successors(self, segment_id: int) -> list[Successor]:
+        return await self.client.controller.successors(self.scope, self.stream, segment_id)
+
+    async def epoch(self, number: int) -> list[SegmentRange]:
+        return await self.client.controller.epoch_segments(self.scope, self.stream, number)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def info(self, segment: str) -> StreamSegmentInfo:
+        """Raises SegmentMissing."""
+        return await self.requests.ask(segment, StreamSegmentInfo, lambda i, t: GetStreamSegmentInfo(i, segment, t))
+
+    async def infos(self, segments: Iterable[str]) -> list[StreamSegmentInfo | None]:
+        """Of each, None for one that there is not."""
+
+        async def one(segment: str) -> StreamSegmentInfo | None:
+            try:
+                return await self.info(segment)
+            except SegmentMissing:
+                return None
+
+        return await in_turns(one, segments)
+
+    async def locate(self, segment: str, target: int) -> int | None:
+        """The first offset of the index at or behind `target`, at which an event begins; None without an index."""
+        try:
+            found = await self.requests.ask(segment, OffsetLocated, lambda i, t: LocateOffset(i, segment, target, t))
+        except (SegmentMissing, NotSupported, PeerRefused):
+            return None
+        return found.offset
+
+    async def attribute(self, segment: str, attribute: UUID) -> int:
+        """NO_VALUE where there is none. Raises SegmentMissing."""
+        found = await self.requests.ask(
+            segment, SegmentAttribute, lambda i, t: GetSegmentAttribute(i, segment, attribute, t)
+        )
+        return found.value
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def create(self, segment: str) -> None:
+        """A segment of its own, not of the stream; one that is there, of a request that was sent twice, is kept."""
+        try:
+            await self.requests.ask(segment, SegmentCreated, lambda i, t: CreateSegment(i, segment, 0, 0, t))
+        except SegmentExists as error:
+            if not error.details.get("retried"):
+                raise
+
+    async def delete(self, segment: str) -> bool:
+        """Returns whether it was there."""
+        try:
+            await self.requests.ask(segment, SegmentDeleted, lambda i, t: DeleteSegment(i, segment, t))
+        except SegmentMissing:
+            return False
+        return True
+
+    async def merge(self, target: str, source: str) -> None:
+        """Appends the whole of `source`, which is gone then. A source that is gone is no error: look at the length."""
+        try:
+            await self.requests.ask(target, SegmentsMerged, lambda i, t: MergeSegments(i, target, source, t))
+        except SegmentMissing as error:
+            if not error.details.get("retried"):
+                raise
+
+    async def merge_if(self, target: str, source: str, attribute: UUID, was: int, becomes: int) -> bool:
+        """Merges and sets an attribute of the target, or neither; whether it did. Raises SegmentOver."""
+        update = ConditionalAttributeUpdate(attribute, _REPLACE_IF_EQUALS, becomes, was)
+
+        def ask(request_id: int, token: str) -> MergeSegments:
+            return MergeSegments(request_id, target, source, token, (update,))
+
+        answers: tuple[type[Command], ...] = (SegmentsMerged, SegmentAttributeUpdated)
+        reply = await self.requests.ask(target, answers, ask)
+        return isinstance(reply, SegmentsMerged)
+
+    # --- bytes ------------------------------------------------------------------------------------------------------
+
+    def reader(self, segment: str, offset: int = 0) -> SegmentReader:
+        return self.client.segment_reader(segment, offset)
+
+    def writer(self, segment: str) -> SegmentWriter:
+        return self.client.segment_writer(segment)
+
+
+async def in_turns(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list[T]:
+    """The answers, in order; not all questions are under way at once, or a stream of many segments would drown."""
+    waiting = list(given)
+    answers: list[T] = []
+    while waiting:
+        some, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
+        answers += await asyncio.gather(*[ask(each) for each in some])
+    return answers
+
+
+@asynccontextmanager
+async def opened(options: StreamOptions) -> AsyncIterator[Segments]:
+    """What talks to the stores, closed at the end. Raises ValueError for an address that is none."""
+    async with (
+        connect(options.controller, options.client_settings()) as client,
+        SegmentRequests(client.pool, client.locations()) as requests,
+    ):
+        yield Segments(client, requests, options)

@@ -1,0 +1,135 @@
+"""Places in a stream as text: "head", "tail", Pravega's text of a stream cut, and the offsets of a checkpoint.
+
+An offset of Spark is `{"0.#epoch.0": 1234}`: a segment's name within its stream, and how far it was read. The same, as
+JSON, is taken for a cut. Pravega's own text is base64 of gzip of `0:SCOPE/STREAM:NUMBERS:EPOCHS:OFFSETS`, lists with
+commas.
+
+Invariant: a cut that was written is read back as the same; what Pravega writes is read and what is written here Pravega
+reads. Refused, with `CutError`: what is neither, another stream's cut, a cut without segments. Follows `StreamCutImpl`
+and `ToStringUtils` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from segstore.wire.names import MAX_INT32, segment_id, split_segment_id
+
+__all__ = ["Cut", "CutError", "Offsets", "Place", "cut_of", "cut_text", "offsets_of", "parse_place", "short_name"]
+
+Cut = dict[int, int]
+"""Segment id → offset."""
+Place = Literal["head", "tail"] | Cut
+Offsets = dict[str, int]
+"""As Spark keeps it: a segment's short name → offset."""
+
+_SHORT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.#epoch\.(0|[1-9][0-9]{0,9})")
+_UNBOUNDED: Final = -1
+_MOST_TEXT: Final = 16 << 20
+
+
+class CutError(ValueError):
+    """A text that is no place in this stream. Attribute: actual, its beginning."""
+
+    def __init__(self, message: str, actual: str) -> None:
+        super().__init__(message)
+        self.actual = actual[:200]
+
+
+def short_name(number: int) -> str:
+    """A segment's name within its stream."""
+    epoch, index = split_segment_id(number)
+    return f"{index}.#epoch.{epoch}"
+
+
+def cut_of(offsets: Mapping[Any, Any]) -> Cut:
+    """Raises CutError."""
+    cut: Cut = {}
+    for name, offset in offsets.items():
+        found = _SHORT.fullmatch(name) if isinstance(name, str) else None
+        if found is None or int(found[1]) > MAX_INT32 or int(found[2]) > MAX_INT32:
+            raise CutError(f"{name!r} is no segment of a stream: NUMBER.#epoch.EPOCH", str(name))
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+            raise CutError(f"{offset!r} is no offset in {name}", str(offset))
+        cut[segment_id(int(found[2]), int(found[1]))] = offset
+    return cut
+
+
+def offsets_of(cut: Mapping[int, int]) -> Offsets:
+    """As Spark keeps it, in the order of the ids."""
+    return {short_name(number): cut[number] for number in sorted(cut)}
+
+
+def parse_place(text: str, scope: str, stream: str) -> Place:
+    """Raises CutError."""
+    text = text.strip()
+    lower = text.lower()
+    if lower == "head":
+        return "head"
+    if lower == "tail":
+        return "tail"
+    cut = _from_json(text) if text.startswith("{") else _from_pravega(text, f"{scope}/{stream}")
+    if not cut:
+        raise CutError("a stream cut has at least one segment", text)
+    return cut
+
+
+def _from_json(text: str) -> Cut:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise CutError(f"this is no JSON: {cause}", text) from cause
+    return cut_of(found)
+
+
+def _from_pravega(text: str, name: str) -> Cut:
+    try:
+        packed = base64.b64decode(text, validate=True)
+        unpacker = zlib.decompressobj(wbits=31)
+        plain = unpacker.decompress(packed, _MOST_TEXT).decode()
+        if not unpacker.eof:
+            raise ValueError("it does not end")
+    except (binascii.Error, zlib.error, ValueError) as cause:
+        raise CutError(
+            f'{text[:40]!r} is no place in a stream: "head", "tail", the text of a stream cut, or JSON', text
+        ) from cause
+    parts = plain.split(":", 4)
+    if len(parts) != 5 or parts[0] != "0":
+        raise CutError(f"{plain[:80]!r} is no stream cut", text)
+    if parts[1] != name:
+        raise CutError(f"this is a cut of {parts[1]}, not of {name}", text)
+    try:
+        numbers, epochs, offsets = ([int(each) for each in part.split(",")] for part in parts[2:])
+        pairs = list(zip(numbers, epochs, offsets, strict=True))
+        return {segment_id(epoch, number): _offset(offset) for number, epoch, offset in pairs}
+    except ValueError as cause:
+        raise CutError(f"{plain[:80]!r} is no stream cut: {cause}", text) from cause
+
+
+def _offset(offset: int) -> int:
+    if offset == _UNBOUNDED:  # of a segment that a reader has not begun
+        return 0
+    if not 0 <= offset < 1 << 63:
+        raise ValueError(f"{offset} is no offset")
+    return offset
+
+
+def cut_text(scope: str, stream: str, cut: Mapping[int, int]) -> str:
+    """The cut as Pravega writes it. Raises ValueError for an empty one."""
+    if not cut:
+        raise ValueError("a stream cut has at least one segment")
+    numbers, epochs, offsets = [], [], []
+    for each in sorted(cut):
+        epoch, number = split_segment_id(each)
+        numbers.append(str(number))
+        epochs.append(str(epoch))
+        offsets.append(str(cut[each]))
+    plain = f"0:{scope}/{stream}:{','.join(numbers)}:{','.join(epochs)}:{','.join(offsets)}"
+    packer = zlib.compressobj(wbits=31)
+    return base64.b64encode(packer.compress(plain.encode()) + packer.flush()).decode()

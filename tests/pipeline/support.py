@@ -1,0 +1,62 @@
+"""Traces on disk, and rows of them both ways, for the tests of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from segstore.pipeline.trace_columns import Column, select
+from segstore.pipeline.trace_files import Piece, find_files, plan, read_piece
+from segstore.pipeline.trace_rows import Row, RowMaker
+from segstore.pipeline.vectorised_rows import BatchMaker
+from segstore.wire.trace import Metadata, Record
+from segstore.wire.trace_fixture import write_lines
+from tests.wire.traces import capture
+
+__all__ = ["as_dicts", "both", "plain", "vectorised", "write_capture", "write_fixture"]
+
+
+def write_capture(path: Path, records: list[Record], **how: Any) -> Path:
+    path.write_bytes(capture(records, **how))
+    return path
+
+
+def write_fixture(path: Path, records: list[Record]) -> Path:
+    path.write_text("".join(write_lines(Metadata(17, "test", {}), records)))
+    return path
+
+
+def pieces(paths: Iterable[Path], piece_bytes: int) -> list[Piece]:
+    return plan(find_files(map(str, paths)), piece_bytes)
+
+
+def plain(paths: Iterable[Path], columns: tuple[Column, ...], *, piece_bytes: int = 1 << 25, **how: Any) -> list[Row]:
+    maker = RowMaker(columns, **how)
+    return [row for piece in pieces(paths, piece_bytes) for found in read_piece(piece) for row in maker.rows(found)]
+
+
+def vectorised(
+    paths: Iterable[Path], columns: tuple[Column, ...], *, piece_bytes: int = 1 << 25, **how: Any
+) -> list[Row]:
+    maker = BatchMaker(columns, **how)
+    rows = []
+    for piece in pieces(paths, piece_bytes):
+        for found in read_piece(piece):
+            for batch in maker.batches(found):
+                assert batch.schema == maker.schema
+                batch.validate(full=True)
+                rows += [tuple(row.values()) for row in batch.to_pylist()]
+    return rows
+
+
+def both(path: Path, columns: Iterable[str] | None = None, **how: Any) -> list[Row]:
+    """The rows of one trace, which both ways to them give alike."""
+    chosen = select(columns)
+    found = plain([path], chosen, **how)
+    assert vectorised([path], chosen, **how) == found
+    return found
+
+
+def as_dicts(path: Path, columns: list[str], **how: Any) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in both(path, columns, **how)]
