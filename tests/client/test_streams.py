@@ -185,6 +185,15 @@ async def test_a_writer_is_held_back_while_too_much_is_in_flight_and_goes_on() -
             assert len(await take(events, 200)) == 200
 
 
+async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_was_no_room() -> None:
+    async with MockCluster() as mock, client(mock, max_in_flight_bytes=500, max_batch_events=3) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            await asyncio.gather(*[writer.write(b"%03d" % number + b"x" * 97, routing_key="k") for number in range(100)])
+        async with pravega.event_reader("a", "s") as events:
+            assert [each.data[:3] for each in await take(events, 100)] == [b"%03d" % number for number in range(100)]
+
+
 async def test_a_reader_keeps_at_most_what_it_may_read_ahead() -> None:
     config = {"read_ahead_bytes": 20_000, "read_size_bytes": 4_000}
     async with MockCluster() as mock, client(mock, **config) as pravega:
