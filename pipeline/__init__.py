@@ -1,11 +1,11 @@
 """Traces and streams as tables, on Spark: `segstore.trace` and `segstore.stream` as formats, the jobs people want.
 
-    from segstore.pipeline import session
+    from segstore.pipeline.session import session
     spark = session()
     rows = spark.read.format("segstore.trace").load("run.wtrace")
     rows.groupBy("command", "failure").count().show()
 
-    from segstore.pipeline import trace_rows      # the same rows in plain Python, without Spark
+    from segstore.pipeline.trace_rows import trace_rows      # the same rows in plain Python, without Spark
     for row in trace_rows("run.wtrace", ["ts_ns", "command", "request_id"]): ...
 
 Nothing is imported before it is used: without PySpark and Java everything that needs neither works, and what needs
@@ -18,20 +18,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from segstore.pipeline.session import SparkMissing, register, session
+    from segstore.pipeline.session import SparkMissing, register
     from segstore.pipeline.trace_columns import ALL_COLUMNS, DEFAULT_COLUMNS, ColumnError
-    from segstore.pipeline.trace_rows import BadTrace, trace_rows
+    from segstore.pipeline.trace_rows import BadTrace
 
-__all__ = [
-    "ALL_COLUMNS",
-    "DEFAULT_COLUMNS",
-    "BadTrace",
-    "ColumnError",
-    "SparkMissing",
-    "register",
-    "session",
-    "trace_rows",
-]
+__all__ = ["ALL_COLUMNS", "DEFAULT_COLUMNS", "BadTrace", "ColumnError", "SparkMissing", "register"]
 
 _WHERE: Final = {
     "ALL_COLUMNS": "trace_columns",
@@ -40,14 +31,10 @@ _WHERE: Final = {
     "ColumnError": "trace_columns",
     "SparkMissing": "session",
     "register": "session",
-    "session": "session",
-    "trace_rows": "trace_rows",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    globals()[name] = value  # also where a submodule of the same name has just taken the place
-    return value
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

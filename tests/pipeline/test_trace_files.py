@@ -19,7 +19,7 @@ from tests.pipeline.support import both, write_capture, write_fixture
 from tests.strategies import mutated
 from tests.wire.traces import capture, record
 
-SEVERAL = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SEVERAL = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RECORDS = [record(DataAppended(number, UUID(int=1), number, 0, 0), at=number) for number in range(20)]
 
 

@@ -56,7 +56,7 @@ def conditions(draw: st.DrawFn) -> Condition:
     return made
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(conditions(), min_size=1, max_size=2))
 def test_columns_rows_and_blocks_agree(tmp_path: Path, drawn: list[Condition]) -> None:
     path = tmp_path / "a.wtrace"

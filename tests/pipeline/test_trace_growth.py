@@ -33,7 +33,7 @@ def test_a_file_that_grows_byte_by_byte_gives_each_record_once(tmp_path: Path, w
     path = tmp_path / "a.wtrace"
     offset: dict[str, int] = {}
     seen: list[int] = []
-    for size in (*range(1, len(whole), 7), len(whole)):
+    for size in (*range(1, len(whole), 29), len(whole)):
         path.write_bytes(whole[:size])
         after = next_offset([str(path)], offset, None, None)
         assert after.get(str(path), 0) <= size
@@ -87,7 +87,7 @@ def test_a_file_that_has_vanished_stays_where_it_was_and_one_that_shrank_too(tmp
     offset = next_offset([path], {}, None, None)
     os.truncate(path, 100)
     assert next_offset([path], offset, None, None) == offset
-    os.unlink(path)
+    Path(path).unlink()
     assert next_offset([path], offset, None, None) == offset
 
 
