@@ -119,7 +119,7 @@ class ClientSettings(BaseModel):
     max_event_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
     enable_large_events: bool = True
     max_large_event_bytes: int = Field(default=1024 * _MIB, gt=0, le=(1 << 31) - 1)
-    large_event_chunk_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
+    large_event_chunk_bytes: int = Field(default=8 * _MIB, ge=8, le=MAX_FRAME_BYTES - 1024)
 
     transaction_lease_ms: int = Field(default=90_000, gt=0)
     transaction_commit_timeout_ms: float = Field(default=120_000.0, gt=0, allow_inf_nan=False)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 from uuid import uuid4
 
 from segstore.client.control_api import register_writer
@@ -34,7 +34,7 @@ from segstore.client.errors import (
 )
 from segstore.client.events import frame_event
 from segstore.client.in_flight import Pending
-from segstore.client.large_events import LargeEventWriter
+from segstore.client.large_events import LargeEvent, LargeEventWriter
 from segstore.client.locations import Locations
 from segstore.client.partitioned import HashedKey, Router
 from segstore.client.pool import ConnectionPool
@@ -42,6 +42,7 @@ from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment_writer import SegmentWriter
 from segstore.client.writer_machine import WriterState
 from segstore.client.writer_stats import SegmentWriterStats, WriterStats
+from segstore.wire import Buffer
 from segstore.wire.names import writer_id
 
 __all__ = ["EventWriter"]
@@ -87,7 +88,7 @@ class EventWriter:
         self._lazy_start = lazy_start
         self._pool = pool
         self._settings = settings = pool.settings
-        self._largest = settings.max_event_bytes
+        self._largest = self._largest_append = settings.max_event_bytes
         if settings.enable_large_events:
             self._largest = max(self._largest, settings.max_large_event_bytes)
         self._loop = asyncio.get_running_loop()
@@ -172,7 +173,11 @@ class EventWriter:
         writer = self._writer_at(position)
         done: asyncio.Future[None] = self._loop.create_future()
         # First of all it takes its place in the queue: waits end in any order.
-        writer.append(frame_event(event), done, 1, position)
+        if size <= self._largest_append:
+            data: Buffer = frame_event(event)
+        else:
+            data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is looked at before it is carried
+        writer.append(data, done, 1, position)
         self._events += 1
         self._bytes += size
         pool = self._pool

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from segstore.client.errors import EventTooLarge, ProtocolViolation
 
-__all__ = ["EVENT_HEADER_BYTES", "MAX_EVENT_BYTES", "EventDecoder", "FramedEvent", "frame_event"]
+__all__ = ["EVENT_HEADER_BYTES", "MAX_EVENT_BYTES", "EventDecoder", "FramedEvent", "frame_event", "frame_header"]
 
 EVENT_HEADER_BYTES: Final = 8
 MAX_EVENT_BYTES: Final = 1 << 30
@@ -24,6 +24,11 @@ class FramedEvent(NamedTuple):
 
     offset: int
     data: bytes
+
+
+def frame_header(length: int) -> bytes:
+    """What stands before an event of so many bytes."""
+    return _header.pack(0, length)
 
 
 def frame_event(event: bytes) -> bytes:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from random import Random
 from typing import Final, Self
 from uuid import UUID, uuid4
@@ -43,6 +44,7 @@ from segstore.client.errors import (
     WrongStore,
     failure,
 )
+from segstore.client.events import EVENT_HEADER_BYTES, frame_header
 from segstore.client.flow import Flow
 from segstore.client.locations import Locations
 from segstore.client.pool import ConnectionPool, Endpoint
@@ -71,7 +73,7 @@ from segstore.wire import (
 )
 from segstore.wire.names import is_transient, parent_of
 
-__all__ = ["LargeEventWriter"]
+__all__ = ["LargeEvent", "LargeEventWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,29 @@ _REPLACE_IF_EQUALS: Final = 4
 _FIRST_VERSION: Final = 15
 """The wire version that brought transient segments."""
 _AGAIN: Final = (Retriable, TokenExpired, ConditionFailed, SegmentExists)
+
+
+class LargeEvent:
+    """An event that is as long as with its envelope, which it gets when it is cut into chunks; so it is not copied."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: bytes) -> None:
+        self.event = event
+
+    def __len__(self) -> int:
+        return EVENT_HEADER_BYTES + len(self.event)
+
+    def chunks(self, chunk_bytes: int) -> Iterator[Buffer]:
+        """Its bytes with the envelope, in pieces of one length but for the last."""
+        view = memoryview(self.event)
+        envelope = frame_header(len(view))
+        at = max(chunk_bytes - EVENT_HEADER_BYTES, 0)
+        first = b"".join([envelope, view[:at]])
+        for start in range(0, len(first), chunk_bytes):
+            yield first[start : start + chunk_bytes]
+        for start in range(at, len(view), chunk_bytes):
+            yield view[start : start + chunk_bytes]
 
 
 class _CounterRefused(Exception):
@@ -108,13 +133,13 @@ class LargeEventWriter:
         self._random = random or Random()
         self._counts: dict[str, int] = {}
 
-    async def write(self, target: str, framed: Buffer) -> None:
-        """Stores an event, envelope included, at the end of the target. The buffer must not change until then.
+    async def write(self, target: str, event: LargeEvent) -> None:
+        """Stores an event at the end of the target.
 
         Raises SegmentOver if the target takes no more, RetriesExhausted, TokenRefused, NotSupported, ProtocolViolation,
         Closed. Cancelling it leaves the event there or not, whole in either case.
         """
-        attempt = _Attempt(target, framed, self._counts.get(target, _NO_VALUE))
+        attempt = _Attempt(target, event, self._counts.get(target, _NO_VALUE))
         retry = self._settings.retry
         failures = 0
         while True:
@@ -138,7 +163,7 @@ class LargeEventWriter:
                 self._learn(attempt, error, failures)
                 if retry.exhausted(failures):
                     raise RetriesExhausted(
-                        f"an event of {len(framed)} bytes for {target} failed {failures} times: {error}",
+                        f"an event of {len(event.event)} bytes for {target} failed {failures} times: {error}",
                         segment=target,
                         endpoint=error.endpoint,
                         actual=failures,
@@ -173,7 +198,7 @@ class LargeEventWriter:
             if attempt.merge_sent and await self._is_counted(sequence, attempt):
                 return
             await sequence.create()
-            await sequence.append(attempt.framed, self._settings.large_event_chunk_bytes)
+            await sequence.append(attempt.event, self._settings.large_event_chunk_bytes)
             await self._merge(sequence, attempt)
 
     async def _merge(self, sequence: _Sequence, attempt: _Attempt) -> None:
@@ -219,11 +244,11 @@ class LargeEventWriter:
 class _Attempt:
     """What is known of one event over all its sequences. counted: the counter before it; count: the one after."""
 
-    __slots__ = ("count", "counted", "endpoint", "framed", "merge_sent", "target", "token")
+    __slots__ = ("count", "counted", "endpoint", "event", "merge_sent", "target", "token")
 
-    def __init__(self, target: str, framed: Buffer, counted: int) -> None:
+    def __init__(self, target: str, event: LargeEvent, counted: int) -> None:
         self.target = target
-        self.framed = framed
+        self.event = event
         self.counted = counted
         self.count = 1 if counted == _NO_VALUE else counted + 1
         self.endpoint: Endpoint | None = None
@@ -301,21 +326,20 @@ class _Sequence:
                 segment=name,
             )
 
-    async def append(self, data: Buffer, chunk_bytes: int) -> None:
+    async def append(self, event: LargeEvent, chunk_bytes: int) -> None:
         """Sends all chunks, as fast as the peer reads, and waits until every one is acknowledged."""
-        flow, view = self.flow, memoryview(data)
-        starts = range(0, len(view), chunk_bytes)
-        for number, start in enumerate(starts):
+        flow, start, last = self.flow, 0, -1
+        for last, chunk in enumerate(event.chunks(chunk_bytes)):
             await self._writable()
-            chunk = view[start : start + chunk_bytes]
-            flow.send(ConditionalBlockEnd(self._writer_id, number, start, chunk, flow.next_request_id()))
+            flow.send(ConditionalBlockEnd(self._writer_id, last, start, chunk, flow.next_request_id()))
+            start += len(chunk)
             flow.bytes_in_flight += len(chunk)
             flow.connection.outbox.bytes_in_flight += len(chunk)
             await asyncio.sleep(0)  # the connection writes, and learns whether its peer reads
-        while self._acked < len(starts) - 1:
+        while self._acked < last:
             await self._wait(f"did not acknowledge chunk {self._acked + 1} of {self._transient}")
-        flow.bytes_in_flight -= len(view)
-        flow.connection.outbox.bytes_in_flight -= len(view)
+        flow.bytes_in_flight -= start
+        flow.connection.outbox.bytes_in_flight -= start
 
     async def merge(self, updates: tuple[ConditionalAttributeUpdate, ...]) -> Command:
         """What the store says to the merge, which may be a failure."""

@@ -44,7 +44,7 @@ from segstore.client.locations import Locations
 from segstore.client.outbox import Appends
 from segstore.client.pool import ConnectionPool
 from segstore.client.writer_setup import RECOVERABLE, WriterSetup
-from segstore.wire import AppendSetup, Buffer, Command, DataAppended
+from segstore.wire import AppendSetup, Command, DataAppended
 from segstore.wire.blocks import BlockSizeTracker
 
 __all__ = ["Carry", "WriterMachine", "WriterState"]
@@ -63,8 +63,10 @@ _OPEN: Final = WriterState.OPEN
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
 _EVENT_HEADER_BYTES: Final = 8
 
-Carry = Callable[[str, Buffer], Awaitable[None]]
-"""Stores what is too large for an append at the end of a segment. Raises ClientError, SegmentOver among them."""
+Carry = Callable[[str, Any], Awaitable[None]]
+"""Stores what is too large for an append, of which only the length was looked at, at the end of a segment.
+
+Raises ClientError, SegmentOver among them."""
 
 
 class WriterMachine:
