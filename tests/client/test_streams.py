@@ -191,7 +191,7 @@ async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_w
         async with pravega.event_writer("a", "s") as writer:
             await asyncio.gather(*[writer.write(b"%03d" % number + b"x" * 97, routing_key="k") for number in range(100)])
         async with pravega.event_reader("a", "s") as events:
-            assert [each.data[:3] for each in await take(events, 100)] == [b"%03d" % number for number in range(100)]
+            assert [each[:3] for each in await take(events, 100)] == [b"%03d" % number for number in range(100)]
 
 
 async def test_a_reader_keeps_at_most_what_it_may_read_ahead() -> None:
