@@ -189,7 +189,7 @@ async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_w
     async with MockCluster() as mock, client(mock, max_in_flight_bytes=500, max_batch_events=3) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
-            await asyncio.gather(*[writer.write(b"%03d" % number + b"x" * 97, routing_key="k") for number in range(100)])
+            await asyncio.gather(*[writer.write(b"%03d" % each + b"x" * 97, routing_key="k") for each in range(100)])
         async with pravega.event_reader("a", "s") as events:
             assert [each[:3] for each in await take(events, 100)] == [b"%03d" % number for number in range(100)]
 
