@@ -70,11 +70,12 @@ class ControllerChannels:
         self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
         self._credentials = credentials or _of(settings)
         self._loop = asyncio.get_running_loop()
+        self._random = random or Random()
         self.states: NodeStates[Endpoint] = NodeStates(
             endpoints,
             timeouts=settings.setup_timeout,
             backoff=settings.reconnect_backoff,
-            random=random or Random(),
+            random=self._random,
             least_recently_tried=settings.least_recently_tried,
         )
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
@@ -90,11 +91,12 @@ class ControllerChannels:
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self._loop.time() + limit_ms / 1000
-        refusals = 0
+        refusals = unavailable = 0
         while True:
             shown = await self._authorization(method, limit_ms, deadline)
             node = await self._ready_node(method, limit_ms, deadline)
-            call = self._channels[node].unary_unary(
+            channel = self._channels[node]
+            call = channel.unary_unary(
                 METHODS[method].path,
                 request_serializer=METHODS[method].request.SerializeToString,
                 response_deserializer=METHODS[method].response.FromString,
@@ -111,14 +113,21 @@ class ControllerChannels:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise _error(method, node, error, limit_ms) from error
                 self._last_failure = f"{node}: {error.details()}"
-                self._lost(node)
+                if channel.get_state() is not grpc.ChannelConnectivity.READY:
+                    self._lost(node)
+                    continue
+                unavailable += 1  # the node is there, and says so of what it was asked for
             except asyncio.CancelledError:
                 task = asyncio.current_task()
-                if self._closed and (task is None or not task.cancelling()):
-                    raise Closed("the controller's client was closed") from None  # closing a channel cancels its calls
-                raise
+                if task is None or task.cancelling() or not (self._closed or self._channels.get(node) is not channel):
+                    raise
+                if self._closed:  # closing a channel cancels its calls
+                    raise Closed("the controller's client was closed") from None
+                self._last_failure = f"{node}: the connection was lost"
+                continue
             finally:
                 self.states.answered(node)
+            await asyncio.sleep(self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000)
 
     async def _authorization(self, method: str, limit_ms: float, deadline: float) -> str | None:
         if self._credentials is None:
