@@ -20,14 +20,17 @@ from segstore.server.controller.auth import Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.durable import image, recovered
-from segstore.server.controller.errors import SegmentStoreFailed
+from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
 from segstore.server.controller.operations import encode
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.segment_admin import Endpoint, Load
 from segstore.server.controller.server import ControllerServer, TlsFiles
 from segstore.server.controller.state import State
+from segstore.server.coordination.in_process import InProcessCoordinator
+from segstore.server.coordination.policy import OwnershipSettings
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import Faults, NoFaults
+from segstore.server.members import Members
 from segstore.server.observe import Observed, Observer
 from segstore.server.runner import LoopClock, SegmentStoreServer
 from segstore.server.service import Clock
@@ -53,6 +56,7 @@ class ClusterSettings(BaseModel):
     http_port: where the control API listens; 0 picks a free port, None is for none.
     published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
         loopback address, because a certificate names hosts.
+    ownership: how several stores own their containers.
     data: the directory that everything is kept in, see `segstore.server.store.durable`; None for memory.
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`.
     """
@@ -65,6 +69,7 @@ class ClusterSettings(BaseModel):
     controller: ControllerConfig = ControllerConfig()
     http_port: int | None = Field(default=None, ge=0, le=65535)
     published_host: str | None = None
+    ownership: OwnershipSettings = OwnershipSettings()
     data: Path | None = None
     memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
 
@@ -103,18 +108,24 @@ class ClusterSettings(BaseModel):
         ]
 
 
+_PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
+"""For tests: what nobody owns is taken soon."""
+
+
 class LocalSegments:
     """The segments of the stores in this process, as the controller asks for them (`SegmentAdmin`)."""
 
     def __init__(self, servers: Sequence[SegmentStoreServer], public_host: str) -> None:
         self._servers = servers
         self._public_host = public_host
+        # Of one store, what it does not own nobody will; of several, somebody soon.
+        self._failed = SegmentStoreFailed if len(servers) == 1 else NobodyOwns
 
     def server_of(self, segment: str) -> SegmentStoreServer:
         """The store that owns the segment's container. Raises NotOwner."""
         container = container_of(segment, self._servers[0].settings.containers)
         for server in self._servers:
-            if container in server.store.containers:
+            if server.store.owns(segment):
                 return server
         raise NotOwner(segment, container=container)
 
@@ -122,7 +133,7 @@ class LocalSegments:
         try:
             server = self.server_of(segment)
         except NotOwner as error:
-            raise SegmentStoreFailed(segment, "be found for") from error
+            raise self._failed(segment, "be found for") from error
         assert server.address is not None
         return Endpoint(self._public_host, server.address[1])
 
@@ -133,6 +144,8 @@ class LocalSegments:
             result = what(server.store, server.service.now_ms())
         except fine:
             return None
+        except NotOwner as error:
+            raise self._failed(segment, did) from error
         except StoreError as error:
             raise SegmentStoreFailed(segment, did) from error
         server.service.answer_waiting()
@@ -213,6 +226,7 @@ class Cluster(Observed):
     Attributes:
         settings: as given.
         stores: the stores, in order.
+        members: who owns what, where there are several stores; None for one.
         controller: None where there is none.
         controller_address: (host, port) that clients are to use, once started.
         http_address: (host, port) of the control API, once started; None where there is none.
@@ -235,17 +249,21 @@ class Cluster(Observed):
         self.durability = None if settings.data is None else self._make_durability(settings.data)
         self.failure: asyncio.Future[str] | None = None
         self._controller_state: State | None = None
-        self.stores = [
-            SegmentStoreServer(each, clock=clock, faults=faults, number=number, durability=self.durability)
-            for number, each in enumerate(settings.of_stores())
-        ]
+        self._clock = clock
         self._faults = faults
+        self.stores = [self._make_store(number, each) for number, each in enumerate(settings.of_stores())]
+        self.members = Members(self.stores, settings.ownership, settings.public_host) if settings.stores > 1 else None
         self.controller: Controller | None = None
         self.controller_address: tuple[str, int] | None = None
         self.http_address: tuple[str, int] | None = None
         self._control_api: ControlApi | None = None
         self._authority = authority
         self._served: ControllerServer | None = None
+
+    def _make_store(self, number: int, settings: StoreSettings) -> SegmentStoreServer:
+        return SegmentStoreServer(
+            settings, clock=self._clock, faults=self._faults, number=number, durability=self.durability
+        )
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -301,8 +319,12 @@ class Cluster(Observed):
         try:
             if self.durability is not None:
                 await self._recover(self.durability)
+            if self.members is not None:
+                self.members.take()
             for store in self.stores:
                 await store.start()
+            if self.members is not None:
+                await self.members.start()
             if with_controller and self.settings.controller_port is not None:
                 await self.start_controller()
             if self.settings.http_port is not None:
@@ -354,6 +376,8 @@ class Cluster(Observed):
             await served.aclose(min(drain_s, 1.0))
         for store in self.stores:
             await store.stop(drain_s=drain_s)
+        if self.members is not None:
+            await self.members.stop()
         if self.durability is not None:
             await self.durability.close()
         if self._faults is not None:
@@ -376,8 +400,16 @@ class MockCluster(Cluster):
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
     `faults`, `clock`, `watched` and `http_port` are as in `MockSegmentStore`; with `data`, everything is kept in that
-    directory, and another cluster with it goes on from there. Other keyword arguments are the fields of
-    `StoreSettings`.
+    directory, and another cluster with it goes on from there. `ownership` says how several stores own their
+    containers and what they do when a session expires. Other keyword arguments are the fields of `StoreSettings`.
+
+    With several stores, what happens to a cluster happens by a call:
+
+        await mock.move(container=0, to=1)
+        await mock.stop_store(0)                 # the others take its containers
+        await mock.start_store(0)
+        mock.expire_session(1)                   # and its policy decides
+        mock.cut_session(1); mock.heal_session(1)
     """
 
     def __init__(
@@ -393,6 +425,7 @@ class MockCluster(Cluster):
         http_port: int | None = None,
         data: Path | None = None,
         memory_bytes: int | None = None,
+        ownership: OwnershipSettings | None = None,
         **store: Any,
     ) -> None:
         settings = ClusterSettings(
@@ -404,6 +437,7 @@ class MockCluster(Cluster):
             http_port=http_port,
             data=data,
             memory_bytes=memory_bytes,
+            ownership=ownership or _PROMPT,
         )
         if faults is not None and not watched:
             raise ValueError("faults need watched=True")
@@ -429,3 +463,51 @@ class MockCluster(Cluster):
 
     async def stop(self, *, drain_s: float = 1.0) -> None:
         await super().stop(drain_s=drain_s)
+
+    # --- several stores ---------------------------------------------------------------------------------------------
+
+    @property
+    def _members(self) -> Members:
+        if self.members is None:
+            raise RuntimeError("a cluster of one store has nobody to share containers with: give stores=2")
+        return self.members
+
+    def owner_of(self, segment: str) -> int | None:
+        """The number of the store that has a segment's container; None while nobody has."""
+        return self._members.owner(container_of(segment, self.settings.store.containers))
+
+    async def move(self, container: int, to: int) -> None:
+        """Has a store take a container from whoever has it; returns when it serves it."""
+        await self._members.move(container, to)
+
+    async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None:
+        """Stops a store: with `drain_s` 0 its connections are cut, and the others take its containers."""
+        await self._members.stop_one(number, drain_s=drain_s)
+
+    async def start_store(self, number: int) -> None:
+        """Starts a store that was stopped or has ended, on the port that it had; it is given its share by and by."""
+        address, admin = self.stores[number].address, self.stores[number].admin_address
+        again = {"own": frozenset(), "port": 0 if address is None else address[1]}
+        if admin is not None:
+            again["admin_port"] = admin[1]
+        settings = self.stores[number].settings.model_copy(update=again)
+        await self._members.start_one(number, lambda each: self._make_store(each, settings))
+
+    def expire_session(self, number: int) -> None:
+        """Ends a store's session with the coordination service, which it hears at once."""
+        self._coordinator.expire(self._members.session(number).session_id)
+
+    def cut_session(self, number: int) -> None:
+        """Takes the line between a store and the coordination service away; its session expires in time."""
+        self._coordinator.cut(self._members.session(number).session_id)
+
+    def heal_session(self, number: int) -> None:
+        """Gives the line back: the store goes on, or hears that its session has expired."""
+        self._coordinator.heal(self._members.session(number))
+
+    @property
+    def _coordinator(self) -> InProcessCoordinator:
+        coordinator = self._members.coordinator
+        if not isinstance(coordinator, InProcessCoordinator):
+            raise RuntimeError("the coordination service is not in this process")
+        return coordinator

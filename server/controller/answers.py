@@ -23,6 +23,7 @@ from segstore.server.controller.errors import (
     InvalidName,
     InvalidStreamCut,
     LeaseTooLarge,
+    NobodyOwns,
     NotFound,
     PermissionDenied,
     ScaleRefused,
@@ -139,6 +140,8 @@ def answer(method: str, error: ControllerError) -> Answer:
     """How a method answers an error."""
     if isinstance(error, EmptyName):
         return Answer(None, StatusCode.INTERNAL)
+    if isinstance(error, NobodyOwns):  # clients ask again
+        return Answer(None, StatusCode.UNAVAILABLE)
     for rule in _RULES.get(method, ()):
         if isinstance(error, rule.error) and rule.kind in (None, getattr(error, "kind", None)):
             return Answer(rule.value)

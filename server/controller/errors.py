@@ -18,6 +18,7 @@
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
     └── SegmentStoreFailed     the segment store did not do what it was told
+        └── NobodyOwns         the segment is between two owners
 
 The facts are attributes. `service` holds the one table that turns these into enum values and gRPC status codes.
 """
@@ -35,6 +36,7 @@ __all__ = [
     "InvalidName",
     "InvalidStreamCut",
     "LeaseTooLarge",
+    "NobodyOwns",
     "NotFound",
     "PermissionDenied",
     "ScaleRefused",
@@ -189,3 +191,7 @@ class SegmentStoreFailed(ControllerError):
         super().__init__(f"the segment store failed to {did} {segment}")
         self.segment = segment
         self.did = did
+
+
+class NobodyOwns(SegmentStoreFailed):
+    """The segment's container is between two owners; asking again helps."""

@@ -156,6 +156,12 @@ class ContainerOwnership:
         """Whether this store is the one to ask."""
         return container_id in self.served or container_id in self._unopened
 
+    def prefer(self, container_id: int) -> None:
+        """Take a container as soon as nobody has it."""
+        self._preferred |= {container_id}
+        if (poke := self._pokes.get(container_id)) is not None:
+            poke.set()
+
     @property
     def epochs(self) -> dict[int, int]:
         """The epoch of each container that is served."""

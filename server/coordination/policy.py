@@ -28,6 +28,7 @@ _JITTER = 0.2
 class OwnershipSettings(BaseModel):
     """How a store owns containers.
 
+    session_timeout_ms: after so long without a word from the store, the service may end its session.
     session_expired_policy: what it does when its session has expired.
     session_reconnect_retries: how often `reconnect` tries for a new session; 0 is `shutdown`.
     takeover_delay_ms: how long a container is left to its last owner before another takes it.
@@ -39,6 +40,7 @@ class OwnershipSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    session_timeout_ms: float = Field(default=10_000.0, gt=0)
     session_expired_policy: PolicyName = "shutdown"
     session_reconnect_retries: int = Field(default=10, ge=0)
     takeover_delay_ms: float = Field(default=500.0, ge=0)

@@ -42,6 +42,10 @@ class SharedContainers:
         self._holders: dict[int, Callable[[], Container | None]] = {}
         self._resting: dict[int, Container] = {}
 
+    def put(self, container_id: int, container: Container) -> None:
+        """Keep a container that nobody has opened yet."""
+        self._resting[container_id] = container
+
     async def epoch(self, container_id: int) -> int:
         return self._epochs.get(container_id, 0)
 

@@ -117,6 +117,11 @@ class Container(ContainerState):
         self._peer = peer if peer is not None else lambda _: self
         self._strict_transient_attributes = strict_transient_attributes
 
+    def move(self, waiters: Waiters, peer: Callable[[str], Container | None]) -> None:
+        """Live in another store from now on; nobody waits here at that moment."""
+        self.waiters = waiters
+        self._peer = peer
+
     # Creating and deleting
 
     def create_segment(

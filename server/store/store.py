@@ -49,6 +49,7 @@ class SegmentStore:
     Attributes:
         container_count: how many containers there are in the cluster.
         containers: those owned here, by number; for reading only.
+        unopened: those owned here whose state is to be fetched when somebody asks: number → what fetches it.
         pool: the chunks of all segments.
         waiters: readers that wait at a tail, in all containers.
     """
@@ -67,6 +68,7 @@ class SegmentStore:
             raise ValueError(f"a store has at least one container, not {containers}")
         self.container_count = containers
         self.containers: dict[int, Container] = {}
+        self.unopened: dict[int, Callable[[], None]] = {}
         self.pool = ChunkPool() if pool is None else pool
         self.waiters = Waiters()
         self._journal = journal
@@ -78,7 +80,9 @@ class SegmentStore:
     # Ownership
 
     def own(self, container_id: int, container: Container | None = None) -> Container:
-        """Answer for a container from now on: ``container`` as ``release`` returned it, or an empty one."""
+        """Answer for a container from now on: ``container`` as ``release`` returned it, here or of another store, or
+        an empty one.
+        """
         if not 0 <= container_id < self.container_count:
             raise ValueError(f"container {container_id} is not one of 0 to {self.container_count - 1}")
         if container_id in self.containers:
@@ -93,6 +97,8 @@ class SegmentStore:
                 reuse_names=self._reuse_names,
                 strict_transient_attributes=self._strict_transient_attributes,
             )
+        else:
+            container.move(self.waiters, self._peer)
         self.containers[container_id] = container
         return container
 
@@ -109,8 +115,15 @@ class SegmentStore:
         container_id = container_of(name, self.container_count)
         container = self.containers.get(container_id)
         if container is None:
+            if (first_use := self.unopened.get(container_id)) is not None:
+                first_use()
             raise NotOwner(name, container=container_id)
         return container
+
+    def owns(self, name: str) -> bool:
+        """Whether this store is the one to ask for a segment."""
+        container_id = container_of(name, self.container_count)
+        return container_id in self.containers or container_id in self.unopened
 
     # Creating and deleting
 
