@@ -16,8 +16,9 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from segstore.client import Client, connect
-from segstore.client.controller import Successor
+from segstore.client.controller import Access, Successor, name_of
 from segstore.client.errors import NotSupported, PeerRefused, SegmentExists, SegmentMissing
+from segstore.client.locations import Locations
 from segstore.client.raw import SegmentRequests
 from segstore.client.routing import SegmentRange
 from segstore.client.segment_reader import SegmentReader
@@ -54,11 +55,16 @@ T = TypeVar("T")
 class Segments:
     """One stream's segments, by the stores' own requests. Made by `opened`."""
 
-    def __init__(self, client: Client, requests: SegmentRequests, options: StreamOptions) -> None:
+    def __init__(self, client: Client, locations: Locations, requests: SegmentRequests, options: StreamOptions) -> None:
         self.client = client
+        self.locations = locations
         self.requests = requests
         self.scope: Final = options.scope
         self.stream: Final = options.stream
+
+    def name_of(self, segment_id: int) -> str:
+        """A segment's qualified name."""
+        return name_of(self.scope, self.stream, segment_id)
 
     # --- the controller ---------------------------------------------------------------------------------------------
 
@@ -66,6 +72,12 @@ class Segments:
         """The segments that take events, in the order of the range; [] for a sealed stream. Raises NoSuchStream."""
         found = await self.client.controller.current_segments(self.scope, self.stream)
         return sorted(found, key=lambda each: each.low)
+
+    async def tail(self) -> dict[int, int]:
+        """Where the stream ends: segment id → length of those that take events; {} for a sealed stream."""
+        current = await self.current()
+        found = await in_turns(self.info, [each.name for each in current])
+        return {each.segment_id: info.write_offset for each, info in zip(current, found, strict=True)}
 
     async def head(self) -> dict[int, int]:
         return await self.client.controller.head(self.scope, self.stream)
@@ -82,16 +94,17 @@ class Segments:
         """Raises SegmentMissing."""
         return await self.requests.ask(segment, StreamSegmentInfo, lambda i, t: GetStreamSegmentInfo(i, segment, t))
 
-    async def infos(self, segments: Iterable[str]) -> list[StreamSegmentInfo | None]:
+    async def infos(self, segment_ids: Iterable[int]) -> dict[int, StreamSegmentInfo | None]:
         """Of each, None for one that there is not."""
 
-        async def one(segment: str) -> StreamSegmentInfo | None:
+        async def one(segment_id: int) -> StreamSegmentInfo | None:
             try:
-                return await self.info(segment)
+                return await self.info(self.name_of(segment_id))
             except SegmentMissing:
                 return None
 
-        return await in_turns(one, segments)
+        wanted = list(segment_ids)
+        return dict(zip(wanted, await in_turns(one, wanted), strict=True))
 
     async def locate(self, segment: str, target: int) -> int | None:
         """The first offset of the index at or behind `target`, at which an event begins; None without an index."""
@@ -147,11 +160,11 @@ class Segments:
 
     # --- bytes ------------------------------------------------------------------------------------------------------
 
-    def reader(self, segment: str, offset: int = 0) -> SegmentReader:
-        return self.client.segment_reader(segment, offset)
+    def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True) -> SegmentReader:
+        return SegmentReader(self.client.pool, self.locations, segment, offset, read_ahead=read_ahead)
 
     def writer(self, segment: str) -> SegmentWriter:
-        return self.client.segment_writer(segment)
+        return SegmentWriter(self.client.pool, self.locations, segment)
 
 
 async def in_turns(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list[T]:
@@ -165,10 +178,9 @@ async def in_turns(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list
 
 
 @asynccontextmanager
-async def opened(options: StreamOptions) -> AsyncIterator[Segments]:
-    """What talks to the stores, closed at the end. Raises ValueError for an address that is none."""
-    async with (
-        connect(options.controller, options.client_settings()) as client,
-        SegmentRequests(client.pool, client.locations()) as requests,
-    ):
-        yield Segments(client, requests, options)
+async def opened(options: StreamOptions, access: Access) -> AsyncIterator[Segments]:
+    """What talks to the stores, with tokens for `access`; closed at the end. Raises ValueError for a wrong address."""
+    async with connect(options.controller, options.client_settings()) as client:
+        locations = client.locations(access)
+        async with SegmentRequests(client.pool, locations) as requests:
+            yield Segments(client, locations, requests, options)

@@ -1,5 +1,10 @@
 """A Spark session that knows this project's data sources, and what to install where there can be none.
 
+Filters are not pushed down to the sources unless that is asked for. Spark (4.3.0) keeps what a filter left of a source
+with the DataFrame that was filtered: of `a = df.where(x)` and `b = df.where(y)`, the union has the rows of one of them
+twice, and after `a.count()` so has `df.count()`. It is right only where each DataFrame is used in one query, once. The
+options of a source (`commands`, `connections`, `fromNs`, `untilNs` of traces) do the same work and are safe.
+
 Invariant: what is set here is what the sources need or what makes a session on one machine start sooner; whatever the
 caller passes in `conf` wins. Python workers are this interpreter, for Spark would take the first `python3` of the path.
 Refused, with `SparkMissing`: a machine without PySpark, or without Java of `JAVA` or newer.
@@ -27,8 +32,8 @@ __all__ = ["FILTER_PUSH_DOWN", "JAVA", "SOURCES", "SparkMissing", "java_version"
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
 FILTER_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
-SOURCES: Final = ("segstore.pipeline.trace_source",)
-"""Modules with a function `sources(filters)` that gives the data sources to register."""
+SOURCES: Final = ("segstore.pipeline.trace_source", "segstore.pipeline.stream_source")
+"""Modules with a function `sources(push_filters)` that gives the data sources to register."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -49,10 +54,12 @@ def session(
     app: str = "segstore",
     conf: Mapping[str, str] | None = None,
     quick: bool = True,
+    push_filters: bool = False,
 ) -> SparkSession:
     """The session of this process, started if there is none, with the data sources registered.
 
-    quick: whether Java is started for short work. conf: settings of Spark, over those made here. Raises SparkMissing.
+    quick: whether Java is started for short work. conf: settings of Spark, over those made here. push_filters: for
+    those who use each DataFrame once, as above. Raises SparkMissing.
     """
     problem = missing()
     if problem is not None:
@@ -62,16 +69,16 @@ def session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app).master(master)
-    for name, value in (_settings(quick) | dict(conf or {})).items():
+    for name, value in (_settings(quick, push_filters) | dict(conf or {})).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    register(spark)
+    register(spark, push_filters=push_filters)
     return spark
 
 
-def _settings(quick: bool) -> dict[str, str]:
+def _settings(quick: bool, push_filters: bool) -> dict[str, str]:
     settings = {
-        FILTER_PUSH_DOWN: "true",
+        FILTER_PUSH_DOWN: str(push_filters).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -82,14 +89,15 @@ def _settings(quick: bool) -> dict[str, str]:
     return settings
 
 
-def register(spark: SparkSession) -> None:
-    """Makes the formats of this project known to a session that the caller has started.
+def register(spark: SparkSession, *, push_filters: bool = False) -> None:
+    """Makes the formats of this project known to a session that the caller has started; again, to change its mind.
 
-    Filters are pushed down to them only if the session's `FILTER_PUSH_DOWN` is true as it is called.
+    push_filters: needs the session's `FILTER_PUSH_DOWN`, or Spark refuses what is read; a ValueError says so at once.
     """
-    filters = str(spark.conf.get(FILTER_PUSH_DOWN, "false")).lower() == "true"
+    if push_filters and str(spark.conf.get(FILTER_PUSH_DOWN, "false")).lower() != "true":
+        raise ValueError(f"filters are pushed down only in a session with {FILTER_PUSH_DOWN} set to true")
     for name in SOURCES:
-        for source in import_module(name).sources(filters):
+        for source in import_module(name).sources(push_filters):
             spark.dataSource.register(source)
 
 
