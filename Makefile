@@ -33,7 +33,7 @@ serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port
 	@$(VENV)/bin/segstore serve $(ARGS)
 
 test: $(DEV) ## run every test; options for pytest in ARGS
-	$(VENV)/bin/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
@@ -84,6 +84,7 @@ cert: $(DEV) ## make certificates for trying TLS, in certs/; another folder: mak
 soak: $(DEV) ## long runs: this client's order and dispatch, then the official client for SOAK_SECONDS
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
+	$(PY) -m tests.soak.killed
 	$(PY) -m tests.soak.large_events
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 
@@ -102,6 +103,9 @@ $(CORE): pyproject.toml | $(PY)
 $(DEV): pyproject.toml | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
 	@$(PIP) install -e '.[dev]'
+	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
+		then $(PIP) install -e '.[spark]'; \
+		else echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
 	@$(PIP) install --only-binary pravega -e '.[clients]' || \
 		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
 	@touch $(CORE) $@

@@ -11,6 +11,8 @@ from typing import Final, Literal, NamedTuple
 
 from segstore.pipeline.trace_columns import Column, select
 from segstore.pipeline.trace_files import PIECE_BYTES
+from segstore.pipeline.trace_filter import Condition
+from segstore.wire.schema import COMMANDS, Unknown
 
 __all__ = ["Limit", "OptionError", "TraceOptions", "read_options"]
 
@@ -20,6 +22,7 @@ LimitUnit = Literal["bytes", "rows", "files"]
 _OPTIONS: Final = (
     "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "ports",
+    "commands", "connections", "fromNs", "untilNs",
 )  # fmt: skip
 _BOOLEANS: Final = {"true": True, "false": False}
 
@@ -46,6 +49,7 @@ class TraceOptions(NamedTuple):
     `frame` keep delegation tokens. fail_fast: whether the first thing that cannot be read ends the query. vectorised:
     whether rows are made by column; else one by one, for comparison. split_bytes: about how much of a file a task
     reads. limit: of a micro-batch. ports: of the stores, in packet captures; none for all that speak the protocol.
+    conditions: which records are wanted; of others no row is made.
     """
 
     paths: tuple[str, ...]
@@ -56,6 +60,7 @@ class TraceOptions(NamedTuple):
     split_bytes: int = PIECE_BYTES
     limit: Limit | None = None
     ports: tuple[int, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 def read_options(options: Mapping[str, str]) -> TraceOptions:
@@ -84,6 +89,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
         split_bytes=_count(given, "splitBytes") if "splitBytes" in given else PIECE_BYTES,
         limit=limits[0] if limits else None,
         ports=_ports(given),
+        conditions=_conditions(given),
     )
 
 
@@ -131,3 +137,31 @@ def _ports(given: Mapping[str, str]) -> tuple[int, ...]:
             raise OptionError(f"ports are numbers from 1 to 65535, not {each!r}", "ports", each)
         found.append(int(each))
     return tuple(found)
+
+
+def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
+    found = []
+    if "commands" in given:
+        names = tuple(each.strip().upper() for each in given["commands"].split(","))
+        known = {cls.type_name for cls in COMMANDS.values()} | {Unknown.type_name}
+        if strange := [name for name in names if name not in known]:
+            raise OptionError(f"no command is called {strange[0]!r}", "commands", given["commands"])
+        found.append(Condition("command", "in", names))
+    if "connections" in given:
+        numbers = tuple(_integer("connections", each) for each in given["connections"].split(","))
+        found.append(Condition("connection", "in", numbers))
+    if "fromNs" in given:
+        found.append(Condition("ts_ns", ">=", (_integer("fromNs", given["fromNs"]),)))
+    if "untilNs" in given:
+        found.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
+    return tuple(found)
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError as cause:
+        raise OptionError(f"{name} takes whole numbers, not {text!r}", name, text) from cause
+    if not -(1 << 63) <= number < 1 << 63:
+        raise OptionError(f"{name}: {number} does not fit 64 bits", name, text)
+    return number

@@ -9,8 +9,8 @@ Nothing is kept in the readers but options: Spark pickles them and plans in anot
 
 Invariant: the rows are those of `segstore.pipeline.trace_rows`, whatever the number of tasks. A schema that the reader
 names may leave columns out and name others than the default ones; a column that traces do not have, or of another type,
-is refused as the query is planned. Filters are taken only by `FilteringTraceSource`, for Spark refuses a source that
-offers it while the session does not allow it.
+is refused as the query is planned. Filters of Spark's are taken only by `FilteringTraceSource`; why that is not the
+usual one, `segstore.pipeline.session` says.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _TESTS: Final[dict[type[spark.Filter], Test]] = {
 }
 
 
-def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:
-    """The data sources of this module. filters: whether the session pushes filters down to Python sources."""
-    return (FilteringTraceSource,) if filters else (TraceSource,)
+def sources(push_filters: bool) -> tuple[type[spark.DataSource], ...]:
+    """The data sources of this module. push_filters: whether they take filters, in a session that pushes them down."""
+    return (FilteringTraceSource,) if push_filters else (TraceSource,)
 
 
 class TraceSource(spark.DataSource):
@@ -128,7 +128,7 @@ class TraceReader(spark.DataSourceReader):
     def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:
         self.options = options
         self.columns = columns
-        self.conditions: tuple[Condition, ...] = ()
+        self.conditions = options.conditions
 
     def partitions(self) -> list[spark.InputPartition]:
         return [TracePiece(piece) for piece in plan(find_files(self.options.paths), self.options.split_bytes)]

@@ -1,7 +1,7 @@
 """Traces that grow, as a stream on Spark: what is whole of each file, a micro-batch at a time.
 
 An offset is `{path: byte}`, as `segstore.pipeline.trace_growth` counts it. Between two offsets lie the same rows
-whenever they are read, so a batch that Spark repeats is the same. Filters are not pushed down to streams.
+whenever they are read, so a batch that Spark repeats is the same.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        return read_rows(partition, self.options, self.columns, Chosen())
+        return read_rows(partition, self.options, self.columns, Chosen(self.options.conditions))
 
     def _files(self) -> list[str]:
         return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED)

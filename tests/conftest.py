@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from segstore.pipeline.session import JAVA, java_version
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Iterator
 
@@ -36,6 +38,7 @@ PARTS: dict[str, Callable[[], bool]] = {
         find_spec("pravega_client") is not None or bool(os.environ.get("OFFICIAL_CLIENT_PYTHON"))
     ),
     "git": lambda: shutil.which("git") is not None,
+    "Java 17 or newer": lambda: (java_version() or 0) >= JAVA,
     "../shared": (ROOT.parent / "shared").is_dir,
 }
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""

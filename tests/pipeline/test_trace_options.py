@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segstore.pipeline.trace_columns import DEFAULT_COLUMNS, ColumnError
+from segstore.pipeline.trace_filter import Condition
 from segstore.pipeline.trace_options import Limit, OptionError, read_options
 
 
@@ -38,11 +39,26 @@ def test_options_are_taken_in_any_case_of_letters() -> None:
         ({"path": "a", "splitBytes": "0"}, "whole number above 0"),
         ({"path": "a", "maxRowsPerTrigger": "1", "maxFilesPerTrigger": "1"}, "only one of"),
         ({"path": "a", "ports": "99999"}, "from 1 to 65535"),
+        ({"path": "a", "commands": "HELLO, NOPE"}, "no command is called 'NOPE'"),
+        ({"path": "a", "connections": "1,x"}, "whole numbers, not 'x'"),
+        ({"path": "a", "fromNs": str(1 << 63)}, "does not fit 64 bits"),
     ],
 )
 def test_an_option_that_does_not_do_is_refused_by_name(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         read_options(given)
+
+
+def test_options_choose_records() -> None:
+    options = read_options(
+        {"path": "a", "commands": "hello, UNKNOWN", "connections": "3,-1", "fromNs": "5", "untilNs": "9"}
+    )
+    assert options.conditions == (
+        Condition("command", "in", ("HELLO", "UNKNOWN")),
+        Condition("connection", "in", (3, -1)),
+        Condition("ts_ns", ">=", (5,)),
+        Condition("ts_ns", "<", (9,)),
+    )
 
 
 def test_a_column_that_there_is_not_is_refused() -> None:

@@ -1,0 +1,12 @@
+"""Tests with Spark. They share one session, so all of them run in one process: see `SPARK`."""
+
+import pytest
+
+__all__ = ["SPARK"]
+
+SPARK = [
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.needs("Java 17 or newer"),
+    pytest.mark.timeout(300),  # the first one starts Java
+]
+"""The marks of every module here: `pytestmark = SPARK`."""

@@ -1,0 +1,47 @@
+"""One Spark session for all tests of this folder, and what is left behind of its own account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session: two cores, two partitions a shuffle, everything it writes in a folder of this run."""
+    from segstore.pipeline.session import session
+
+    folder: Path = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.driver.memory": "1g",
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    running = session("local[2]", app="tests", conf=conf)
+    running.sparkContext.setLogLevel("ERROR")
+    gateway = running.sparkContext._gateway
+    yield running
+    running.stop()
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=60)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(spark: SparkSession) -> Iterator[None]:
+    """Fail the test that leaves a query running. Sockets and threads to Java are the session's, made when needed."""
+    yield
+    left = [query.name or query.id for query in spark.streams.active]
+    for query in spark.streams.active:
+        query.stop()
+    assert left == []
