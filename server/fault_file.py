@@ -72,7 +72,9 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
     try:
         return FaultSettings.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        found = error.errors(include_url=False)
+        # A wrong key first: what is missing beside it is mostly what was meant.
+        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         line, path = _place(root, first["loc"])
         raise FaultFileError(source, line, path, _reason(first)) from error
 

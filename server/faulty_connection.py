@@ -6,7 +6,8 @@ lets them leave in order, each when its waits are over.
 
 Invariants: what waits keeps back what is behind it on its connection, unless it may be overtaken; while a request is
 kept back, the peer is not read, so at most one read's worth of requests is kept; above `connection_outstanding_bytes`
-of replies that wait, no more is carried out for the peer; when the connection is gone, nothing waits for it any more.
+of replies, and of requests that may be overtaken, that wait, no more is carried out for the peer, and the hub counts
+them as held for it; when the connection is gone, nothing waits for it any more.
 """
 
 from __future__ import annotations
@@ -38,16 +39,20 @@ __all__ = ["FaultyConnection"]
 _HEADER: Final = struct.Struct(">ii")
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _NO_PLAN: Final = Plan()
+_WAITING_BYTES: Final = 1024
+"""What something that waits takes beside its bytes, roughly: its timer, and what is to be done with it then."""
+_QUEUED_BYTES: Final = 256
+"""The same of a reply that is ready, and stands behind one that waits."""
 
 
 class _Reply:
     """A frame, or what is left of it, in the queue of those that are to leave."""
 
-    __slots__ = ("data", "ready", "seen", "size")
+    __slots__ = ("cost", "data", "ready", "seen")
 
     def __init__(self, data: bytes, seen: Seen | None, *, ready: bool) -> None:
         self.data = data
-        self.size = len(data)
+        self.cost = len(data) + (_QUEUED_BYTES if ready else _WAITING_BYTES)
         self.seen = seen
         self.ready = ready
 
@@ -55,7 +60,7 @@ class _Reply:
 class FaultyConnection(Connection):
     """One peer of a store with faults. faults: of the store. store: its number in the cluster."""
 
-    __slots__ = ("_blocked", "_fault_number", "_faults", "_late", "_queue", "_queued_bytes", "_store", "_waits_of")
+    __slots__ = ("_blocked", "_fault_number", "_faults", "_late", "_overtaken", "_queue", "_store", "_waits_of")
 
     def __init__(self, hub: ConnectionHub, faults: Faults, store: int = 0, *, admin: bool = False) -> None:
         super().__init__(hub, admin=admin)
@@ -64,7 +69,7 @@ class FaultyConnection(Connection):
         self._fault_number = faults.next_connection()
         self._blocked = False
         self._queue: deque[_Reply] = deque()
-        self._queued_bytes = 0
+        self._overtaken = 0
         self._late: dict[int, deque[tuple[Seen, Plan]]] = {}
         self._waits_of: set[Waiting] = set()
 
@@ -73,7 +78,7 @@ class FaultyConnection(Connection):
             waiting.cancel()
         self._waits_of.clear()
         self._queue.clear()
-        self._queued_bytes = 0
+        self._delayed_bytes = 0
         super().connection_lost(exc)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -82,7 +87,7 @@ class FaultyConnection(Connection):
         return super()._is_paused() or self._blocked or self._is_full()
 
     def _is_full(self) -> bool:
-        return self._queued_bytes > self._hub.limits.connection_outstanding_bytes
+        return self._delayed_bytes > self._hub.limits.connection_outstanding_bytes
 
     def _run(self, items: Sequence[Command | Append]) -> None:
         session, hub = self.session, self._hub
@@ -109,6 +114,7 @@ class FaultyConnection(Connection):
             hub.leave()
         self._stop_reading_if_full()
         self.flush()
+        self.look_up()
 
     def _take(self, session: Session, item: Command | Append) -> None:
         """A request has come: decides about it, and carries it out or lets it wait."""
@@ -129,15 +135,19 @@ class FaultyConnection(Connection):
         elif not plan.before:
             self._carry_out(session, item, seen, plan)
         else:
-            kept, _ = own(item)
+            kept, size = own(item)
+            cost = size + _WAITING_BYTES
+            self._delayed_bytes += cost
             if not plan.before.overtake:
                 self._blocked = True
                 self._stop_reading()
-            self._wait(plan.before, lambda: self._go_on(kept, seen, plan))
+            self._wait(plan.before, lambda: self._go_on(kept, seen, plan, cost))
 
-    def _go_on(self, item: Command | Append, seen: Seen, plan: Plan) -> None:
+    def _go_on(self, item: Command | Append, seen: Seen, plan: Plan, cost: int) -> None:
         """A request has waited long enough."""
         session, hub = self.session, self._hub
+        was_full = self._is_full()
+        self._delayed_bytes -= cost
         if not plan.before.overtake:
             self._blocked = False
         if session is None or session.ended:
@@ -153,6 +163,8 @@ class FaultyConnection(Connection):
         if not plan.before.overtake:
             if self.waits.frame_since is not None:
                 self.waits.frame_since = self._loop.time()
+            self._catch_up_soon()
+        elif was_full and not self._is_full():
             self._catch_up_soon()
 
     def _wait(self, wait: Wait, go_on: Any) -> None:
@@ -341,9 +353,11 @@ class FaultyConnection(Connection):
             wait = Wait(seconds, wait.holds, wait.overtake)
         for frame in frames:
             reply = _Reply(frame, seen, ready=not wait)
-            if not wait.overtake:
+            if wait.overtake:
+                self._overtaken += 1
+            else:
                 self._queue.append(reply)
-            self._queued_bytes += reply.size
+            self._delayed_bytes += reply.cost
             if wait:
                 self._wait(wait, lambda reply=reply, last=wait.overtake: self._is_ready(reply, last=last))
         if frames and not wait:
@@ -353,6 +367,7 @@ class FaultyConnection(Connection):
         """A reply may leave; one that others could overtake, behind all that are there."""
         reply.ready = True
         if last:
+            self._overtaken -= 1
             self._queue.append(reply)
         self._hub.reply_queued(self)
 
@@ -379,18 +394,19 @@ class FaultyConnection(Connection):
         was_full = self._is_full()
         queue, now_s, observer = self._queue, None, self._faults.observer
         written: list[Buffer] = []
-        size = 0
+        size = cost = 0
         while queue and queue[0].ready:
             reply = queue.popleft()
             written.append(reply.data)
-            size += reply.size
+            size += len(reply.data)
+            cost += reply.cost
             if observer is not None and reply.seen is not None:
                 if now_s is None:
                     now_s = self._faults.clock.now_s()
                 observer.replied(reply.seen, now_s)
         if not written:
             return
-        self._queued_bytes -= size
+        self._delayed_bytes -= cost
         session.out, session.out_bytes = written, size
         super()._write()
         if was_full and not self._is_full():
@@ -400,12 +416,9 @@ class FaultyConnection(Connection):
         session = self.session
         if session is not None and session.ending is Ending.FLUSHED and not self._hub.closing:
             self._write()
-            if self._queue or self._overtaken():
+            if self._queue or self._overtaken:
                 return  # what still waits leaves first; each that is ready comes here again
         super().flush()
-
-    def _overtaken(self) -> bool:
-        return self._queued_bytes > sum(each.size for each in self._queue)
 
 
 def _frames(parts: Sequence[Buffer]) -> list[bytes]:

@@ -60,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         "_blocks",
         "_catching_up",
         "_decoder",
+        "_delayed_bytes",
         "_gate",
         "_held",
         "_held_back_bytes",
@@ -92,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
         self._backlog: list[Command | Append] = []
         self._backlog_bytes = 0
+        self._delayed_bytes = 0  # of what faults let wait
         self._paused = False
         self._shrunk = False
         self._catching_up = False
@@ -428,10 +430,12 @@ class Connection(asyncio.BufferedProtocol):
         transport, session, blocks = self._transport, self.session, self._blocks
         if transport is None or session is None:
             return
-        held = transport.get_write_buffer_size() + self._decoder.buffered_bytes + session.waiting_bytes
+        held = self._delayed_bytes + transport.get_write_buffer_size() + self._decoder.buffered_bytes + session.waiting_bytes
         if blocks is not None and blocks.block_open:
             held += blocks.block_bytes
-        held += session.out_bytes + self._backlog_bytes + self._held_back_bytes
+        held += session.out_bytes + self._backlog_bytes
+        if self._held_back_bytes > _SMALL_BYTES:  # acknowledgements come and go: they are not worth an account
+            held += self._held_back_bytes
         if held != self.held_bytes:
             self._tell(held)
             if held:

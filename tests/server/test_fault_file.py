@@ -61,6 +61,8 @@ def test_an_empty_file_is_no_fault() -> None:
         ("rules:\n  - do:\n      error: WrongHost\n      fields: {host: x}\n", 2, "rules[0].do", "no such field"),
         ("rules:\n  - do: {close: before, reply_bytes: 3}\n", 2, "rules[0].do", "no reply before"),
         ("rules:\n  - match: failure\n", 2, "rules[0].do", "required"),
+        ("rules:\n  - mtch: failure\n    nth: 3\n", 2, "rules[0].mtch", "no such key (match?)"),
+        ("rules:\n  - match: failure\n    doo: close\n", 3, "rules[0].doo", "no such key (do?)"),
         ("rules:\n  - do: ok\n    nth: 0\n", 3, "rules[0].nth", "greater than or equal to 1"),
         ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "stands twice"),
         ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),

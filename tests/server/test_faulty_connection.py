@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server import FaultSettings, MockSegmentStore, Rule, StoreSettings
+from segstore.server.config import LimitSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.faults import Faults
 from segstore.server.observe import Observer
@@ -363,6 +364,29 @@ async def test_a_held_connection_keeps_no_more_than_what_one_read_brought() -> N
         mock.faults.release("held")
         assert acknowledged(await peer.receive(101)) == list(range(1, 102))
         assert stored(mock) == 4 + 100 * len(payload)
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("overtake", [True, False])
+async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: bool) -> None:
+    clock = FakeClock()
+    limits = LimitSettings(connection_outstanding_bytes=64 * 1024)
+    async with MockSegmentStore(clock=clock, limits=limits) as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": at, "overtake": overtake})
+        count, hub = 500, mock.server.hub
+        peer.send(*(GetStreamSegmentInfo(8, SEGMENT, "") for _ in range(count)))
+        await mock.wait_for("type = GET_STREAM_SEGMENT_INFO", stage="received" if at == "before" else "applied")
+        waiting = len(mock.requests("type = GET_STREAM_SEGMENT_INFO"))
+        assert waiting < 100, "no more is carried out for a peer for whom so much waits"
+        (connection,) = hub.connections
+        connection.look_up()
+        assert hub.outstanding_bytes == connection.held_bytes >= (64 * 1024 if overtake or at == "after" else 1024)
+        answered = asyncio.create_task(peer.receive(count))
+        while not answered.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        connection.look_up()
+        assert (len(await answered), hub.outstanding_bytes) == (count, 0)
 
 
 # --- rules on replies -------------------------------------------------------------------------------------------

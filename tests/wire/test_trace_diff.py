@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import ReadSegment, SealSegment, SegmentSealed, encode
 from segstore.wire.trace import Record, RecordKind
-from segstore.wire.trace_diff import FieldDifference, compare_frames, differences
+from segstore.wire.trace_diff import FieldDifference, TracesTooFarApart, compare_frames, differences
 from tests.wire.traces import frame, frames, record
 
 OPEN = record(b"{}", kind=RecordKind.OPEN)
@@ -47,6 +48,26 @@ def test_a_stream_that_ends_early_is_a_difference() -> None:
 def test_a_number_that_is_opened_again_is_another_connection() -> None:
     (found,) = differences([OPEN, record(SEAL), OPEN, record(SEAL)], [OPEN, record(SEAL)])
     assert (found.connection, found.number, found.right) == (2, 1, None)
+
+
+def in_another_order(count: int) -> list[Record]:
+    return [record(frame(number), connection=connection) for connection in (1, 2) for number in range(count)]
+
+
+def test_the_order_among_connections_does_not_matter_and_what_waits_is_bounded() -> None:
+    left = in_another_order(50)
+    right = [each for pair in zip(left[:50], left[50:], strict=True) for each in pair]
+    assert list(differences(left, right)) == []
+    assert list(differences(left, left, max_waiting_bytes=0)) == []
+    with pytest.raises(TracesTooFarApart, match="more than 4096 bytes apart"):
+        list(differences(left, right, max_waiting_bytes=4096))
+
+
+def test_behind_a_difference_nothing_waits_and_all_is_counted() -> None:
+    left = [record(frame(number)) for number in range(200)]
+    right = [record(frame(number + 1)) for number in range(150)]
+    (found,) = differences(left, right, max_waiting_bytes=0)
+    assert (found.number, found.left_over, found.right_over) == (1, 200, 150)
 
 
 def test_half_a_frame_differs_from_a_frame() -> None:
