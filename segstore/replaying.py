@@ -273,7 +273,7 @@ class _Driver:
         data = self._translated(record.data) if record.kind is RecordKind.FRAME else record.data
         self._keep(record.connection, Direction.REQUEST, record.kind, data)
         self.requests += 1
-        if not peer.ended:
+        if not peer.ended and not peer.writer.transport.is_closing():
             peer.writer.write(data)
 
     def _translated(self, frame: bytes) -> bytes:

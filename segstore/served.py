@@ -18,10 +18,13 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller.auth import Accounts, Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig
+from segstore.server.controller.server import ControllerServer
 from segstore.server.fault_file import read_faults
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.observe import Seen, StageName
 from segstore.server.replay import TraceServer
+from segstore.server.replay_controller import replay_controller
+from segstore.server.replay_script import of_clients, read_script
 from segstore.server.store.errors import NotOwner
 from segstore.server.store.store import SegmentStore
 from segstore.tracing import FileRecorder, TraceFile
@@ -218,11 +221,14 @@ async def _hold_grpc(host: ThreadHost) -> None:
 class ServedTrace:
     """A trace that is served for a test. Made by `start`."""
 
-    def __init__(self, server: TraceServer) -> None:
+    def __init__(self, host: ThreadHost, server: TraceServer, records: list[Record]) -> None:
         self.server = server
+        self._host = host
+        self._records = records
+        self._controller: ControllerServer | None = None
 
     @classmethod
-    async def start(cls, _: ThreadHost, *, trace: Path | Iterable[Record], **options: Any) -> ServedTrace:
+    async def start(cls, host: ThreadHost, *, trace: Path | Iterable[Record], **options: Any) -> ServedTrace:
         """trace: a file, or its records. Raises OSError, TraceError, also for a file that is damaged."""
         if isinstance(trace, Path):
             with TraceFile(trace) as opened:
@@ -230,12 +236,25 @@ class ServedTrace:
             if opened.damages:
                 raise TraceError(f"{trace}: {opened.damages[0]}")
             trace = records
-        self = cls(TraceServer(trace, **options))
+        records = list(trace)
+        # What a controller asked it asks of its stores; the one beside this asks nothing.
+        self = cls(host, TraceServer(of_clients(records), **options), records)
         await self.server.start()
         return self
 
     async def stop(self) -> None:
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            await controller.aclose()
         await self.server.stop()
+
+    async def controller_uri(self) -> str:
+        """Starts the controller, if it does not run."""
+        if self._controller is None:
+            await _hold_grpc(self._host)
+            made = replay_controller(read_script(self._records), self.server.host, self.server.port)
+            self._controller = await ControllerServer.start(made)
+        return f"{self._controller.endpoint.host}:{self._controller.port}"
 
     def address(self) -> tuple[str, int]:
         return self.server.host, self.server.port

@@ -372,6 +372,12 @@ class RunningTrace:
         return self.address[1]
 
     @property
+    def controller_uri(self) -> str:
+        """host:port of a controller that knows the streams of the trace; it is started when this is asked for first."""
+        uri: str = self._host.run(ServedTrace.controller_uri, self._key)
+        return uri
+
+    @property
     def problems(self) -> list[Problem]:
         """What was asked and is not in the trace, or not there; oldest first."""
         found: list[Problem] = self._host.run(ServedTrace.problems, self._key)

@@ -32,6 +32,7 @@ from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import Faults, NoFaults
 from segstore.server.members import Members
 from segstore.server.observe import Observed, Observer
+from segstore.server.recorded_segments import RecordedSegments
 from segstore.server.runner import LoopClock, SegmentStoreServer
 from segstore.server.service import Clock
 from segstore.server.store.data_directory import DirectoryDamaged
@@ -259,6 +260,7 @@ class Cluster(Observed):
         self._control_api: ControlApi | None = None
         self._authority = authority
         self._served: ControllerServer | None = None
+        self._asked: RecordedSegments | None = None
 
     def _make_store(self, number: int, settings: StoreSettings) -> SegmentStoreServer:
         return SegmentStoreServer(
@@ -339,8 +341,11 @@ class Cluster(Observed):
         if self._served is not None:
             return
         durability = self.durability
+        self._asked = RecordedSegments(
+            LocalSegments(self.stores, settings.public_host), lambda: self.stores[0].hub.recorder
+        )
         self.controller = Controller(
-            LocalSegments(self.stores, settings.public_host),
+            self._asked,
             settings.controller,
             journal=None if durability is None else lambda each: durability.controller_journal(encode(each)),
             state=self._controller_state,
@@ -374,6 +379,8 @@ class Cluster(Observed):
         served, self._served = self._served, None
         if served is not None:
             await served.aclose(min(drain_s, 1.0))
+        if self._asked is not None:
+            self._asked.close()
         for store in self.stores:
             await store.stop(drain_s=drain_s)
         if self.members is not None:

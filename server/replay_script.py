@@ -14,7 +14,7 @@ translated, replies are the bytes of the trace.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
@@ -34,9 +34,20 @@ from segstore.wire import (
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
 from segstore.wire.elements import Elements
 from segstore.wire.exchanges import Exchange, Exchanges
-from segstore.wire.trace_blocks import Direction, Record, RecordKind
+from segstore.wire.trace_blocks import Direction, Record, RecordKind, unpack_data
 
-__all__ = ["Answer", "Ids", "Mode", "Replay", "ScriptedReply", "Step", "own_item", "read_script", "type_of"]
+__all__ = [
+    "Answer",
+    "Ids",
+    "Mode",
+    "Replay",
+    "ScriptedReply",
+    "Step",
+    "of_clients",
+    "own_item",
+    "read_script",
+    "type_of",
+]
 
 Mode = Literal["strict", "match"]
 
@@ -115,6 +126,20 @@ def _key(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
             value = tuple(names.get(each, each) if isinstance(each, str) else each for each in value)
         fields.append(value)
     return (type(item), *fields)
+
+
+def of_clients(records: Iterable[Record]) -> Iterator[Record]:
+    """The records without those of a controller's connections, which say so when they begin."""
+    left_out: set[int] = set()
+    for record in records:
+        if record.kind is RecordKind.OPEN:
+            facts = unpack_data(record.data)
+            if facts is not None and facts.get("role") == "controller":
+                left_out.add(record.connection)
+            else:
+                left_out.discard(record.connection)
+        if record.connection not in left_out:
+            yield record
 
 
 def read_script(records: Iterable[Record]) -> list[Step]:
