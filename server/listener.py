@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held.clear()
         self._held_back_bytes = 0
         if self._gate is not None:
-            self._gate.forget(self)
+            self._gate.stalled.pop(self, None)
         self._tell(0)
         if self in hub.connections:
             hub.service.counters.connections_open -= 1
@@ -225,9 +225,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- durable stores ---------------------------------------------------------------------------------------------
 
-    def release(self, committed: int) -> bool:
-        """Writes the replies that were held back and may leave; whether some still may not."""
-        held, out, size = self._held, [], 0
+    def release(self, committed: int) -> int:
+        """Writes the replies that were held back and may leave; what the next one waits for, 0 if there is none."""
+        held = self._held
+        if not held:
+            return 0
+        _, out, size = held.popleft()
         while held and held[0][0] <= committed:
             _, parts, part_bytes = held.popleft()
             out += parts
@@ -235,19 +238,19 @@ class Connection(asyncio.BufferedProtocol):
         self._held_back_bytes -= size
         transport, session = self._transport, self.session
         if transport is None or session is None:
-            return False
-        if out and not transport.is_closing():
-            self._transmit(transport, out, large=True)
+            return 0
+        if not transport.is_closing():
+            self._transmit(transport, out, large=size > _SMALL_BYTES)
         if not held and session.ending is not Ending.NOT_YET:
             self.flush()
-            return False
+            return 0
         if self._stalled and not self._is_overfull():
             assert self._gate is not None
             self._gate.stalled.pop(self, None)
             self.go_on()
         if self.held_bytes:
             self.look_up()
-        return bool(held)
+        return held[0][0] if held else 0
 
     def failed(self, why: str) -> None:
         """Nothing that is held back will leave."""
@@ -383,9 +386,11 @@ class Connection(asyncio.BufferedProtocol):
         out = session.take_out()
         gate = self._gate
         if gate is not None and (self._held or gate.mark > gate.committed):
-            self._held.append((gate.mark, out, size))
+            mark = gate.mark
+            if not self._held:
+                gate.hold(self, mark)
+            self._held.append((mark, out, size))
             self._held_back_bytes += size
-            gate.waiting[self] = None
             return
         self._transmit(transport, out, large=large)
 
@@ -430,10 +435,10 @@ class Connection(asyncio.BufferedProtocol):
         transport, session, blocks = self._transport, self.session, self._blocks
         if transport is None or session is None:
             return
-        held = self._delayed_bytes + transport.get_write_buffer_size() + self._decoder.buffered_bytes + session.waiting_bytes
+        held = transport.get_write_buffer_size() + self._decoder.buffered_bytes + session.waiting_bytes
         if blocks is not None and blocks.block_open:
             held += blocks.block_bytes
-        held += session.out_bytes + self._backlog_bytes
+        held += session.out_bytes + self._backlog_bytes + self._delayed_bytes
         if self._held_back_bytes > _SMALL_BYTES:  # acknowledgements come and go: they are not worth an account
             held += self._held_back_bytes
         if held != self.held_bytes:
