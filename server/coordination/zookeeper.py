@@ -1,21 +1,23 @@
 """Sessions with a real ZooKeeper, through kazoo (the extra `zookeeper`).
 
-kazoo goes on with a new session by itself when one has expired. Here a session object is one session: when kazoo says
-that it is lost, its client is stopped, and who wants another connects again. kazoo calls back on threads of its own;
-everything is handed to the loop's thread before anybody hears of it.
+A session object is one session, from its beginning to its end; who wants another connects again. kazoo, which would go
+on with a new session by itself, gets no connection any more once it says that the session is lost. kazoo calls back on
+threads of its own; everything is handed to the loop's thread before anybody hears of it.
 
-Invariants: no request outlives its session's timeout, so a service that does not answer is `Disconnected`, never a wait
-without end; after `aclose`, no thread of kazoo's is left.
-Refused: with `Unreachable`, in one sentence, servers that do not answer and a missing kazoo.
+Invariants: no request outlives its session or waits longer than its timeout, and none is kept for later: what is asked
+while there is no connection is `Disconnected` at once. After `aclose`, no thread of kazoo's and none of ours is left.
+Refused: with `Unreachable`, in one sentence, servers that do not answer, names that say nothing, and a missing kazoo.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from segstore.server.coordination.kazoo_line import KazooLine
 from segstore.server.coordination.types import (
     BadVersion,
     CoordinationError,
@@ -32,40 +34,31 @@ __all__ = ["ZooKeeperCoordinator", "ZooKeeperSession"]
 
 log = logging.getLogger(__name__)
 
+_FIRST_RETRY_S: Final = 0.1
+_LAST_RETRY_S: Final = 1.0
+"""Between attempts to reach the servers, for a session that may live."""
+
+_FAREWELL_S: Final = 1.0
+"""How long the servers have to answer when a session is closed; without an answer it ends when its timeout is over."""
+
+
 class ZooKeeperCoordinator:
     """Where sessions with a ZooKeeper come from (`Coordinator`)."""
 
     def __init__(self, hosts: str, *, session_timeout_ms: float = 10_000, connect_timeout_ms: float = 10_000) -> None:
         """hosts: "host:port", several with commas, and a path at the end to stay below. session_timeout_ms: what is
-        asked for; the servers may bound it."""
+        asked for; the servers may bound it. connect_timeout_ms: how long one of them has to answer."""
         self.hosts = hosts
         self._session_timeout_s = session_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_ms / 1000
 
     async def connect(self) -> ZooKeeperSession:
+        session = ZooKeeperSession(self.hosts, self._session_timeout_s)
         try:
-            from kazoo.client import KazooClient
-            from kazoo.retry import KazooRetry
-        except ModuleNotFoundError as error:
-            raise Unreachable("ZooKeeper needs kazoo: pip install 'segstore[zookeeper]'") from error
-        retry = {"delay": 0.1, "max_delay": 2.0, "max_tries": -1}
-        client = KazooClient(
-            self.hosts,
-            timeout=self._session_timeout_s,
-            connection_retry=KazooRetry(**retry),
-            command_retry=KazooRetry(max_tries=0),
-            logger=logging.getLogger(f"{__name__}.kazoo"),
-        )
-        session = ZooKeeperSession(client, asyncio.get_running_loop(), self._session_timeout_s)
-        try:
-            await asyncio.to_thread(client.start, self._connect_timeout_s)
-        except asyncio.CancelledError:
+            await session.begin(self._connect_timeout_s)
+        except BaseException:
             await session.aclose()
             raise
-        except Exception as error:  # kazoo's timeouts, and what its threads met: names that do not resolve
-            await session.aclose()
-            raise Unreachable(f"ZooKeeper at {self.hosts} does not answer: {error}") from error
-        session.begun()
         return session
 
 
@@ -77,19 +70,54 @@ class ZooKeeperSession:
         client: kazoo's; for looking at its id and password.
     """
 
-    def __init__(self, client: Any, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
-        self.client = client
+    def __init__(self, hosts: str, timeout_s: float) -> None:
+        """To be called in the loop's thread. Raises Unreachable."""
+        try:
+            from kazoo.client import KazooClient
+            from kazoo.handlers.threading import SequentialThreadingHandler
+            from kazoo.retry import KazooRetry
+        except ModuleNotFoundError as error:
+            raise Unreachable("ZooKeeper needs kazoo: pip install 'segstore[zookeeper]'") from error
+        handler = SequentialThreadingHandler()
+        self._line = KazooLine(handler)
+        pause = {"delay": _FIRST_RETRY_S, "max_delay": _LAST_RETRY_S, "sleep_func": self._line.sleep}
+        servers, _, below = hosts.partition("/")
+        try:
+            self.client = KazooClient(
+                servers,
+                timeout=timeout_s,
+                handler=handler,
+                connection_retry=KazooRetry(max_tries=-1, **pause),
+                command_retry=KazooRetry(max_tries=0, **pause),
+                logger=logging.getLogger(f"{__name__}.kazoo"),
+            )
+        except ValueError as error:
+            raise Unreachable(f"{hosts!r} is not how to find a ZooKeeper, which is HOST:PORT: {error}") from error
         self.session_id = 0
-        self._loop = loop
+        self._hosts = hosts
+        self._root = f"/{below}".rstrip("/")
+        self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
-        self._state = SessionState.CONNECTED
+        self._state = SessionState.SUSPENDED
         self._callbacks: list[Callable[[SessionState], None]] = []
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._answers: set[asyncio.Future[Any]] = set()
+        self._watches: set[_Watch] = set()
         self._stopping: asyncio.Future[None] | None = None
-        client.add_listener(self._listen)
+        self._last: threading.Thread | None = None
+        self.client.add_listener(self._listen)
 
-    def begun(self) -> None:
-        """The client has its session."""
-        self.session_id = self.client.client_id[0]
+    async def begin(self, connect_timeout_s: float) -> None:
+        """Waits for the session. Raises Unreachable."""
+        self.client.start_async()
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                await self._connected
+        except TimeoutError as error:
+            why: object = self._line.failed or f"it gave no session within {connect_timeout_s:g} s"
+            if not self._line.tried:
+                why = "no such name is known"
+            raise Unreachable(f"ZooKeeper at {self._hosts} does not answer: {why}") from error
 
     @property
     def state(self) -> SessionState:
@@ -101,51 +129,52 @@ class ZooKeeperSession:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await self._ask(path, "create_async", path, data, ephemeral=ephemeral, makepath=True)
+        await self._ask(path, "create_async", data, ephemeral=ephemeral, makepath=True)
 
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
         # A node that is not there is watched by `exists`, one that is there by either.
-        heard = None if watch is None else self._watcher(watch)
-        if await self._ask(path, "exists_async", path, heard) is None:
+        heard = self._watcher(watch)
+        if await self._ask(path, "exists_async", heard) is None:
             return None
         try:
-            data, stat = await self._ask(path, "get_async", path)
+            data, stat = await self._ask(path, "get_async")
         except NoNode:
             return None
         return Node(data, stat.version, stat.ephemeralOwner)
 
     async def set(self, path: str, data: bytes, version: int = -1) -> None:
-        await self._ask(path, "set_async", path, data, version)
+        await self._ask(path, "set_async", data, version)
 
     async def delete(self, path: str, version: int = -1) -> None:
-        await self._ask(path, "delete_async", path, version)
+        await self._ask(path, "delete_async", version)
 
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        heard = None if watch is None else self._watcher(watch)
-        try:
-            return sorted(await self._ask(path, "get_children_async", path, heard))
-        except NoNode:
-            if watch is not None:
-                await self._ask(path, "exists_async", path, heard)
-            return []
+        heard = self._watcher(watch)
+        while True:
+            try:
+                return sorted(await self._ask(path, "get_children_async", heard))
+            except NoNode:
+                if await self._ask(path, "exists_async", heard) is None:
+                    return []
 
     async def aclose(self) -> None:
-        if self._state is not SessionState.LOST:
-            self._become(SessionState.CLOSED)
+        self._become(SessionState.CLOSED)
         await asyncio.shield(self._stop())
+        if self._last is not None:
+            self._last.join()  # it has said its last
 
     async def _ask(self, path: str, name: str, *args: Any, **named: Any) -> Any:
         from kazoo import exceptions as kazoo_errors
-        from kazoo.handlers.threading import KazooTimeoutError
 
-        self._check()
+        self._check(path)
         answered: asyncio.Future[Any] = self._loop.create_future()
+        self._answers.add(answered)
 
         def hand_over(result: Any) -> None:
             self._to_loop(_settle, answered, result)
 
         try:
-            getattr(self.client, name)(*args, **named).rawlink(hand_over)
+            getattr(self.client, name)((self._root + path).rstrip("/") or "/", *args, **named).rawlink(hand_over)
             async with asyncio.timeout(self._timeout_s):
                 return await answered
         except kazoo_errors.NodeExistsError as error:
@@ -156,27 +185,45 @@ class ZooKeeperSession:
             raise BadVersion(f"node {path} has another version", path) from error
         except kazoo_errors.SessionExpiredError as error:
             raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error
-        except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError, KazooTimeoutError) as error:
-            raise Disconnected(f"ZooKeeper did not answer for {path}", path) from error
-        except TimeoutError as error:
-            raise Disconnected(f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path) from error
+        except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError) as error:
+            raise Disconnected(f"the connection to ZooKeeper was lost while {path} was asked for", path) from error
         except kazoo_errors.ConnectionClosedError as error:
-            self._check()
+            self._check(path)
             raise Disconnected(f"the connection to ZooKeeper was closed while {path} was asked for", path) from error
         except kazoo_errors.KazooException as error:
             raise CoordinationError(f"ZooKeeper refused what was asked of {path}: {error!r}", path) from error
+        except TimeoutError as error:
+            raise Disconnected(f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path) from error
+        finally:
+            self._answers.discard(answered)
 
-    def _check(self) -> None:
+    def _check(self, path: str) -> None:
         if self._state in (SessionState.LOST, SessionState.CLOSED):
-            raise SessionExpired(f"session {self.session_id:#x} is {self._state.value}")
+            raise SessionExpired(f"session {self.session_id:#x} is {self._state.value}", path)
+        if self._state is SessionState.SUSPENDED:
+            raise Disconnected(f"there is no connection to ZooKeeper at {self._hosts}", path)
 
     # --- what kazoo's threads say -----------------------------------------------------------------------------------
 
-    def _watcher(self, watch: Callable[[], None]) -> Callable[[Any], None]:
-        return lambda _: self._to_loop(watch)
+    def _watcher(self, watch: Callable[[], None] | None) -> Callable[[Any], None] | None:
+        """What kazoo is to call; it also does when the connection is lost, for then its watches are gone."""
+        if watch is None:
+            return None
+        set_now = _Watch(watch)
+        self._watches.add(set_now)
+        return lambda _: self._to_loop(self._fire, set_now)
+
+    def _fire(self, watch: _Watch) -> None:
+        if watch in self._watches:
+            self._watches.discard(watch)
+            watch.callback()
 
     def _listen(self, state: str) -> None:
-        """Called by kazoo, on its thread."""
+        """Called by kazoo, on the thread that holds its connection: it does nothing else before this returns."""
+        if state == "LOST":
+            self._line.end()
+        elif state == "CONNECTED" and not self.session_id:
+            self.session_id = self.client.client_id[0]
         self._to_loop(self._hear, state)
 
     def _hear(self, state: str) -> None:
@@ -190,9 +237,21 @@ class ZooKeeperSession:
                 self._stop()
 
     def _become(self, state: SessionState) -> None:
-        if self._state in (state, SessionState.LOST, SessionState.CLOSED):
+        over = (SessionState.LOST, SessionState.CLOSED)
+        if self._state in (state, SessionState.CLOSED) or (self._state in over and state not in over):
             return
         self._state = state
+        if state in over:
+            expired = SessionExpired(f"session {self.session_id:#x} is {state.value}")
+            for answered in self._answers | {self._connected}:
+                if not answered.done():
+                    answered.set_exception(expired)
+            if not self._connected.cancelled():
+                self._connected.exception()  # it may be that nobody waits for it
+            for watch in tuple(self._watches):
+                self._loop.call_soon(self._fire, watch)
+        elif state is SessionState.CONNECTED and not self._connected.done():
+            self._connected.set_result(None)
         for callback in self._callbacks:
             callback(state)
 
@@ -202,15 +261,43 @@ class ZooKeeperSession:
         except RuntimeError:
             log.debug("ZooKeeper said something after the loop was closed")
 
+    # --- the end ----------------------------------------------------------------------------------------------------
+
     def _stop(self) -> asyncio.Future[None]:
-        """kazoo's threads end, on a thread of ours; begun once."""
+        """kazoo's threads end, which a thread of ours waits for; begun once."""
         if self._stopping is None:
-            self._stopping = self._loop.run_in_executor(None, self._stop_client)
+            self._stopping = self._loop.create_future()
+            name = f"end of ZooKeeper session {self.session_id:#x}"
+            self._last = threading.Thread(target=self._stop_client, name=name, daemon=True)
+            self._last.start()
         return self._stopping
 
     def _stop_client(self) -> None:
-        self.client.stop()
-        self.client.close()
+        patience = threading.Timer(_FAREWELL_S if self.client.connected else 0, self._line.cut)
+        self._line.end()
+        patience.start()
+        try:
+            self.client.stop()
+            self.client.close()
+        except Exception:  # kazoo gave up on its own threads
+            log.exception("ZooKeeper session %#x did not end cleanly", self.session_id)
+        finally:
+            patience.cancel()
+            patience.join()
+            self._to_loop(self._stopped)
+
+    def _stopped(self) -> None:
+        if self._stopping is not None and not self._stopping.done():
+            self._stopping.set_result(None)
+
+
+class _Watch:
+    """A watch that has not fired."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
 
 
 def _settle(answered: asyncio.Future[Any], result: Any) -> None:

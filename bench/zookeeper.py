@@ -1,0 +1,108 @@
+"""A real ZooKeeper server in a process of its own, on a free port of this machine: for tests and for measuring.
+
+It runs from the jars that come with PySpark, or from Debian's package `zookeeper`, with Java 17 or newer. Ticks are
+short, so that sessions may be: a session lasts 0.4 to 4 seconds. Nothing is kept: its directory is the caller's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from segstore.pipeline.session import JAVA, java_version
+
+__all__ = ["PART", "available", "zookeeper"]
+
+PART: Final = "ZooKeeper (Java 17 or newer and PySpark's jars)"
+"""What a test that needs it says."""
+
+TICK_MS: Final = 200
+
+_MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_DEBIAN: Final = Path("/usr/share/java")
+_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-XX:-UsePerfData")
+_SETTINGS: Final = """\
+tickTime={tick}
+dataDir={folder}/data
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+maxClientCnxns=0
+4lw.commands.whitelist=ruok
+"""
+_START_S: Final = 60.0
+_ATTEMPTS: Final = 5
+
+
+def _jars() -> str:
+    """The class path; "" where there is none."""
+    spark = find_spec("pyspark")
+    for folder in [] if spark is None or spark.origin is None else [Path(spark.origin).parent / "jars"]:
+        if any(folder.glob("zookeeper-[0-9]*.jar")):
+            return f"{folder}/*"
+    if (_DEBIAN / "zookeeper.jar").exists():
+        return f"{_DEBIAN}/*"
+    return ""
+
+
+def available() -> bool:
+    """Whether one can be started here."""
+    return bool(_jars()) and (java_version() or 0) >= JAVA
+
+
+@contextmanager
+def zookeeper(folder: Path) -> Iterator[str]:
+    """Starts a server that keeps its files in `folder`; gives host:port; it is killed in the end."""
+    for _ in range(_ATTEMPTS):
+        port = _free_port()
+        with (folder / "log").open("wb") as log:
+            process = _start(folder, port, log.fileno())
+        try:
+            if not _answers(process, port):
+                continue  # somebody else has taken the port in between
+            yield f"127.0.0.1:{port}"
+            return
+        finally:
+            process.kill()
+            process.wait()
+    said = (folder / "log").read_text(errors="replace")[-2_000:]
+    raise RuntimeError(f"ZooKeeper did not start; it wrote: {said}")
+
+
+def _start(folder: Path, port: int, log: int) -> subprocess.Popen[bytes]:
+    settings = folder / "zoo.cfg"
+    settings.write_text(_SETTINGS.format(tick=TICK_MS, folder=folder, port=port))
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    command = [java or "java", *_JAVA, "-cp", _jars(), _MAIN, str(settings)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port: int = held.getsockname()[1]
+        return port
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Whether it serves, which is waited for; False if it ended before."""
+    end = time.monotonic() + _START_S
+    while process.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1.0) as asked:
+                asked.sendall(b"ruok")
+                if asked.recv(16) == b"imok":
+                    return True
+        except OSError as error:
+            if time.monotonic() > end:
+                raise RuntimeError(f"ZooKeeper on port {port} was silent for {_START_S:g} s") from error
+        time.sleep(0.05)
+    return False
