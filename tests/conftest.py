@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 
+
+def zookeeper_starts() -> bool:
+    """Whether a server of its own can be started here and talked to."""
+    from tests.server.coordination.zookeeper_server import available
+
+    return find_spec("kazoo") is not None and available()
+
+
 PARTS: dict[str, Callable[[], bool]] = {
     "atheris": lambda: find_spec("atheris") is not None,
     "pravega, the official client": lambda: (
@@ -39,6 +47,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     ),
     "git": lambda: shutil.which("git") is not None,
     "Java 17 or newer": lambda: (java_version() or 0) >= JAVA,
+    "ZooKeeper (Java 17 or newer and PySpark's jars)": zookeeper_starts,
     "../shared": (ROOT.parent / "shared").is_dir,
 }
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
