@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
 from segstore.client.errors import SegmentMissing, SegmentSealed
+from segstore.client.events import FramedEvent
 from segstore.pipeline.segments import Segments, in_turns
 from segstore.pipeline.stream_options import StreamOptions
 from segstore.pipeline.stream_placing import Layout, layout_of, marker_of
-from segstore.pipeline.stream_plan import ByteRange
+from segstore.pipeline.stream_plan import ByteRange, DataLost
 from segstore.pipeline.stream_registry import Noted, Registry
 from segstore.pipeline.stream_rows import events_of
 from segstore.pipeline.stream_write import Outs, Part, TaskResult
@@ -164,10 +165,11 @@ class Committer:
             )
         keyed = isinstance(part.positions, bytes)
         positions = array("d", part.positions) if isinstance(part.positions, bytes) else [part.positions] * part.events
+        if all(map(layout.is_done, positions)):  # and another driver may have swept the part itself
+            return []
         at = 0
         async with Outs(self._segments, self._registry, self._query, self._batch) as outs:
-            source = ByteRange(part.target, part.segment, 0, part.size)
-            async for events in events_of(self._segments, self._options._replace(fail_on_data_loss=True), source):
+            async for events in self._events(part):
                 for event in events:
                     position = positions[at]
                     at += 1
@@ -179,6 +181,16 @@ class Committer:
                     if out.is_full:
                         await out.send()
             return await outs.finish()
+
+    async def _events(self, part: Part) -> AsyncIterator[list[FramedEvent]]:
+        whole = ByteRange(part.target, part.segment, 0, part.size)
+        try:
+            async for events in events_of(self._segments, self._options._replace(fail_on_data_loss=True), whole):
+                yield events
+        except DataLost as cause:
+            raise WriteLost(
+                f"{part.segment}, of batch {self._batch}, is not there any more", part.segment, part.size, None
+            ) from cause
 
     async def _clean(self) -> None:
         """Deletes what failed tasks and former attempts at this batch and those before have left."""
