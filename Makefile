@@ -21,7 +21,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pooling \
+.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-capacity bench-lazy-producers bench-large-events conformance fuzz docs cert proto soak clean
 
 help: ## this list
@@ -56,6 +56,9 @@ bench-client: $(DEV) ## speed of this client beside the official one, and its me
 
 bench-pooling: $(DEV) ## sockets and speed of a thousand segment writers, pooled and not
 	$(PY) -m bench.pooling $(ARGS)
+
+bench-pipeline: $(DEV) ## traces as rows: in one process and on Spark; the trace's size: ARGS="--megabytes 1000"
+	$(PY) -m bench.pipeline $(ARGS)
 
 bench-setup-timeout: $(DEV) ## how soon a client is served when one node never answers
 	$(PY) -m bench.setup_timeout $(ARGS)

@@ -251,3 +251,22 @@ def serve(**options: Any) -> int:
     except (OSError, FaultFileError, DataError, serving.StoreFailed) as error:
         raise click.ClickException(str(error)) from error
     return 0
+
+
+@main.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def verify(folder: Path) -> int:
+    """Read every byte of a data directory and say what is not as it was written. The directory is not changed."""
+    from segstore.server.store.data_directory import DataError
+    from segstore.server.store.verify import verify as read_all
+
+    try:
+        found = read_all(folder)
+    except DataError as error:
+        raise click.ClickException(str(error)) from error
+    for fault in found.faults:
+        click.echo(fault, err=True)
+    if found.faults:
+        return 1
+    click.echo(f"{folder}: {found.files} files are as they were written, up to batch {found.batches}")
+    return 0

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
 _COLLECT_AFTER = 20_000
+_SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
 
 
@@ -247,4 +248,7 @@ def serve(options: ServeOptions) -> None:
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     _allow_many_connections()
+    if options.data is not None:
+        # The thread that commits should not wait long for the interpreter when the disk is done.
+        sys.setswitchinterval(_SWITCH_S)
     uvloop.run(_serve(options))

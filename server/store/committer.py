@@ -42,8 +42,8 @@ _GROUP_BYTES: Final = 8 * 1024 * 1024
 class Gated(Protocol):
     """Somebody who holds answers back."""
 
-    def release(self, committed: int) -> bool:
-        """What waits for a number up to this may leave; whether something still waits."""
+    def release(self, committed: int) -> int:
+        """What waits for a number up to this may leave; the number that the next waits for, 0 if nothing does."""
         ...
 
     def go_on(self) -> None:
@@ -87,7 +87,7 @@ class Committer:
     Attributes:
         committed: the number up to which all batches are durable.
         failure: why no more is, one sentence; "" while all is well.
-        waiting: who holds answers back. stalled: who waits for room.
+        stalled: who waits for room.
         batch_bytes: bytes of operations that were ever handed over.
         room_until_bytes: above so many of them it is full: what they hold is in memory until a snapshot has it.
         look_at_bytes: above so many, `on_look` is called, once.
@@ -107,7 +107,7 @@ class Committer:
         self.committed = last
         self.failure = ""
         self.full = False
-        self.waiting: dict[Gated, None] = {}
+        self._waiting: dict[int, list[Gated]] = {}
         self.stalled: dict[Gated, None] = {}
         self.batch_bytes = 0
         self.room_until_bytes: float = inf
@@ -125,7 +125,6 @@ class Committer:
         self._futures: dict[asyncio.Future[None], int] = {}
         self._journal = journal
         self._next: Journal | None = None
-        self._journal_bytes = 0
         self._on_switch: Callable[[int], None] = _nowhere
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="segstore journal", daemon=True)
@@ -137,6 +136,14 @@ class Committer:
     def mark(self) -> int:
         """The number that `committed` must reach before an answer that is made now may leave."""
         return self._number + 1 if self._forming else self._number
+
+    def hold(self, gated: Gated, mark: int) -> None:
+        """Somebody who held nothing back holds an answer back until `mark` is durable."""
+        waiting = self._waiting.get(mark)
+        if waiting is None:
+            self._waiting[mark] = [gated]
+        else:
+            waiting.append(gated)
 
     def add(self, log_id: int, data: bytes) -> None:
         """An operation was carried out."""
@@ -193,21 +200,15 @@ class Committer:
             return
         self.committed = number
         self._queued_bytes -= size
-        if self.waiting:
-            waiting, self.waiting = self.waiting, {}
-            for each in waiting:
-                if each.release(number):
-                    self.waiting[each] = None
+        for mark in [each for each in self._waiting if each <= number]:
+            for gated in self._waiting.pop(mark):
+                if following := gated.release(number):
+                    self.hold(gated, following)
         for future, mark in tuple(self._futures.items()):
             if mark <= number and not future.done():
                 future.set_result(None)
         if self.full:
             self.look_for_room()
-
-    def forget(self, gated: Gated) -> None:
-        """It holds nothing back any more."""
-        self.waiting.pop(gated, None)
-        self.stalled.pop(gated, None)
 
     def fail(self, why: str) -> None:
         """Nothing is acknowledged any more; `why` is one sentence. The first call counts."""
@@ -219,7 +220,8 @@ class Committer:
         for future in tuple(self._futures):
             if not future.done():
                 future.set_exception(JournalFailed(why))
-        waiting, self.waiting, self.stalled = self.waiting | self.stalled, {}, {}
+        waiting = dict.fromkeys(each for some in self._waiting.values() for each in some) | self.stalled
+        self._waiting, self.stalled = {}, {}
         for each in waiting:
             each.failed(why)
         self._on_failure(why)
@@ -231,13 +233,12 @@ class Committer:
         """Whether there is a journal to go on in."""
         return self._next is not None
 
-    def set_next(self, journal: Journal, journal_bytes: int, on_switch: Callable[[int], None]) -> None:
-        """Go on in another journal once the present one has more than `journal_bytes`.
+    def set_next(self, journal: Journal, on_switch: Callable[[int], None]) -> None:
+        """Go on in another journal once the present one is full.
 
         on_switch: is told then, with the last batch of the present one.
         """
         self._on_switch = on_switch
-        self._journal_bytes = journal_bytes
         self._next = journal
 
     async def close(self) -> None:
@@ -300,7 +301,7 @@ class Committer:
         self._mark.note(last)
         self._tell(self._is_committed, last, size)
         following = self._next
-        if following is not None and self._journal.written_bytes > self._journal_bytes:
+        if following is not None and self._journal.is_full:
             before, self._journal, self._next = self._journal, following, None
             before.close()
             self._tell(self._on_switch, last)

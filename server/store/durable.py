@@ -86,8 +86,7 @@ MEMORY_BYTES: Final = 512 * 1024 * 1024
 MIN_MEMORY_BYTES: Final = 32 * 1024 * 1024
 
 _JOURNAL_BYTES: Final = 32 * 1024 * 1024
-_FILLED_BYTES: Final = 34 * 1024 * 1024
-_FIRST_FILLED_BYTES: Final = 4 * 1024 * 1024
+_FIRST_JOURNAL_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 _TIDY_AFTER_S: Final = 5.0
 _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
@@ -250,7 +249,7 @@ class Durability:
             except OSError as error:
                 raise DirectoryUnusable(directory.path, error) from error
             except JournalDamaged as error:
-                raise DirectoryDamaged(directory.path, error.path, str(error)) from error
+                raise DirectoryDamaged(directory.path, error.path, error.what) from error
             except _OPEN_ERRORS as error:
                 raise DirectoryDamaged(directory.path, path, f"{type(error).__name__}: {error}") from error
             self._ended.append((entry, last))
@@ -308,7 +307,7 @@ class Durability:
         directory = self.directory
         self._number = directory.manifest.numbers
         try:
-            journal, entry = self._make_journal(_FIRST_FILLED_BYTES)
+            journal, entry = self._make_journal(_FIRST_JOURNAL_BYTES)
         except (OSError, sqlite3.Error) as error:
             raise DirectoryUnusable(directory.path, error) from error
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="segstore snapshots")
@@ -378,9 +377,9 @@ class Durability:
             look.clear()
             try:
                 if not committer.has_next:
-                    journal, entry = await self._in_thread(self._make_journal, _FILLED_BYTES)
+                    journal, entry = await self._in_thread(self._make_journal, _JOURNAL_BYTES)
                     self._present.append(entry)
-                    committer.set_next(journal, _JOURNAL_BYTES, self._switched)
+                    committer.set_next(journal, self._switched)
                 if committer.batch_bytes > self._due_bytes or monotonic() >= self._tidy_at_s:
                     await self._take_snapshot()
             except (OSError, sqlite3.Error) as error:
@@ -424,7 +423,7 @@ class Durability:
         """Take one, and remove what it makes needless. ending: no journal is written to any more."""
         began, committer, directory = perf_counter(), self.committer, self.directory
         self._tidy_at_s = inf
-        asked, self._asked = self._asked, []
+        asked = tuple(self._asked)
         containers = tuple(self._containers.values())
         anew = snapshot.sparse(containers) if self._movable else set()
         up_to_bytes = committer.batch_bytes
@@ -474,6 +473,7 @@ class Durability:
         await self._in_thread(self._remove, names)
         spent = perf_counter() - began
         self._tidy_after_s = max(_TIDY_AFTER_S, 20 * spent)
+        self._asked = [each for each in self._asked if each not in asked]
         for future in asked:
             if not future.done():
                 future.set_result(None)
@@ -499,8 +499,11 @@ class Durability:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Commit what is left, take a last snapshot, let go of the directory. May be called twice."""
+    async def close(self, *, last_snapshot: bool = True) -> None:
+        """Commit what is left, take a last snapshot, let go of the directory. May be called twice.
+
+        Without the snapshot, the directory is as a crash leaves it.
+        """
         keeper, self._keeper, self._closing = self._keeper, None, True
         committer = self._committer
         try:
@@ -508,10 +511,11 @@ class Durability:
                 self._look.set()
                 await keeper
             if committer is not None and self._executor is not None:
-                for container in self._containers.values():
-                    container.settle_index()
+                if last_snapshot:
+                    for container in self._containers.values():
+                        container.settle_index()
                 await committer.close()
-                if not committer.failure:
+                if last_snapshot and not committer.failure:
                     try:
                         await self._take_snapshot(ending=True)
                     except (OSError, JournalFailed) as error:

@@ -53,7 +53,7 @@ _SCHEMA: Final = (
     "parts INTEGER NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL)"
 )
 _INSERT: Final = "INSERT INTO groups (first, last, parts, payload, crc) VALUES (?, ?, ?, ?, ?)"
-_COMMITTED: Final = "SELECT first, last, parts, payload, crc FROM groups WHERE last >= 0 ORDER BY id"
+_COMMITTED: Final = "SELECT first, last, parts, payload, crc FROM groups ORDER BY id"
 
 
 class JournalFailed(Exception):
@@ -66,6 +66,7 @@ class JournalDamaged(Exception):
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path} is damaged: {what}")
         self.path = path
+        self.what = what
 
 
 class Group(NamedTuple):
@@ -76,12 +77,15 @@ class Group(NamedTuple):
     payload: bytes
 
 
+_BEGIN: Final = Group(-1, -1, b"")
+
+
 class Journal(Protocol):
     """What the committer writes to, from a thread of its own."""
 
     @property
-    def written_bytes(self) -> int:
-        """About how much of the disk it takes."""
+    def is_full(self) -> bool:
+        """Whether it is time to go on in another one."""
         ...
 
     def append(self, group: Group) -> None:
@@ -135,7 +139,7 @@ class SqliteJournal:
             db.execute("PRAGMA wal_autocheckpoint=0")
             self.base_crc = crc32(path.read_bytes())
             # The log begins with a group of nothing, so that it is there to be filled.
-            self._insert(Group(-1, -1, b""), 1)
+            self._insert(_BEGIN, 1)
             self._guard = _read_only(path)
             self._guard.execute("SELECT count(*) FROM groups").fetchone()
             self._fill(files, filled_bytes)
@@ -143,7 +147,12 @@ class SqliteJournal:
         except BaseException:
             self.close()
             raise
-        self.written_bytes = 0
+        self._room_bytes = filled_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether about as much is written as was filled with zeros."""
+        return self._room_bytes <= 0
 
     def append(self, group: Group) -> None:
         size = len(group.payload)
@@ -155,7 +164,7 @@ class SqliteJournal:
             for at in starts:
                 self._insert(group._replace(payload=group.payload[at : at + _PART_BYTES]), len(starts))
             self._db.execute("COMMIT")
-        self.written_bytes += _FRAME_BYTES * (2 + size // (_PAGE_BYTES - 4))
+        self._room_bytes -= _FRAME_BYTES * (2 + size // (_PAGE_BYTES - 4))
 
     def close(self) -> None:
         """Closes the database and leaves its files as they are."""
@@ -203,7 +212,10 @@ def read_journal(path: Path, base_crc: int) -> Iterator[Group]:
         db = _read_only(path)
         try:
             held: list[bytes] = []
-            for first, last, parts, payload, crc in db.execute(_COMMITTED):
+            rows = db.execute(_COMMITTED)
+            if (begin := rows.fetchone()) is None or begin[1] != _BEGIN.last:
+                raise JournalDamaged(log, "the group that each journal begins with is not there")
+            for first, last, parts, payload, crc in rows:
                 if type(payload) is not bytes or crc32(payload) != crc:
                     raise JournalDamaged(path, f"group {last} does not have its checksum")
                 held.append(payload)

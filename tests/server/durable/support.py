@@ -1,0 +1,74 @@
+"""What tests of durable stores share: a store on a directory, and all that can be seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.store.files import Files
+from segstore.server.store.journal import MadeJournal, SqliteJournal
+from segstore.server.store.store import SegmentStore
+
+CONTAINERS = 2
+WRITER = UUID(int=7)
+NONE = -(1 << 63)
+
+
+def small_journal(path: Path, files: Files, _: int) -> MadeJournal:
+    """A journal that does not fill its file ahead."""
+    return SqliteJournal(path, files, 16 * 1024)
+
+
+def make(
+    path: Path, make_journal: Callable[[Path, Files, int], MadeJournal] = small_journal, **options: Any
+) -> tuple[Durability, SegmentStore]:
+    """A directory that is not open yet, and a store of empty containers for it."""
+    made = {"containers": CONTAINERS, "held": range(CONTAINERS), "memory_bytes": MIN_MEMORY_BYTES, **options}
+    durability = Durability(path, make_journal=make_journal, **made)
+    return durability, SegmentStore(CONTAINERS, journal=durability.journal, pool=durability.pool)
+
+
+@asynccontextmanager
+async def running(
+    path: Path, *, crash: bool = False, **options: Any
+) -> AsyncIterator[tuple[Durability, SegmentStore]]:
+    """A store on a directory; `crash`: it ends as a killed process would, but for what was carried out by then."""
+    durability, store = make(path, **options)
+    try:
+        durability.open()
+        durability.recover(store.containers)
+        await durability.start()
+        yield durability, store
+        await durability.committer.settled()
+    finally:
+        await durability.close(last_snapshot=not crash)
+
+
+def everything(store: SegmentStore, *, with_index: bool = True) -> dict[str, Any]:
+    """All that can be asked of a store, by segment."""
+    found: dict[str, Any] = {}
+    for container in store.containers.values():
+        found[f"retired {container.container_id}"] = container.retired_names
+        for name, segment in container.segments.items():
+            if name.endswith("#index") and not with_index:
+                continue
+            size = segment.length - segment.start_offset
+            table = segment.table
+            found[name] = (
+                segment.info(),
+                dict(segment.attribute_values()),
+                segment.read_bytes(segment.start_offset, size),
+                None if table is None else (table.info(), sorted(table.positions()), table.live_bytes),
+                (segment.is_table, segment.is_transient, segment.sealed, segment.indexed),
+            )
+    return found
+
+
+def write(store: SegmentStore, name: str, data: bytes, *, writer: UUID = WRITER, now_ms: int = 5) -> int:
+    """Append as a writer that is set up for it; the length after it."""
+    last = store.setup_append(name, writer, now_ms=now_ms)
+    return store.append(name, writer, max(last, 0) + 1, 1, data, last_event_number=last, now_ms=now_ms)

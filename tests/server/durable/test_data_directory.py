@@ -1,0 +1,154 @@
+"""What a data directory refuses: one sentence that says what and where, and nothing is changed."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from segstore.server.store.data_directory import (
+    DataDirectory,
+    DataError,
+    DirectoryDamaged,
+    DirectoryForeign,
+    DirectoryInUse,
+    DirectoryNewer,
+    DirectoryUnusable,
+)
+from segstore.server.store.files import Files
+
+
+def take(path: Path, *, containers: int = 4, held: tuple[int, ...] = (0, 1, 2, 3), **more: object) -> DataDirectory:
+    return DataDirectory.open(path, containers=containers, held=held, **more)  # type: ignore[arg-type]
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in path.iterdir()}
+
+
+def test_a_new_directory_is_made_with_its_parents(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    take(path).close()
+    assert sorted(content(path)) == ["MANIFEST", "committed", "lock"]
+
+
+def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
+    first = take(tmp_path)
+    with pytest.raises(DirectoryInUse, match=r"is in use by another process; end that one"):
+        take(tmp_path)
+    with pytest.raises(DirectoryInUse):
+        DataDirectory.look(tmp_path)
+    first.close()
+    first.close()
+    take(tmp_path).close()
+
+
+def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    take(tmp_path).close()
+    manifest = tmp_path / "MANIFEST"
+    body = manifest.read_bytes().partition(b"\n")[2]
+    manifest.write_bytes(b"segstore data 2 %08x\n" % crc32(b"2\n" + body) + body)
+    before = content(tmp_path)
+    with pytest.raises(DirectoryNewer, match=r"is in format 2, and this version of segstore reads format 1; start"):
+        take(tmp_path)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"containers": 8, "held": tuple(range(8))}, "a cluster of 4 containers, and this one has 8; start it with"),
+        ({"held": (0, 2)}, "holds containers 0, 1, 2, 3, and this store owns 0, 2; start it with --own 0,1,2,3"),
+        ({"cluster": "other"}, "belongs to cluster ours, and this one is other"),
+    ],
+    ids=["containers", "own", "cluster"],
+)
+def test_another_clusters_directory_is_refused(tmp_path: Path, given: dict[str, object], said: str) -> None:
+    take(tmp_path, cluster="ours").close()
+    before = content(tmp_path)
+    with pytest.raises(DirectoryForeign, match=said):
+        take(tmp_path, **given)  # type: ignore[arg-type]
+    assert content(tmp_path) == before
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(DirectoryForeign, match=r"is no data directory, it holds 'letters.txt'"):
+        take(tmp_path)
+    assert sorted(content(tmp_path)) == ["letters.txt"]
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DirectoryForeign, match="is no directory"):
+        take(tmp_path / "file")
+
+
+def test_data_without_a_manifest_is_not_taken_for_new(tmp_path: Path) -> None:
+    take(tmp_path).close()
+    (tmp_path / "MANIFEST").unlink()
+    (tmp_path / "chunk-0000000001").write_bytes(b"data")
+    with pytest.raises(DirectoryDamaged, match=r"MANIFEST is damaged: it is missing, and chunk-0000000001 is there"):
+        take(tmp_path)
+
+
+class ReadOnly(Files):
+    def create(self, path: Path) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    take(tmp_path).close()
+    before = content(tmp_path)
+    with pytest.raises(DirectoryUnusable, match="cannot be used as a data directory: Read-only file system"):
+        take(tmp_path, files=ReadOnly())
+    assert content(tmp_path) == before
+
+
+def test_a_manifest_that_could_not_be_replaced_is_the_old_one(tmp_path: Path) -> None:
+    class Full(Files):
+        def write(self, descriptor: int, data: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = take(tmp_path)
+    first.change(numbers=5)
+    first.files = Full()
+    with pytest.raises(OSError, match="No space left"):
+        first.change(numbers=6)
+    assert first.manifest.numbers == 5
+    first.close()
+    second = take(tmp_path)
+    assert second.manifest.numbers == 5
+    second.close()
+
+
+def test_the_command_line_says_it_in_one_sentence(tmp_path: Path) -> None:
+    take(tmp_path, containers=8, held=tuple(range(8))).close()
+    found = subprocess.run(
+        [sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0", "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert found.stdout == ""
+    assert found.stderr == (
+        f"segstore: {tmp_path} belongs to a cluster of 8 containers, and this one has 4; "
+        "start it with --containers 8, or choose another directory\n"
+    )
+
+
+def test_memory_bytes_is_for_a_data_directory() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "segstore", "serve", "--port", "0", "--memory-bytes", "100000000"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert found.returncode == 2
+    assert "memory_bytes needs data" in found.stderr
+    assert issubclass(DirectoryUnusable, DataError)

@@ -1,0 +1,210 @@
+"""A store that is opened again is the store that it was, however it ended; disk and memory are given back."""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from segstore.server.store.attributes import AttributeUpdate, UpdateType
+from segstore.server.store.durable import MIN_MEMORY_BYTES
+from segstore.server.store.errors import StoreError
+from segstore.server.store.store import SegmentStore
+from segstore.server.store.verify import verify
+from tests.server.durable.support import NONE, everything, running, write
+
+
+def one_of_each(store: SegmentStore) -> None:
+    """All that can happen to a segment, to segments in both containers."""
+    for number in range(4):
+        name = f"scope/stream/{number}.#epoch.0"
+        store.create_segment(name, scale_type=1, target_rate=7, rollover_size=9, now_ms=1)
+        write(store, name, b"data %d" % number)
+        write(store, name, os.urandom(9_000))
+        store.update_attribute(name, UUID(int=99), 5, NONE, now_ms=2)
+    store.truncate_segment("scope/stream/0.#epoch.0", 3, now_ms=3)
+    store.seal_segment("scope/stream/1.#epoch.0", now_ms=4)
+    store.delete_segment("scope/stream/2.#epoch.0")
+    transaction = "scope/stream/3.#epoch.0#transaction." + "0" * 32
+    for source in ("scope/other/0.#epoch.0", "scope/other/1.#epoch.0", transaction):
+        store.create_segment(source, now_ms=5)
+        write(store, source, os.urandom(5_000))
+        store.merge("scope/stream/3.#epoch.0", source, now_ms=6)
+    store.create_transient_segment("scope/stream/3.#epoch.0", UUID(int=5), "0" * 32, now_ms=7)
+    store.create_table_segment("table", now_ms=8)
+    store.update_table("table", [(b"key%d" % at, b"value" * at, NONE) for at in range(50)], now_ms=9)
+    store.remove_table_keys("table", [(b"key3", NONE)], now_ms=10)
+    store.create_table_segment("fixed", key_length=4, now_ms=8)
+    store.update_table("fixed", [(b"%04d" % at, b"v", NONE) for at in range(20)], now_ms=9)
+    store.remove_table_keys("fixed", [(b"0003", NONE)], now_ms=10)
+    # Text that no UTF-8 has, which the wire can carry, and one that looks like how it is written down.
+    for odd in ("odd \ud800 \udcff", "\x00odd", "Größe ✓ \U0001f600"):
+        store.create_segment(odd, now_ms=11)
+        write(store, odd, b"odd")
+    store.settle_index()
+
+
+@pytest.mark.parametrize("crash", [True, False], ids=["crashed", "closed"])
+@pytest.mark.parametrize("snapshot", [True, False], ids=["a snapshot before", "none"])
+async def test_everything_is_there_again(tmp_path: Path, crash: bool, snapshot: bool) -> None:
+    async with running(tmp_path, crash=crash) as (durability, store):
+        one_of_each(store)
+        if snapshot:
+            await durability.checkpoint()
+            write(store, "scope/stream/0.#epoch.0", b"after the snapshot")
+            store.create_segment("scope/later/0.#epoch.0", now_ms=12)
+            store.settle_index()
+        before = everything(store)
+    assert verify(tmp_path).faults == []
+    async with running(tmp_path) as (_, store):
+        assert everything(store) == before
+        assert store.expired_transients(0, 1) != []
+        assert write(store, "scope/stream/0.#epoch.0", b"more") == before["scope/stream/0.#epoch.0"][0].length + 4
+
+
+async def test_a_closed_directory_holds_no_journal(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, store):
+        one_of_each(store)
+    assert not [each for each in names_in(tmp_path) if each.startswith("journal")]
+
+
+async def test_a_table_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, store):
+        store.create_table_segment("table", now_ms=1)
+        (version,) = store.update_table("table", [(b"key", b"value", NONE)], now_ms=2)
+    async with running(tmp_path) as (_, store):
+        assert store.table("table").get([b"key"]) == [(b"key", version, b"value")]
+        store.update_table("table", [(b"key", b"other", version)], now_ms=3)
+        assert store.table("table").get([b"key"])[0][2] == b"other"
+
+
+async def test_the_index_knows_of_the_last_append_after_a_crash(tmp_path: Path) -> None:
+    name = "scope/stream/0.#epoch.0"
+    async with running(tmp_path, crash=True) as (_, store):
+        store.create_segment(name, now_ms=1)
+        write(store, name, b"first", now_ms=10)
+        write(store, name, b"second", now_ms=11)
+    async with running(tmp_path) as (_, store):
+        assert store.locate_offset(name, 1, now_ms=1_000) == 11
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_store_and_one_in_memory_stay_equal_over_crashes(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    twin = SegmentStore(2)
+    now_ms = 0
+    for _ in range(4):
+        async with running(tmp_path, crash=chance.random() < 0.7) as (durability, store):
+            assert everything(store) == everything(twin)
+            for _ in range(60):
+                now_ms += 20
+                do = random_request(chance, now_ms)
+                outcomes = []
+                for each in (store, twin):
+                    try:
+                        outcomes.append(do(each))
+                    except StoreError as error:
+                        outcomes.append(type(error))
+                    each.settle_index()
+                assert outcomes[0] == outcomes[1]
+                if chance.random() < 0.05:
+                    await durability.checkpoint()
+            assert everything(store) == everything(twin)
+
+
+def random_request(chance: random.Random, now_ms: int) -> Callable[[SegmentStore], object]:
+    name = f"scope/stream/{chance.randint(0, 5)}.#epoch.0"
+    other = f"scope/stream/{chance.randint(0, 5)}.#epoch.0"
+    data = chance.randbytes(chance.choice([0, 3, 300, 5_000, 90_000]))
+    key, offset, value = b"k%d" % chance.randint(0, 9), chance.randint(0, 100_000), chance.randint(0, 9)
+    update = AttributeUpdate(UUID(int=value), UpdateType.REPLACE, value)
+    return chance.choice(
+        [
+            lambda store: store.create_segment(name, now_ms=now_ms),
+            lambda store: write(store, name, data, now_ms=now_ms),
+            lambda store: write(store, name, data, writer=UUID(int=value), now_ms=now_ms),
+            lambda store: store.merge(name, other, now_ms=now_ms) if name != other else None,
+            lambda store: store.truncate_segment(name, offset, now_ms=now_ms),
+            lambda store: store.seal_segment(name, now_ms=now_ms) if value < 2 else None,
+            lambda store: store.delete_segment(name) if value < 4 else None,
+            lambda store: store.container_for(name).update_attributes(name, [update], now_ms=now_ms),
+            lambda store: store.create_table_segment("table", now_ms=now_ms),
+            lambda store: store.update_table("table", [(key, data[:300], NONE)], now_ms=now_ms),
+            lambda store: store.remove_table_keys("table", [(key, NONE)], now_ms=now_ms),
+        ]
+    )
+
+
+def names_in(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()]
+
+
+def chunk_bytes(folder: Path) -> int:
+    return sum(each.stat().st_size for each in folder.iterdir() if each.name.startswith("chunk"))
+
+
+async def test_deleting_and_truncating_give_disk_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as (durability, store):
+        for number in range(2):
+            store.create_segment(f"scope/stream/{number}.#epoch.0", now_ms=1)
+            for _ in range(10):
+                write(store, f"scope/stream/{number}.#epoch.0", bytes(400_000))
+                await durability.committer.settled()
+        await durability.checkpoint()
+        assert chunk_bytes(tmp_path) >= 8_000_000
+        store.delete_segment("scope/stream/0.#epoch.0")
+        await durability.checkpoint()
+        assert 4_000_000 <= chunk_bytes(tmp_path) < 4_100_000
+        store.truncate_segment("scope/stream/1.#epoch.0", 3_900_000)
+        await durability.checkpoint()
+        assert chunk_bytes(tmp_path) < 200_000
+        assert bytes(store.segment("scope/stream/1.#epoch.0").read_bytes(3_900_000, 100_000)) == bytes(100_000)
+    async with running(tmp_path) as (_, store):
+        assert store.segment_info("scope/stream/1.#epoch.0").start_offset == 3_900_000
+
+
+async def test_what_is_saved_while_it_is_merged_and_deleted_is_not_lost(tmp_path: Path) -> None:
+    name, source = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction." + "1" * 32
+    data = os.urandom(5_000_000)
+    async with running(tmp_path, crash=True) as (durability, store):
+        store.create_segment(name, now_ms=1)
+        store.create_segment(source, now_ms=1)
+        write(store, source, data)
+        write(store, name, b"before")
+        taking = durability.checkpoint()
+        task = asyncio.create_task(taking)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        store.merge(name, source, now_ms=2)
+        await task
+        await durability.checkpoint()
+        assert store.segment(name).read_bytes(0, 5_000_006) == b"before" + data
+    async with running(tmp_path) as (_, store):
+        assert store.segment(name).read_bytes(0, 5_000_006) == b"before" + data
+
+
+async def test_memory_is_bounded_while_there_is_ten_times_as_much(tmp_path: Path) -> None:
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(8)]
+    block, count = os.urandom(1 << 20), 40
+    highest = 0
+    async with running(tmp_path) as (durability, store):
+        for name in names:
+            store.create_segment(name, now_ms=1)
+        for _ in range(count):
+            for name in names:
+                write(store, name, block)
+                while durability.committer.full:
+                    await durability.committer.settled()
+                    await asyncio.sleep(0.001)
+            await durability.committer.settled()
+            held = sum(store.segment(name).allocated_bytes for name in names)
+            highest = max(highest, held + durability.pool.idle_bytes + durability.cache.held_bytes)
+        for name in names:
+            for at in range(count):
+                assert store.segment(name).read_bytes(at << 20, 1 << 20) == block
+            highest = max(highest, durability.cache.held_bytes)
+        assert highest <= MIN_MEMORY_BYTES
+        assert sum(store.segment(name).length for name in names) == 10 * MIN_MEMORY_BYTES

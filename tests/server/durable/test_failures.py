@@ -1,0 +1,201 @@
+"""A disk that fails: nothing is acknowledged any more, somebody says so, and a restart has all that was before."""
+
+import asyncio
+import errno
+import logging
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from segstore.server.cluster import MockCluster
+from segstore.server.store.files import Files
+from segstore.server.store.journal import Group, JournalFailed, MadeJournal, SqliteJournal
+from tests.server.durable.support import everything, make, running, write
+from tests.server.support import HELLO, PATIENCE_S, Peer, append, create, set_up
+
+NAME = "scope/stream/0.#epoch.0"
+
+
+class Failing:
+    """A journal whose disk fails with a group. before: nothing of that group is on disk; otherwise all of it is."""
+
+    def __init__(self, path: Path, files: Files, filled: int, *, at: int, error: Exception, before: bool) -> None:
+        self._journal = SqliteJournal(path, files, 16 * 1024)
+        self._left = at
+        self._error = error
+        self._before = before
+
+    @property
+    def base_crc(self) -> int:
+        return self._journal.base_crc
+
+    @property
+    def is_full(self) -> bool:
+        return False
+
+    def append(self, group: Group) -> None:
+        self._left -= 1
+        if self._left < 0:
+            if not self._before:
+                self._journal.append(group)
+            raise self._error
+
+        self._journal.append(group)
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+ERRORS = {
+    "a full disk": (OSError(errno.ENOSPC, "No space left on device"), True),
+    "a write that fails": (sqlite3.OperationalError("disk I/O error"), True),
+    "an fsync that fails": (OSError(errno.EIO, "Input/output error"), False),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("at", [0, 1, 5])
+async def test_nothing_is_acknowledged_after_a_failure(
+    tmp_path: Path, kind: str, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    error, before = ERRORS[kind]
+
+    def make_journal(path: Path, files: Files, filled: int) -> MadeJournal:
+        return Failing(path, files, filled, at=at, error=error, before=before)
+
+    durability, store = make(tmp_path, make_journal)
+    said: list[str] = []
+    durability.on_failure = said.append
+    durability.open()
+    durability.recover(store.containers)
+    await durability.start()
+    acknowledged = -1
+
+    async def go_on() -> None:
+        nonlocal acknowledged
+        store.create_segment(NAME, now_ms=1)
+        await durability.committer.settled()
+        acknowledged = 0
+        for number in range(20):
+            write(store, NAME, b"%04d" % number)
+            await durability.committer.settled()
+            acknowledged += 1
+
+    try:
+        with pytest.raises(JournalFailed, match="nothing is acknowledged any more"):
+            await go_on()
+        with pytest.raises(JournalFailed):
+            await durability.committer.settled()
+        with pytest.raises(JournalFailed):
+            await durability.checkpoint()
+    finally:
+        await durability.close()
+    assert len(said) == 1
+    assert str(tmp_path) in said[0]
+    assert caplog.records[-1].levelno == logging.CRITICAL
+    assert acknowledged == at - 1
+    async with running(tmp_path) as (_, again):
+        found = everything(again)
+        if at:
+            data = found[NAME][2]
+            written = b"".join(b"%04d" % number for number in range(20))
+            assert data in (written[: 4 * acknowledged], written[: 4 * acknowledged + 4])
+            write(again, NAME, b"goes on")
+
+
+class Counting(Files):
+    """Fails from a call on, as a disk does."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def create(self, path: Path) -> int:
+        self._count()
+        return super().create(path)
+
+    def write(self, descriptor: int, data: object) -> None:
+        self._count()
+        super().write(descriptor, data)  # type: ignore[arg-type]
+
+    def sync(self, descriptor: int) -> None:
+        self._count()
+        super().sync(descriptor)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._count()
+        super().replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._count()
+        super().remove(path)
+
+
+@pytest.mark.parametrize("left", range(0, 40, 3))
+async def test_a_snapshot_that_fails_anywhere_loses_nothing(tmp_path: Path, left: int) -> None:
+    files = Counting(1_000_000)
+    durability, store = make(tmp_path, files=files)
+    durability.open()
+    durability.recover(store.containers)
+    await durability.start()
+    store.create_segment(NAME, now_ms=1)
+    for number in range(3):
+        write(store, NAME, b"%d" % number * 10_000)
+    await durability.committer.settled()
+    before = everything(store, with_index=False)
+    files.left = left
+    try:
+        for _ in range(2):
+            try:
+                await durability.checkpoint()
+            except JournalFailed:
+                break
+            write(store, NAME, b"more")
+            await durability.committer.settled()
+            before = everything(store, with_index=False)
+    finally:
+        await durability.close()
+    async with running(tmp_path) as (_, again):
+        found = everything(again, with_index=False)
+        assert found[NAME][2].startswith(before[NAME][2])
+        assert found[NAME][0].length - before[NAME][0].length in (0, 4)
+
+
+async def test_clients_of_a_store_that_failed_are_cut_off(grpc_runs: None, tmp_path: Path) -> None:
+    async with MockCluster(data=tmp_path, containers=2) as mock:
+        durability = mock.durability
+        assert durability is not None
+        assert mock.failure is not None
+        host, port = mock.address or ("", 0)
+        async with Peer(*await asyncio.open_connection(host, port)) as peer:
+            assert len(await peer.ask(HELLO, create(), set_up())) == 3
+            peer.send(append(1))
+            durability.committer.fail("the disk is gone")
+            assert await peer.closed() == b""
+        assert await asyncio.wait_for(mock.failure, PATIENCE_S) == "the disk is gone"
+        async with Peer(*await asyncio.open_connection(host, port)) as peer:
+            assert await peer.closed() == b""
+
+
+def test_a_process_whose_disk_is_full_ends_with_a_sentence(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)); "
+        "from segstore.cli import main; main()"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", limited, "serve", "--port", "0", "--controller-port", "0", "--data", str(data)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert f"segstore: {data} cannot be used as a data directory: File too large" in found.stderr
