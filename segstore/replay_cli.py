@@ -5,6 +5,7 @@ Exit status: 0 if all was as expected; 1 if something differs or breaks, with wh
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from functools import partial
@@ -83,6 +84,11 @@ _IGNORE = click.option(
 @click.option("--to", "target", type=_Address(), help="Drive the store there, and compare its replies.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="As a server: where to listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="0 picks a free port.")
+@click.option(
+    "--controller-port",
+    type=click.IntRange(0, 65535),
+    help="As a server: a controller too, that sends clients there and knows the streams that the trace names.",
+)
 @click.option("--mode", type=click.Choice(["strict", "match"]), default="strict", show_default=True)
 @click.option("--missing", type=click.Choice(["error", "close", "pass"]), default="error", show_default=True)
 @click.option("--upstream", type=_Address(), help="Where --missing pass passes requests on to.")
@@ -126,18 +132,32 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     import asyncio
+    import contextlib
 
     from segstore.server.replay import TraceServer
+    from segstore.server.replay_script import of_clients
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    with_controller = options["controller_port"] is not None
     server = TraceServer(
-        records,
+        of_clients(records) if with_controller else records,
         **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
     )
-    async with server:
-        click.echo(f"segstore replays: {server.host}:{server.port}")
+    async with server, contextlib.AsyncExitStack() as stack:
+        said = f"segstore replays: {server.host}:{server.port}"
+        if with_controller:
+            from segstore.server.controller.server import ControllerServer
+            from segstore.server.replay_controller import replay_controller
+            from segstore.server.replay_script import read_script
+
+            made = replay_controller(read_script(records), server.host, server.port)
+            controller = await stack.enter_async_context(
+                await ControllerServer.start(made, server.host, options["controller_port"])
+            )
+            said += f", controller: {server.host}:{controller.port}"
+        click.echo(said)
         sys.stdout.flush()
         await stop.wait()
     for problem in server.problems:
@@ -194,6 +214,8 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     from segstore.wire.filters import FilterError
 
     records = _records(trace)
+    # Each cut is a warning of a store: here they are what was asked for.
+    logging.getLogger("segstore.server.listener").addFilter(_is_no_cut)
     try:
         if client is None:
             found = asyncio.run(explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order))
@@ -205,7 +227,13 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
         raise click.BadParameter(str(error), param_hint="--filter") from error
     except (ClientFailed, OSError, ValueError) as error:
         raise click.ClickException(f"the run without faults: {error}") from error
+    finally:
+        logging.getLogger("segstore.server.listener").removeFilter(_is_no_cut)
     return _explored(found, out)
+
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    return "fault 'cut'" not in record.getMessage()
 
 
 def _explored(found: Exploration, out: Path | None) -> int:

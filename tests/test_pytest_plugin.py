@@ -15,7 +15,8 @@ import segstore.replaying
 import segstore.testing  # noqa: F401
 from segstore import pytest_plugin as plugin
 from segstore.tracing import TraceFile
-from segstore.wire.trace import RecordKind
+from segstore.wire import decode
+from segstore.wire.trace import RecordKind, unpack_data
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -234,6 +235,75 @@ def test_the_official_client_finds_the_store_through_the_controller(suite: pytes
             assert segstore_server.events("scope/stream/0.#epoch.0") == [b"a", b"b", b"c"]
     """)
     passed(suite.runpytest_subprocess(*STRICT, "-o", "segstore_process=auto", timeout=50), 1)
+
+
+@pytest.mark.needs("pravega, the official client")
+def test_the_official_client_finds_a_trace_through_its_controller(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import asyncio
+        import pytest
+        from pravega_client import StreamManager
+
+        def test_writing(segstore_trace):
+            trace = segstore_trace("write", mode="match")
+            manager = StreamManager(f"tcp://{trace.controller_uri}")
+            assert not manager.create_stream("scope", "stream", 2), "the trace has that"
+            writer = manager.create_writer("scope", "stream")
+            for number in range(12):
+                writer.write_event(f"event {number}", routing_key=f"key {number % 3}")
+            writer.flush()
+
+        @pytest.mark.asyncio
+        async def test_reading(segstore_trace):
+            trace = segstore_trace("transaction", mode="match")
+            manager = StreamManager(f"tcp://{trace.controller_uri}")
+            reader = manager.create_reader_group("group", "scope", "stream").create_reader("reader")
+            found = await asyncio.wait_for(reader.get_segment_slice_async(), 20)
+            await asyncio.sleep(0.01)
+            assert [event.data() for event in found] == [b"committed %d" % number for number in range(4)]
+            reader.release_segment(found)
+
+        def test_transactions(segstore_trace):
+            trace = segstore_trace("transaction", mode="match")
+            manager = StreamManager(f"tcp://{trace.controller_uri}")
+            writer = manager.create_transaction_writer("scope", "stream", 1)
+            transaction = writer.begin_txn()
+            for number in range(4):
+                transaction.write_event(f"committed {number}", routing_key=str(number))
+            transaction.commit()
+    """)
+    traces = Path(__file__).parent.parent / "fixtures" / "traces"
+    options = "-o", "segstore_process=auto", "-o", f"segstore_traces={traces}"
+    passed(suite.runpytest_subprocess(*STRICT, *options, timeout=100), 3)
+
+
+def test_a_recording_holds_what_the_controller_asked_and_answers_clients_without_it(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        from talk import *
+        SET_UP = Hello(17, 5), SetupAppend(2, WRITER, SEGMENT, ""), append(1, b"a")
+
+        def test_made(segstore_server):
+            segstore_server.create_stream("scope", "stream")
+            assert talk(segstore_server, *SET_UP)[-1] == "DATA_APPENDED"
+    """)
+    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record=traces"), 1)
+    with TraceFile(suite.path / "traces" / "test_made.jsonl") as trace:
+        records = list(trace.records())
+    assert unpack_data(records[0].data or b"")["role"] == "controller"  # type: ignore[index]  # it says so
+    requests = [decode(each.data).type_name for each in records if each.kind is RecordKind.FRAME and not each.direction]
+    assert requests == ["HELLO", "CREATE_SEGMENT", "HELLO", "SETUP_APPEND", "APPEND_BLOCK_END"]
+    suite.makepyfile(
+        test_again="""
+        from talk import *
+
+        def test_answered(segstore_trace):
+            trace = segstore_trace("traces/test_made", complete=True)
+            assert trace.controller_uri.startswith("127.0.0.1:")
+            commands = Hello(17, 5), SetupAppend(2, WRITER, SEGMENT, ""), append(1, b"a")
+            assert talk(trace, *commands)[-1] == "DATA_APPENDED"
+    """
+    )
+    passed(suite.runpytest_inprocess(*STRICT, "test_again.py"), 1)
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------

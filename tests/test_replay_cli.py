@@ -22,6 +22,20 @@ from tests.server.support import HELLO, SEGMENT, append, create, set_up
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
 
+WRITES = """
+import os, sys
+import pravega_client
+manager = pravega_client.StreamManager("tcp://" + sys.argv[1], False, False)
+manager.create_scope("scope")
+manager.create_stream("scope", "stream", 1)
+writer = manager.create_writer("scope", "stream")
+for number in range(3):
+    writer.write_event(f"event{number}", "key")
+    writer.flush()
+os._exit(0)
+"""
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """A dialogue of three requests, with the replies that a store gives."""
@@ -84,6 +98,30 @@ def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
             process.kill()
     assert result.exit_code == 0
     assert (process.returncode, out, said) == (0, "", "")
+
+
+@pytest.mark.needs("pravega, the official client")
+def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) -> None:
+    script, path = tmp_path / "client.py", tmp_path / "run.wtrace"
+    script.write_text(WRITES)
+    for arguments, status in (
+        (("serve", "--port", "0", "--controller-port", "0", "--trace", str(path)), 0),
+        (("replay", str(path), "--port", "0", "--controller-port", "0", "--mode", "match"), 0),
+    ):
+        command = [sys.executable, "-m", "segstore", *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                where = process.stdout.readline().rpartition("controller")[2].strip(" :\n").split(",")[0]
+                subprocess.run([sys.executable, str(script), where], check=True, timeout=60)
+                process.send_signal(signal.SIGTERM)
+                assert (process.wait(30), process.stdout.read()) == (status, "")
+            finally:
+                process.kill()
+    explored = run("explore", path, "-f", "type = APPEND_BLOCK_END")
+    assert explored.exit_code == 0, explored.output
+    assert "0 broke" in explored.stderr
+    assert "fault 'cut'" not in explored.stderr
 
 
 def test_two_stores_are_compared(trace: Path, store: str) -> None:
