@@ -23,6 +23,8 @@ __all__ = ["Members"]
 
 log = logging.getLogger(__name__)
 
+_ASK_AGAIN_S = 0.1
+
 
 class Members:
     """The ownership of each store, by the store's number.
@@ -105,17 +107,20 @@ class Members:
     async def move(self, container_id: int, to: int) -> None:
         """Has one store give a container up and another take it; returns when it serves it.
 
-        Raises RuntimeError if that one has no session.
+        Raises RuntimeError if that one was stopped, before or meanwhile.
         """
         taker = self.ownerships[to]
-        if taker.session is None:
-            raise RuntimeError(f"store {to} is stopped")
-        if container_id in taker.served:
-            return
-        taker.prefer(container_id)
-        if (giver := self.owner(container_id)) is not None:
-            self.ownerships[giver].give_up(container_id)
-        await taker.until(lambda: container_id in taker.served or taker.session is None)
+        while container_id not in taker.served:
+            if taker.ended:
+                raise RuntimeError(f"store {to} is stopped")
+            taker.prefer(container_id)
+            if (giver := self.owner(container_id)) not in (None, to):
+                self.ownerships[giver].give_up(container_id)
+            try:
+                async with asyncio.timeout(_ASK_AGAIN_S):
+                    await taker.until(lambda: container_id in taker.served or taker.ended)
+            except TimeoutError:
+                continue  # a session that ended in between forgets what it was asked
 
     async def stop_one(self, number: int, *, drain_s: float) -> None:
         """Stops a store; the others take its containers. With `drain_s` 0 its connections are cut."""

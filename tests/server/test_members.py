@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -120,3 +121,25 @@ async def test_a_client_writes_and_reads_in_order_while_sessions_expire_and_cont
                 if read == 300:
                     break
         assert by_key == {key: list(range(key, 300, 5)) for key in range(5)}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_containers_can_be_moved_whatever_happened_before(seed: int) -> None:
+    random, down = Random(seed), set[int]()
+    async with MockCluster(stores=3, containers=6, ownership=RECONNECT) as mock:
+        assert mock.members is not None
+        for _ in range(25):
+            up = [number for number in range(3) if number not in down]
+            number, container = random.choice(up), random.randrange(6)
+            match random.randrange(4):
+                case 0 if len(up) > 1:
+                    await mock.stop_store(number)
+                    down.add(number)
+                case 1 if down:
+                    await mock.start_store(down.pop())
+                case 2 if not mock.members.session(number).expired:
+                    mock.expire_session(number)
+                case _:
+                    async with asyncio.timeout(PATIENCE_S):
+                        await mock.move(container, to=number)
+                    assert container in mock.stores[number].store.containers
