@@ -1,0 +1,381 @@
+"""The statements behind `segstore.pipeline.analysis`: each takes the table before it and adds columns to every row.
+
+A reply answers the oldest request that waits with its request id on its connection: a queue. In SQL a queue is a walk:
++1 for a request, -1 for a reply. Where the walk falls below every earlier point and below 0, the queue was empty: the
+reply is an orphan. The n-th request and the n-th reply that is no orphan belong together. So pairing is sorting and
+running sums, whatever the ids are and however often each is used, and no table is joined with itself.
+
+An ack covers all events of its writer up to its number, since the writer was set up last. Acks that raise the number
+rise in number and in time alike; sorted by number, the ack that covers an append is the next one at or above it.
+
+Invariant: no row is lost and none is made. Rows that take no part in a step stand in groups of their own (`_queue`,
+`_seat`), so that they do not gather in one task. Window frames look back, never ahead: Spark takes the square of the
+rows for those that look ahead. `PAIRED` is plain SQL, which DuckDB runs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from segstore.pipeline.analysis_rules import (
+    ANSWERS,
+    APPENDING,
+    APPENDS,
+    FRAME_COLUMNS,
+    KEYS,
+    REPLIES,
+    REQUESTS,
+    Rule,
+    Status,
+)
+
+__all__ = [
+    "COVERING",
+    "EXCHANGES",
+    "FLOW_REUSE",
+    "LIVES",
+    "ORDERED",
+    "PAIRED",
+    "PLACED",
+    "REFUSED",
+    "REUSED",
+    "TAILS",
+    "VIOLATIONS",
+    "WRITTEN",
+]
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+_LIFE: Final = "file, connection, life"
+_BEFORE: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+_UP_TO: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+
+REUSED: Final = """
+SELECT file, connection, collect_list(struct(block, record)) AS opens
+FROM {rows} WHERE kind = 'open' GROUP BY file, connection HAVING count(*) > 1
+"""
+"""Connections whose number was given again, and where each use begins. Recorders do not do that: few or none."""
+
+PLACED: Final = f"""
+SELECT /*+ BROADCAST(reused) */ {", ".join(f"rows.{name}" for name in FRAME_COLUMNS)},
+  greatest(1, coalesce(size(filter(reused.opens, each -> each <= struct(rows.block, rows.record))), 1)) AS life
+FROM {{rows}} AS rows LEFT JOIN {{reused}} AS reused
+  ON rows.file = reused.file AND rows.connection = reused.connection
+WHERE rows.kind <> 'skipped'
+"""
+"""Every record with the life of its connection."""
+
+LIVES: Final = f"""
+SELECT {_LIFE}, max(kind = 'open') AS opened, max(kind = 'close') AS closed FROM {{frames}} GROUP BY {_LIFE}
+"""
+
+ORDERED: Final = f"""
+SELECT *,
+  count(CASE WHEN kind = 'open' THEN 1 END) OVER before > 0 AS _opened,
+  count(CASE WHEN kind = 'close' THEN 1 END) OVER before > 0 AS _closed,
+  count(CASE WHEN kind = 'frame' AND direction = 'request' THEN 1 END) OVER before AS _requests,
+  count(CASE WHEN kind = 'frame' AND direction = 'reply' THEN 1 END) OVER before AS _replies,
+  last_value(CASE WHEN error IS NULL AND direction = 'request' AND command IN ({_names(APPENDING)})
+    THEN struct(command, writer_id, data_bytes, block, record) END) IGNORE NULLS OVER before AS _last
+FROM {{frames}}
+WINDOW before AS (PARTITION BY {_LIFE} ORDER BY block, record {_BEFORE})
+"""
+"""With what came before on the connection; `_last` is the last of the commands that make append blocks."""
+
+_QUEUE: Final = "file, connection, life, request_id, _queue"
+
+PAIRED: Final = f"""
+WITH keyed AS (
+  SELECT *, CASE
+    WHEN _step = 0 THEN 3 + record {" ".join(f"WHEN command = '{name}' THEN {key}" for name, key in KEYS.items())}
+    ELSE 0 END AS _queue
+  FROM (SELECT *, CASE
+      WHEN error IS NULL AND direction = 'request' AND command IN ({_names(REQUESTS)}) THEN 1
+      WHEN error IS NULL AND direction = 'reply' AND command IN ({_names(REPLIES)}) THEN -1
+      ELSE 0 END AS _step
+    FROM {{frames}}) AS stepping
+), walked AS (
+  SELECT *, row_number() OVER so_far AS _n, sum(_step) OVER so_far AS _balance
+  FROM keyed WINDOW so_far AS (PARTITION BY {_QUEUE} ORDER BY block, record {_UP_TO})
+), floored AS (
+  SELECT *,
+    least(0, min(_balance) OVER (PARTITION BY {_QUEUE} ORDER BY block, record {_UP_TO})) AS _floor,
+    least(0, coalesce(min(_balance) OVER (PARTITION BY {_QUEUE} ORDER BY block, record {_BEFORE}), 0)) AS _floor_before
+  FROM walked
+), ranked AS (
+  SELECT *, _step = -1 AND _floor < _floor_before AS _orphan, CASE
+      WHEN _step = 1 THEN _n + _balance
+      WHEN _floor < _floor_before THEN -_n
+      ELSE _n - _balance + 2 * _floor END AS _rank
+  FROM floored
+)
+SELECT *,
+  lead(block) OVER pair AS _reply_block,
+  lead(record) OVER pair AS _reply_record,
+  lead(ts_ns) OVER pair AS _reply_ts_ns,
+  lead(command) OVER pair AS _reply_command,
+  lead(failure) OVER pair AS _reply_failure,
+  lead(segment) OVER pair AS _reply_segment,
+  lag(command) OVER pair AS _request_command
+FROM ranked WINDOW pair AS (PARTITION BY {_QUEUE}, _rank ORDER BY block, record)
+"""
+"""With the reply of each request, and the request of each reply, by request id."""
+
+REFUSED: Final = f"""
+SELECT *, last_value(
+    CASE WHEN _step = -1 AND (failure OR command = 'CONDITIONAL_CHECK_FAILED')
+    THEN struct(block, record, ts_ns, command) END) IGNORE NULLS
+  OVER (PARTITION BY {_QUEUE} ORDER BY block DESC, record DESC {_UP_TO}) AS _failure
+FROM {{paired}}
+"""
+"""With the next failure that has the request id: a writer may use one id for all its appends."""
+
+_WRITER: Final = "file, connection, life, writer_id, _seat"
+
+WRITTEN: Final = f"""
+WITH seated AS (
+  SELECT *, CASE WHEN _role IS NULL THEN 1 + record ELSE 0 END AS _seat
+  FROM (SELECT *, CASE
+      WHEN error IS NOT NULL THEN NULL
+      WHEN direction = 'request' AND command = 'SETUP_APPEND' THEN 'setup'
+      WHEN direction = 'request' AND command = 'APPEND_BLOCK' THEN 'block'
+      WHEN direction = 'request' AND command IN ({_names(APPENDS)}) THEN 'append'
+      WHEN direction = 'reply' AND command = 'APPEND_SETUP' THEN 'ready'
+      WHEN direction = 'reply' AND command = 'DATA_APPENDED' THEN 'ack' END AS _role
+    FROM {{refused}}) AS acting
+), set_up AS (
+  SELECT *,
+    count(CASE WHEN _role = 'setup' THEN 1 END) OVER so_far AS _epoch,
+    last_value(CASE WHEN _role = 'setup' THEN segment END) IGNORE NULLS OVER so_far AS _writer_segment
+  FROM seated WINDOW so_far AS (PARTITION BY {_WRITER} ORDER BY block, record {_UP_TO})
+), numbered AS (
+  SELECT *,
+    max(CASE WHEN _role = 'append' THEN event_number END) OVER before AS _number_before,
+    max(CASE WHEN _role = 'ack' THEN event_number END) OVER before AS _ack_before,
+    max(CASE WHEN _role = 'ready' THEN event_number END) OVER before AS _known_before
+  FROM set_up WINDOW before AS (PARTITION BY {_WRITER}, _epoch ORDER BY block, record {_BEFORE})
+), acknowledged AS (
+  SELECT *, last_value(
+      CASE WHEN _role = 'ack' AND (_ack_before IS NULL OR event_number > _ack_before)
+      THEN struct(block, record, ts_ns, command) END) IGNORE NULLS
+    OVER (PARTITION BY {_WRITER}, _epoch ORDER BY event_number DESC, _role = 'append', block, record {_UP_TO}) AS _ack
+  FROM numbered
+)
+SELECT *, CASE
+    WHEN _role IS NULL OR _role <> 'append' THEN NULL
+    WHEN command <> 'APPEND_BLOCK_END' AND (_reply_failure OR _reply_command = 'CONDITIONAL_CHECK_FAILED')
+      THEN struct(_reply_block AS block, _reply_record AS record, _reply_ts_ns AS ts_ns, _reply_command AS command)
+    WHEN _ack IS NULL THEN _failure END AS _refusal
+FROM acknowledged
+"""
+"""With the writer's segment, its event numbers before, the ack that covers an append, or the failure that refused it."""
+
+COVERING: Final = """
+SELECT file, writer_id, _writer_segment AS segment, collect_list(since) AS later
+FROM (
+  SELECT file, writer_id, _writer_segment, struct(
+      max(CASE WHEN _role = 'setup' THEN block END) AS block,
+      max(CASE WHEN _role = 'setup' THEN record END) AS record,
+      max(CASE WHEN _role IN ('ready', 'ack') THEN event_number END) AS known) AS since
+  FROM {written} WHERE _seat = 0 AND _epoch > 0
+  GROUP BY file, writer_id, _writer_segment, connection, life, _epoch)
+WHERE since.known IS NOT NULL
+GROUP BY file, writer_id, _writer_segment
+"""
+"""What the store has said of a writer since each of its set-ups."""
+
+_STATUS: Final = f"""CASE
+      WHEN _orphan THEN '{Status.ORPHAN}'
+      WHEN _refusal IS NOT NULL THEN '{Status.REFUSED}'
+      WHEN _role = 'append' AND _ack IS NOT NULL AND struct(_ack.block, _ack.record) > struct(w.block, w.record)
+        THEN '{Status.ANSWERED}'
+      WHEN _role = 'append' AND _ack IS NOT NULL THEN '{Status.REPEATED}'
+      WHEN _role = 'append' AND exists(c.later, each -> struct(each.block, each.record) > struct(w.block, w.record)
+        AND each.known >= w.event_number) THEN '{Status.COVERED}'
+      WHEN _role <=> 'append' THEN CASE WHEN l.closed THEN '{Status.LOST}' ELSE '{Status.WAITING}' END
+      WHEN _reply_failure THEN '{Status.REFUSED}'
+      WHEN _reply_command IS NOT NULL THEN '{Status.ANSWERED}'
+      WHEN l.closed THEN '{Status.UNANSWERED}' ELSE '{Status.WAITING}' END"""
+_BLOCK: Final = "w._role = 'append' AND w.command = 'APPEND_BLOCK_END' AND w._last.command = 'APPEND_BLOCK'"
+
+EXCHANGES: Final = f"""
+WITH ended AS (
+  SELECT w.*, {_STATUS} AS status,
+    CASE WHEN {_BLOCK} THEN CAST(w._last.data_bytes AS BIGINT) END AS block_bytes,
+    CASE WHEN {_BLOCK} THEN CAST(w.size_of_whole_events AS BIGINT) END AS whole_bytes,
+    CAST(CASE WHEN w.command = 'CONDITIONAL_APPEND' THEN w.data_bytes + 8L ELSE w.data_bytes END AS BIGINT) AS own_bytes
+  FROM {{written}} AS w
+  LEFT JOIN {{lives}} AS l ON w.file = l.file AND w.connection = l.connection AND w.life = l.life
+  LEFT JOIN {{covering}} AS c ON w.file = c.file AND w.writer_id = c.writer_id AND w._writer_segment = c.segment
+  WHERE w._step = 1 OR w._orphan
+), done AS (
+  SELECT *, CASE
+      WHEN _orphan THEN struct(block, record, ts_ns, command)
+      WHEN _refusal IS NOT NULL THEN _refusal
+      WHEN _role = 'append' AND status = '{Status.ANSWERED}' THEN _ack
+      WHEN (_role IS NULL OR _role <> 'append') AND _reply_block IS NOT NULL
+        THEN struct(_reply_block AS block, _reply_record AS record, _reply_ts_ns AS ts_ns, _reply_command AS command)
+      END AS reply,
+    CASE
+      WHEN whole_bytes IS NULL OR whole_bytes NOT BETWEEN 0 AND block_bytes THEN NULL
+      ELSE whole_bytes < block_bytes AND own_bytes = 0 END AS premature
+  FROM ended
+)
+SELECT {_LIFE}, block, record, ts_ns,
+  CASE WHEN NOT _orphan THEN command END AS command,
+  CASE WHEN _role = 'append' THEN coalesce(_writer_segment, _reply_segment)
+    ELSE coalesce(segment, _reply_segment) END AS segment,
+  flow, request_id, writer_id, size, status,
+  CASE WHEN NOT _orphan THEN _reply_block IS NOT NULL END AS paired,
+  reply.block AS reply_block, reply.record AS reply_record, reply.ts_ns AS reply_ts_ns, reply.command AS reply_command,
+  CASE WHEN NOT _orphan THEN try_subtract(reply.ts_ns, ts_ns) END AS latency_ns,
+  CASE WHEN _role = 'append'
+    THEN try_add(try_subtract(event_number, CAST(coalesce(num_events, 1) AS BIGINT)), 1L) END AS first_event,
+  CASE WHEN _role = 'append' THEN event_number END AS last_event,
+  CASE
+    WHEN _role IS NULL OR _role <> 'append' THEN NULL
+    WHEN block_bytes IS NULL THEN own_bytes
+    WHEN premature IS NULL THEN block_bytes + own_bytes
+    WHEN whole_bytes = block_bytes THEN block_bytes
+    WHEN premature THEN whole_bytes
+    ELSE block_bytes - 8 + own_bytes END AS append_bytes,
+  block_bytes, whole_bytes, premature
+FROM done
+"""
+
+# --- rules --------------------------------------------------------------------------------------------------------
+
+
+def _broken(rule: Rule, when: str, expected: str = "NULL", actual: str = "NULL") -> str:
+    return (
+        f"CASE WHEN {when} THEN struct('{rule.name}' AS rule, CAST({expected} AS BIGINT) AS expected, "
+        f"CAST({actual} AS BIGINT) AS actual) END"
+    )
+
+
+_FITS: Final = "map({})".format(
+    ", ".join(f"'{request}', array({_names(sorted(replies))})" for request, replies in ANSWERS.items())
+)
+_REPLIES_ONLY: Final = tuple(name for name in REPLIES if name not in KEYS)
+_REQUESTS_ONLY: Final = (*(name for name in REQUESTS if name not in KEYS), "APPEND_BLOCK")
+_END: Final = "_role = 'append' AND command = 'APPEND_BLOCK_END'"
+_CLOSES: Final = f"{_END} AND _last.command = 'APPEND_BLOCK'"
+_OWN: Final = f"{_CLOSES} AND _last.writer_id = writer_id"
+
+_CHECKS: Final = (
+    _broken(
+        Rule.HELLO_FIRST,
+        "kind = 'frame' AND _opened AND command <> 'HELLO' AND "
+        "((direction = 'request' AND _requests = 0) OR (direction = 'reply' AND _replies = 0))",
+    ),
+    _broken(
+        Rule.DIRECTION,
+        f"(direction = 'request' AND command IN ({_names(_REPLIES_ONLY)})) OR "
+        f"(direction = 'reply' AND command IN ({_names(_REQUESTS_ONLY)}))",
+    ),
+    _broken(Rule.FRAMES_ONLY, "kind = 'bytes'"),
+    _broken(Rule.DECODES, "kind = 'frame' AND error IS NOT NULL"),
+    _broken(Rule.KNOWN_COMMAND, "command = 'UNKNOWN'", "NULL", "code"),
+    _broken(Rule.AFTER_CLOSE, "kind IN ('frame', 'bytes') AND _closed"),
+    _broken(Rule.REPLY_WITHOUT_REQUEST, "_orphan"),
+    _broken(
+        Rule.REPLY_KIND,
+        f"_step = -1 AND _request_command IS NOT NULL AND NOT failure "
+        f"AND NOT array_contains(element_at({_FITS}, _request_command), command)",
+    ),
+    _broken(
+        Rule.REQUEST_ID_REUSE,
+        f"_step = 1 AND _queue = 0 AND command NOT IN ({_names(APPENDS)}) AND _balance - _floor > 1",
+    ),
+    _broken(Rule.WRITER_UNKNOWN, "_role IN ('block', 'append') AND _epoch = 0 AND _opened"),
+    _broken(
+        Rule.BLOCK_OPEN,
+        "error IS NULL AND direction = 'request' AND _last.command = 'APPEND_BLOCK' "
+        f"AND command IN ({_names(name for name in APPENDING if name != 'APPEND_BLOCK_END')})",
+    ),
+    _broken(Rule.WRITER_MISMATCH, f"{_CLOSES} AND _last.writer_id <> writer_id"),
+    _broken(
+        Rule.WHOLE_SIZE,
+        f"{_OWN} AND size_of_whole_events NOT BETWEEN 0 AND _last.data_bytes",
+        "_last.data_bytes",
+        "size_of_whole_events",
+    ),
+    _broken(Rule.NO_EVENTS, f"{_END} AND num_events <= 0", "1", "num_events"),
+    _broken(
+        Rule.NUMBER_BACKWARDS,
+        "_role = 'append' AND _epoch > 0 AND event_number < greatest(0, coalesce(_number_before, 0))",
+        "greatest(0, coalesce(_number_before, 0))",
+        "event_number",
+    ),
+    _broken(Rule.ACK_BACKWARDS, "_role = 'ack' AND event_number < _ack_before", "_ack_before", "event_number"),
+    _broken(
+        Rule.ACK_BEYOND,
+        "_role = 'ack' AND _epoch > 0 AND (greatest(_number_before, _known_before) IS NULL "
+        "OR event_number > greatest(_number_before, _known_before))",
+        "greatest(_number_before, _known_before)",
+        "event_number",
+    ),
+)
+
+_WHERE: Final = f"{_LIFE}, block, record, ts_ns, direction, command"
+
+VIOLATIONS: Final = f"""
+SELECT broken.rule, {_WHERE}, coalesce(segment, _writer_segment) AS segment, writer_id, request_id,
+  broken.expected, broken.actual
+FROM (
+  SELECT *, filter(array({", ".join(_CHECKS)}), each -> each IS NOT NULL) AS all_broken FROM {{written}}) AS checked
+LATERAL VIEW explode(all_broken) AS broken
+"""
+
+FLOW_REUSE: Final = f"""
+WITH held AS (
+  SELECT *, count(CASE WHEN _role = 'setup' THEN 1 END)
+      OVER (PARTITION BY {_LIFE}, flow ORDER BY block, record {_UP_TO}) AS tenure,
+    CASE WHEN _role = 'append' THEN CASE
+      WHEN _refusal IS NOT NULL THEN struct(_refusal.block AS block, _refusal.record AS record)
+      WHEN _ack IS NOT NULL THEN struct(_ack.block AS block, _ack.record AS record) END END AS done
+  FROM {{written}} WHERE flow > 0 AND _role IN ('setup', 'append')
+), tenures AS (
+  SELECT {_LIFE}, flow, tenure, max(done) AS done, max(_role = 'append' AND done IS NULL) AS waits,
+    max(CASE WHEN _role = 'setup'
+      THEN struct(block, record, ts_ns, direction, command, segment, writer_id, request_id) END) AS setup
+  FROM held WHERE tenure > 0 GROUP BY {_LIFE}, flow, tenure
+), followed AS (
+  SELECT *, lag(setup.writer_id) OVER previous AS writer_before, lag(done) OVER previous AS done_before,
+    lag(waits) OVER previous AS waits_before
+  FROM tenures WINDOW previous AS (PARTITION BY {_LIFE}, flow ORDER BY tenure)
+)
+SELECT '{Rule.FLOW_REUSE.name}' AS rule, {_LIFE}, setup.block, setup.record, setup.ts_ns, setup.direction,
+  setup.command, setup.segment, setup.writer_id, setup.request_id, CAST(NULL AS BIGINT) AS expected,
+  CAST(flow AS BIGINT) AS actual
+FROM followed
+WHERE writer_before <> setup.writer_id AND (waits_before OR done_before > struct(setup.block, setup.record))
+"""
+
+_HEAD: Final = "substring(f.frame, 25 + e.size_of_whole_events, 8)"
+
+TAILS: Final = f"""
+WITH found AS (
+  SELECT e.*, {_HEAD} AS head, e._last.data_bytes - e.size_of_whole_events AS left_bytes
+  FROM {{written}} AS e JOIN {{blocks}} AS f
+    ON e.file = f.file AND e._last.block = f.block AND e._last.record = f.record
+  WHERE {_OWN} AND size_of_whole_events >= 0 AND size_of_whole_events < _last.data_bytes AND _epoch > 0
+), told AS (
+  SELECT *, length(head) = 8 AS whole,
+    CASE hex(substring(head, 1, 4)) WHEN 'FFFFFFFF' THEN -1 WHEN 'FFFFFFFE' THEN -2 END AS tail,
+    CAST(conv(hex(substring(head, 5, 4)), 16, 10) AS BIGINT) AS tail_bytes
+  FROM found
+)
+SELECT CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN '{Rule.PADDED_DATA.name}'
+    ELSE '{Rule.BLOCK_TAIL.name}' END AS rule,
+  {_WHERE}, coalesce(segment, _writer_segment) AS segment, writer_id, request_id,
+  CAST(CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN 0 END AS BIGINT) AS expected,
+  CAST(CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN data_bytes END AS BIGINT) AS actual
+FROM told
+WHERE NOT whole OR tail IS NULL OR tail_bytes > left_bytes - 8 OR (tail = -1 AND data_bytes > 0)
+"""
+"""The two rules for which the bytes of append blocks are looked at; {blocks} has those frames."""
