@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from segstore.server.listener import Connection
     from segstore.server.recording import Recorder
     from segstore.server.service import StoreService
-    from segstore.server.store.committer import Committer
+    from segstore.server.store.committer import Gate
 
 __all__ = ["ConnectionHub"]
 
@@ -46,7 +46,7 @@ class ConnectionHub:
         gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
     """
 
-    def __init__(self, service: StoreService, gate: Committer | None = None) -> None:
+    def __init__(self, service: StoreService, gate: Gate | None = None) -> None:
         self.service = service
         self.gate = gate
         self.limits = limits = service.settings.limits

@@ -25,9 +25,10 @@ from queue import Empty, SimpleQueue
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
+from segstore.server.store.fence import Fenced
 from segstore.server.store.journal import Group, Journal, JournalFailed
 
-__all__ = ["BATCH", "Committer", "Gated", "Mark", "records"]
+__all__ = ["BATCH", "Committer", "Gate", "Gated", "Mark", "Watcher", "records"]
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,38 @@ class Gated(Protocol):
 
     def failed(self, why: str) -> None:
         """What waits will never leave."""
+        ...
+
+
+class Gate(Protocol):
+    """Says what is durable to those who hold answers back; attributes and methods are as in `Committer`."""
+
+    stalled: dict[Gated, None]
+
+    @property
+    def committed(self) -> int: ...
+
+    @property
+    def failure(self) -> str: ...
+
+    @property
+    def full(self) -> bool: ...
+
+    @property
+    def mark(self) -> int: ...
+
+    def hold(self, gated: Gated, mark: int) -> None: ...
+
+
+class Watcher(Protocol):
+    """Is told by a committer that is one of several."""
+
+    def forming(self, committer: Committer) -> None:
+        """A batch begins."""
+        ...
+
+    def moved(self) -> None:
+        """Something is durable, or there is room."""
         ...
 
 
@@ -91,6 +124,7 @@ class Committer:
         batch_bytes: bytes of operations that were ever handed over.
         room_until_bytes: above so many of them it is full: what they hold is in memory until a snapshot has it.
         look_at_bytes: above so many, `on_look` is called, once.
+        watcher: None for a committer that is alone.
     """
 
     def __init__(
@@ -113,6 +147,7 @@ class Committer:
         self.room_until_bytes: float = inf
         self.look_at_bytes: float = inf
         self.on_look: Callable[[], None] = _nothing
+        self.watcher: Watcher | None = None
         self._max_bytes = max_bytes
         self._mark = mark
         self._where = where
@@ -153,6 +188,8 @@ class Committer:
         if not forming:
             forming += _RECORD.pack(BATCH, _NUMBER.size) + _NUMBER.pack(self._number + 1)
             self._loop.call_soon(self.hand_over)
+            if self.watcher is not None:
+                self.watcher.forming(self)
         forming += _RECORD.pack(log_id, len(data))
         forming += data
         if not self.full and self._queued_bytes + len(forming) > self._max_bytes:
@@ -194,6 +231,8 @@ class Committer:
             stalled, self.stalled = self.stalled, {}
             for each in stalled:
                 each.go_on()
+        if not self.full and self.watcher is not None:
+            self.watcher.moved()
 
     def _is_committed(self, number: int, size: int) -> None:
         if self.failure:
@@ -209,14 +248,16 @@ class Committer:
                 future.set_result(None)
         if self.full:
             self.look_for_room()
+        if self.watcher is not None:
+            self.watcher.moved()
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, level: int = logging.CRITICAL) -> None:
         """Nothing is acknowledged any more; `why` is one sentence. The first call counts."""
         if self.failure:
             return
+        log.log(level, "%s", why)
         self.failure = why
         self._forming.clear()
-        log.critical("%s", why)
         for future in tuple(self._futures):
             if not future.done():
                 future.set_exception(JournalFailed(why))
@@ -284,6 +325,9 @@ class Committer:
             if not (failed or self.failure):
                 try:
                     self._commit(batches, size)
+                except Fenced as error:
+                    failed = True
+                    self._tell(self.fail, str(error), logging.WARNING)
                 except (OSError, sqlite3.Error, MemoryError) as error:
                     failed = True
                     why = (

@@ -23,6 +23,7 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -34,6 +35,8 @@ from segstore.server.store import chunk_files, journal
 from segstore.server.store.files import Files
 
 __all__ = [
+    "CLUSTER_FILE",
+    "COMMITTED_FILE",
     "FORMAT",
     "DataDirectory",
     "DataError",
@@ -51,10 +54,14 @@ __all__ = [
 
 FORMAT: Final = 1
 
+CLUSTER_FILE: Final = "CLUSTER"
+"""In the directory of a cluster of processes, which is none of these but holds some."""
+
+COMMITTED_FILE: Final = "committed"
+
 _LOCK: Final = "lock"
 _MANIFEST: Final = "MANIFEST"
 _NEW_MANIFEST: Final = "MANIFEST.new"
-_COMMITTED: Final = "committed"
 _FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
@@ -118,11 +125,13 @@ class SnapshotFile(msgspec.Struct, frozen=True):
     crc: int
 
 
-class JournalFile(msgspec.Struct, frozen=True):
-    """number: in its name. base_crc: of the database file."""
+class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """number: in its name. base_crc: of the database file. last: the batch that counts as its last; None: it has no
+    other writer, and all of it counts."""
 
     number: int
     base_crc: int
+    last: int | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -212,6 +221,11 @@ class DataDirectory:
             raise
         return self
 
+    @staticmethod
+    def is_one(path: Path) -> bool:
+        """Whether there is a data directory, whole or damaged."""
+        return (path / _MANIFEST).exists()
+
     def close(self) -> None:
         """Let go of the directory. May be called twice."""
         for name in ("_mark", "_lock"):
@@ -226,15 +240,19 @@ class DataDirectory:
             raise DirectoryForeign(path, f"{path} is no directory")
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()}
-        if _MANIFEST not in names and (others := sorted(names - {_LOCK, _COMMITTED, _NEW_MANIFEST})):
+        if _MANIFEST not in names and (others := sorted(names - {_LOCK, COMMITTED_FILE, _NEW_MANIFEST})):
             if any(numbered(each) is not None for each in others):
                 raise DirectoryDamaged(path, path / _MANIFEST, f"it is missing, and {others[0]} is there")
+            if CLUSTER_FILE in names:
+                raise DirectoryForeign(
+                    path, f"{path} is that of a cluster of processes; start it with --zookeeper, or choose another one"
+                )
             raise DirectoryForeign(
                 path, f"{path} is no data directory, it holds {others[0]!r}; choose an empty one or a new name"
             )
         self._take_lock(os.O_RDWR | os.O_CREAT)
         if not (path / _MANIFEST).exists():
-            self._mark = os.open(path / _COMMITTED, os.O_RDWR | os.O_CREAT, 0o644)
+            self._mark = os.open(path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
             self.note(0)
             self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
             return
@@ -256,10 +274,14 @@ class DataDirectory:
                 f"{path} holds containers {_list(found.held)}, and this store owns {_list(held)}; "
                 f"start it with --own {_list(found.held, ',')}, or choose another directory",
             )
-        self._mark = os.open(path / _COMMITTED, os.O_RDWR)
+        self._mark = os.open(path / COMMITTED_FILE, os.O_RDWR)
         # A directory that cannot be written to is found out before anything depends on it.
         self.note(self.committed)
         self._put(found)
+
+    def look_at(self) -> None:
+        """Read what is in force in a directory that may be another process's. Raises `DataError`, `OSError`."""
+        self._read()
 
     def _take_lock(self, flags: int) -> None:
         self._lock = os.open(self.path / _LOCK, flags, 0o644)
@@ -286,7 +308,7 @@ class DataDirectory:
         self._read_mark()
 
     def _read_mark(self) -> None:
-        file = self.path / _COMMITTED
+        file = self.path / COMMITTED_FILE
         if not file.exists():
             raise DirectoryDamaged(self.path, file, "it is missing")
         data = file.read_bytes()
@@ -295,6 +317,9 @@ class DataDirectory:
         self.committed = _MARK.unpack(data)[1]
 
     # --- what is in force -------------------------------------------------------------------------------------------
+
+    def ended(self, lasts: Mapping[int, int]) -> None:
+        """The journals in force are read, up to these batches by their numbers, and are not written to any more."""
 
     def note(self, number: int) -> None:
         """Batches up to `number` are durable. From any thread, one at a time. Raises `OSError`."""

@@ -52,6 +52,7 @@ from segstore.server.store.data_directory import (
     snapshot_name,
 )
 from segstore.server.store.errors import DataDamaged
+from segstore.server.store.fence import Fenced
 from segstore.server.store.files import Files
 from segstore.server.store.journal import (
     Journal,
@@ -115,8 +116,13 @@ class Durability:
         memory_bytes: int | None = None,
         files: Files | None = None,
         make_journal: Callable[[Path, Files, int], MadeJournal] = SqliteJournal,
+        take_directory: Callable[[], DataDirectory] | None = None,
+        journal_bytes: int = _JOURNAL_BYTES,
     ) -> None:
-        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB."""
+        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB.
+
+        take_directory: in place of `DataDirectory.open`. journal_bytes: about how long a journal gets.
+        """
         memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
         if memory_bytes < MIN_MEMORY_BYTES:
             raise ValueError(f"memory_bytes must be at least {MIN_MEMORY_BYTES}, not {memory_bytes}")
@@ -126,6 +132,8 @@ class Durability:
         self._cluster = cluster
         self._file_system = files
         self._journal_maker = make_journal
+        self._take_directory = take_directory
+        self._journal_bytes = journal_bytes
         self._directory: DataDirectory | None = None
         self.memory_bytes = memory_bytes
         self.cache = BlockCache(memory_bytes // 8)
@@ -168,13 +176,16 @@ class Durability:
 
     def open(self) -> None:
         """Take the directory, new or old. Raises `DataError`; see `DataDirectory.open`."""
-        self._directory = DataDirectory.open(
-            self.path,
-            containers=self._container_count,
-            held=self._held,
-            cluster=self._cluster,
-            files=self._file_system,
-        )
+        if self._take_directory is not None:
+            self._directory = self._take_directory()
+        else:
+            self._directory = DataDirectory.open(
+                self.path,
+                containers=self._container_count,
+                held=self._held,
+                cluster=self._cluster,
+                files=self._file_system,
+            )
         self._read_snapshot()
 
     def _read_snapshot(self) -> None:
@@ -222,6 +233,11 @@ class Durability:
             raise RuntimeError("the data directory is open and not started")
         return self._committer
 
+    @property
+    def committer_or_none(self) -> Committer | None:
+        """As `committer`; None before `start`."""
+        return self._committer
+
     def recover(self, containers: Mapping[int, Container]) -> None:
         """Give empty containers the state that the directory has of them. Raises `DataError`."""
         began = perf_counter()
@@ -260,6 +276,7 @@ class Durability:
                 directory.path / file_names(newest)[1],
                 f"it ends with batch {last}, and batch {directory.committed} was committed",
             )
+        directory.ended({entry.number: ended for entry, ended in self._ended})
         self._last = last
         for container_id, container in containers.items():
             container.recovered()
@@ -283,6 +300,8 @@ class Durability:
     ) -> int:
         batch = last
         for group in read_journal(path, entry.base_crc):
+            if entry.last is not None and group.first > entry.last:
+                break
             if group.first != last + 1:
                 raise JournalDamaged(path, f"batch {last} is followed by batch {group.first}")
             last = group.last
@@ -307,7 +326,7 @@ class Durability:
         directory = self.directory
         self._number = directory.manifest.numbers
         try:
-            journal, entry = self._make_journal(_FIRST_JOURNAL_BYTES)
+            journal, entry = self._make_journal(min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
         except (OSError, sqlite3.Error) as error:
             raise DirectoryUnusable(directory.path, error) from error
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="segstore snapshots")
@@ -377,7 +396,7 @@ class Durability:
             look.clear()
             try:
                 if not committer.has_next:
-                    journal, entry = await self._in_thread(self._make_journal, _JOURNAL_BYTES)
+                    journal, entry = await self._in_thread(self._make_journal, self._journal_bytes)
                     self._present.append(entry)
                     committer.set_next(journal, self._switched)
                 if committer.batch_bytes > self._due_bytes or monotonic() >= self._tidy_at_s:
@@ -397,6 +416,9 @@ class Durability:
                 continue
 
     def _cannot_write(self, error: Exception) -> None:
+        if isinstance(error, Fenced):
+            self.committer.fail(str(error), logging.WARNING)
+            return
         self.committer.fail(
             f"{self.directory.path} cannot be written to ({error}): nothing is acknowledged any more; "
             "what was acknowledged is there when the store is started again"

@@ -1,0 +1,220 @@
+"""Containers in a folder that the stores of a cluster share, one process each: opened by whoever owns them.
+
+    DIR/CLUSTER             which cluster's it is, see `processes_identity`
+    DIR/containers/3/…      a container: a folder for each epoch, see `store.fence`
+    DIR/controller/…        what the controller remembers, in the same way
+
+Opening claims the next epoch, which fences older owners, takes their files over, and recovers the container from
+snapshot and journals. A store that finds itself fenced drops the container, and with it all answers that may tell of
+what it had not made durable.
+
+Invariant: at most one opening of a container is at work in a process; what this process has open, it closes before it
+opens it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from segstore.server.coordination.storage import Opened
+from segstore.server.coordination.types import Disconnected
+from segstore.server.store.committers import Committers
+from segstore.server.store.container import Container
+from segstore.server.store.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
+from segstore.server.store.fence import Epoch, Fenced, epochs_of
+from segstore.server.store.fenced_directory import FencedDirectory
+from segstore.server.store.journal import JournalFailed
+
+__all__ = ["FolderStorage", "SharedFolder"]
+
+log = logging.getLogger(__name__)
+
+_JOURNAL_BYTES: Final = 8 * 1024 * 1024
+
+
+class SharedFolder(NamedTuple):
+    """The folder of a cluster. cluster: its id. containers: how many it has."""
+
+    path: Path
+    cluster: str
+    containers: int
+
+    def container(self, container_id: int) -> Path:
+        """The folder of a container."""
+        return self.path / "containers" / str(container_id)
+
+    @property
+    def controller(self) -> Path:
+        """The folder of the controller."""
+        return self.path / "controller"
+
+    def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[Epoch, Durability]:
+        """Claims the next epoch of a folder and opens its directory; the rest is up to the caller.
+
+        Blocks. Raises `DataError`, `Fenced`, `OSError`.
+        """
+        epoch = Epoch.claim(folder)
+        durability = Durability(
+            epoch.path,
+            containers=self.containers,
+            held=held,
+            memory_bytes=memory_bytes,
+            take_directory=lambda: FencedDirectory.adopt(
+                epoch, containers=self.containers, held=held, cluster=self.cluster
+            ),
+            journal_bytes=_JOURNAL_BYTES,
+        )
+        durability.open()
+        return epoch, durability
+
+
+class _Open(NamedTuple):
+    epoch: Epoch
+    durability: Durability
+    fenced: Callable[[], Container | None]
+
+
+class FolderStorage:
+    """The containers of a shared folder (`ContainerStorage`), for one store.
+
+    Attributes:
+        gate: says what is durable of all that this store has open.
+        on_failure: is called with one sentence when a container cannot be written to any more, though it is this
+            store's.
+        on_lost: is called with the number of a container that was found to be another's, which `fenced` was called
+            for before.
+        before_loss: is called before that: whatever was carried out is to be under way to its peer, behind the gate.
+    """
+
+    def __init__(self, folder: SharedFolder, make: Callable[[int, Durability], Container], memory_bytes: int | None):
+        """make: an empty container that writes to a journal. memory_bytes: for all containers; None is 512 MiB.
+
+        Raises ValueError for less than each container needs.
+        """
+        least = MIN_MEMORY_BYTES * folder.containers
+        total = max(MEMORY_BYTES, least) if memory_bytes is None else memory_bytes
+        if total < least:
+            raise ValueError(
+                f"memory_bytes must be at least {least} for {folder.containers} containers, not {memory_bytes}"
+            )
+        self.gate = Committers()
+        self.on_failure: Callable[[str], None] = _nobody
+        self.on_lost: Callable[[int], None] = _nobody
+        self.before_loss: Callable[[], None] = _nothing
+        self._folder = folder
+        self._make = make
+        self._memory_bytes = total // folder.containers
+        self._open: dict[int, _Open] = {}
+        self._ending: dict[int, asyncio.Task[None]] = {}
+
+    async def epoch(self, container_id: int) -> int:
+        present = epochs_of(self._folder.container(container_id))
+        return present[-1] if present else 0
+
+    async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
+        self._end(container_id)
+        if (ending := self._ending.get(container_id)) is not None:
+            await asyncio.shield(ending)
+        try:
+            epoch, durability, container = await asyncio.to_thread(self._recover, container_id)
+        except Fenced as error:
+            raise Disconnected(str(error)) from error
+        made = self._open[container_id] = _Open(epoch, durability, fenced)
+        try:
+            await durability.start()
+            durability.on_failure = lambda why: self._failed(container_id, made, why)
+            self.gate.add(durability.committer)
+        except BaseException:
+            self._end(container_id)
+            if epoch.is_over:
+                raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
+            raise
+        log.info("container %d is open, epoch %d", container_id, epoch.number)
+        return epoch.number, container
+
+    def _recover(self, container_id: int) -> tuple[Epoch, Durability, Container]:
+        folder = self._folder
+        epoch, durability = folder.open(folder.container(container_id), (container_id,), self._memory_bytes)
+        try:
+            container = self._make(container_id, durability)
+            durability.recover({container_id: container})
+        except BaseException:
+            durability.directory.close()
+            epoch.check()
+            raise
+        return epoch, durability, container
+
+    def close(self, container_id: int, epoch: int, container: Container) -> None:
+        present = self._open.get(container_id)
+        if present is not None and present.epoch.number == epoch:
+            self._end(container_id)
+
+    async def aclose(self) -> None:
+        """Closes all that is open."""
+        for container_id in tuple(self._open):
+            self._end(container_id)
+        while self._ending:
+            await asyncio.wait(self._ending.values())
+
+    # --- the end of an opening --------------------------------------------------------------------------------------
+
+    def _failed(self, container_id: int, made: _Open, why: str) -> None:
+        if self._open.get(container_id) is not made:  # it was given back before it had written all
+            self.before_loss()
+            self.gate.remove(made.durability.committer, why)
+            return
+        if not _is_over(made.epoch):
+            self.gate.fail(why)
+            self.on_failure(why)
+            return
+        log.warning("container %d is another store's now: epoch %d is over", container_id, made.epoch.number)
+        self.before_loss()
+        made.fenced()
+        self._end(container_id)
+        self.on_lost(container_id)
+
+    def _end(self, container_id: int) -> None:
+        made = self._open.pop(container_id, None)
+        if made is None:
+            return
+        before = self._ending.get(container_id)
+        committer = made.durability.committer_or_none
+        if committer is not None and committer.failure:
+            self.gate.remove(committer, committer.failure)
+
+        async def end() -> None:
+            if before is not None:
+                await before
+            try:
+                await made.durability.close()
+            except (OSError, JournalFailed) as error:
+                log.warning("container %d was not closed well: %s", container_id, error)
+            if committer is not None:
+                self.gate.remove(committer, f"container {container_id} is another store's now")
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._ending.get(container_id) is task:
+                del self._ending[container_id]
+
+        task = asyncio.get_running_loop().create_task(end(), name=f"closing container {container_id}")
+        self._ending[container_id] = task
+        task.add_done_callback(ended)
+
+
+def _is_over(epoch: Epoch) -> bool:
+    try:
+        return epoch.is_over
+    except OSError:  # then it is the disk
+        return False
+
+
+def _nobody(_: object) -> None:
+    """Nobody wants to know."""
+
+
+def _nothing() -> None:
+    """There is nothing to be done before."""

@@ -1,0 +1,110 @@
+"""Epochs of a container that several processes can open: who opened it last has it, and all others find that out.
+
+Each opening has a folder of its own, named by its epoch, in the container's folder:
+
+    containers/3/epoch-0000000007
+
+Making that folder is the claim: of two processes one makes it, and the older owner is fenced from that moment. There is
+no lock, so a process that stands still at the worst of moments holds nobody up. What an owner does is written first,
+then it looks whether a later epoch has begun, and only then does anybody hear of it, or is anything removed. So what an
+older owner has acknowledged was there when the later one read, and what it writes after that is acknowledged to nobody.
+
+Invariant: `check` returns only if no later epoch had begun when it was called. Folders go in the order of their epochs,
+which is why two looks in the right order are enough.
+
+The file system must show a process at once what another has written or made: one machine, or a cluster file system that
+promises as much. NFS does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Epoch", "Fenced", "epochs_of"]
+
+_NAME: Final = re.compile(r"epoch-(\d{10})")
+
+
+class Fenced(OSError):
+    """Another owner has opened the container. path: the container's folder. epoch: the one that is over."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        super().__init__(f"{path} was opened by another store; epoch {epoch} is over")
+        self.path = path
+        self.epoch = epoch
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def epochs_of(folder: Path) -> list[int]:
+    """The epochs that have folders, in order; none where there is no folder."""
+    try:
+        names = [each.name for each in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(found[1]) for each in names if (found := _NAME.fullmatch(each)))
+
+
+class Epoch:
+    """One opening of a container.
+
+    Attributes:
+        folder: of the container.
+        number: 1 for the first opening.
+        path: the folder of this opening.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder
+        self.number = number
+        self.path = _path(folder, number)
+        self._next = _path(folder, number + 1)
+
+    @classmethod
+    def claim(cls, folder: Path) -> Epoch:
+        """The next epoch of a container, durable; all older ones are fenced. Raises `OSError`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            present = epochs_of(folder)
+            made = cls(folder, (present[-1] if present else 0) + 1)
+            try:
+                made.path.mkdir()
+            except FileExistsError:
+                continue
+            break
+        for each in (folder, folder.parent):
+            descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return made
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a later epoch has begun. Raises `OSError` if that cannot be seen."""
+        # In this order: the next folder goes after this one, so if the next was there once, one look finds out.
+        return self._next.exists() or not self.path.exists()
+
+    def check(self) -> None:
+        """Raises `Fenced` if a later epoch has begun."""
+        if self.is_over:
+            raise Fenced(self.folder, self.number)
+
+    def older(self) -> list[Epoch]:
+        """Earlier openings that have folders, the latest first."""
+        return [Epoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
+
+    def remove_older(self) -> None:
+        """Remove the folders of earlier openings, the earliest first. Raises `OSError`."""
+        for each in reversed(self.older()):
+            shutil.rmtree(each.path)
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"epoch-{number:010d}"

@@ -1,0 +1,148 @@
+"""Data directories that are handed on: each epoch of a container has one of its own, which begins as the last one was.
+
+Files of a data directory do not change once they are written, so a new epoch's directory takes its predecessor's as
+hard links, at no cost. What an older owner does after that, and it may be in the middle of anything, it does to names
+in its own directory: it can neither replace the new owner's manifest nor take away a file that the new owner needs. One
+file it can still add to, the journal that it was writing, so the new manifest says where each journal ends that was
+taken over.
+
+Invariants: a directory has a manifest only when all that it names is in it and on disk. Older directories are removed
+after that. Before anything is acknowledged or removed, the epoch is checked (`fence`).
+
+Refused: a directory of another cluster or of other containers, a damaged one, as in `data_directory`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from segstore.server.store.data_directory import (
+    COMMITTED_FILE,
+    DataDirectory,
+    DirectoryDamaged,
+    DirectoryForeign,
+    DirectoryUnusable,
+    Manifest,
+    snapshot_name,
+)
+from segstore.server.store.fence import Epoch, Fenced
+from segstore.server.store.files import Files
+from segstore.server.store.journal import file_names
+
+__all__ = ["FencedDirectory"]
+
+log = logging.getLogger(__name__)
+
+_CHUNK: Final = "chunk-"
+_LOOKS: Final = range(3, -1, -1)
+
+
+class FencedDirectory(DataDirectory):
+    """The data directory of an epoch. It has its manifest once something is `put`.
+
+    Attributes:
+        epoch: whose directory it is.
+    """
+
+    def __init__(self, epoch: Epoch, files: Files) -> None:
+        super().__init__(epoch.path, files)
+        self.epoch = epoch
+        self._is_new = True
+
+    @classmethod
+    def adopt(
+        cls, epoch: Epoch, *, containers: int, held: tuple[int, ...], cluster: str, files: Files | None = None
+    ) -> Self:
+        """The directory of an epoch that was just claimed, with what the one before left. Raises `DataError`, `Fenced`.
+
+        containers, held, cluster: as in `DataDirectory.open`.
+        """
+        self = cls(epoch, files or Files())
+        try:
+            self._adopt(Manifest(cluster, containers, held))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and not isinstance(error, Fenced):
+                epoch.check()
+                raise DirectoryUnusable(epoch.path, error) from error
+            raise
+        return self
+
+    def _adopt(self, new: Manifest) -> None:
+        self._take_lock(os.O_RDWR | os.O_CREAT)
+        self._mark = os.open(self.path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        self.manifest = new
+        for before in self.epoch.older():
+            if DataDirectory.is_one(before.path):
+                self._take_over(before.path, new)
+                break
+        DataDirectory.note(self, self.committed)
+        self.files.sync(self._mark)
+
+    def _take_over(self, before: Path, new: Manifest) -> None:
+        old = DataDirectory(before, self.files)
+        for left in _LOOKS:
+            try:
+                old.look_at()
+                break
+            except DirectoryDamaged:  # its owner may be writing down a number just now
+                if not left:
+                    raise
+        found = old.manifest
+        for what, here, there in (
+            ("belongs to cluster", found.cluster, new.cluster),
+            ("counts containers", found.containers, new.containers),
+            ("holds containers", found.held, new.held),
+        ):
+            if here != there:
+                raise DirectoryForeign(before, f"{before} {what} {here}, and this cluster has {there} there")
+        names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
+        for journal in found.journals:
+            names += file_names(journal.number)[:2]
+        for name in names:
+            try:
+                os.link(before / name, self.path / name)
+            except FileNotFoundError as error:
+                self.epoch.check()  # whoever came after us takes away what we look at
+                raise DirectoryDamaged(before, before / name, "it is missing") from error
+        for each in before.iterdir():
+            if each.name.startswith(_CHUNK):
+                try:
+                    os.link(each, self.path / each.name)
+                except FileNotFoundError:  # not in force any more, or its absence is found when it is read
+                    continue
+        self.manifest = found
+        self.committed = old.committed
+
+    def ended(self, lasts: Mapping[int, int]) -> None:
+        journals = tuple(msgspec.structs.replace(each, last=lasts[each.number]) for each in self.manifest.journals)
+        self.manifest = msgspec.structs.replace(self.manifest, journals=journals)
+        for each in journals:  # what was read there may not be on disk yet: its writer may have been killed before
+            for name in file_names(each.number)[:2]:
+                descriptor = os.open(self.path / name, os.O_RDONLY)
+                try:
+                    self.files.sync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def note(self, number: int) -> None:
+        super().note(number)
+        self.epoch.check()
+
+    def put(self, manifest: Manifest) -> None:
+        self.epoch.check()
+        super().put(manifest)
+        self.epoch.check()
+        if self._is_new:
+            self._is_new = False
+            self.files.sync_folder(self.path)
+            try:
+                self.epoch.remove_older()
+            except OSError as error:  # the next epoch tries again
+                log.warning("%s: what earlier epochs left is not removed: %s", self.epoch.folder, error)

@@ -1,0 +1,333 @@
+"""Containers in a folder that several stores share: an opening fences the older ones, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.server.coordination.processes import FolderStorage, SharedFolder
+from segstore.server.coordination.types import Disconnected
+from segstore.server.store.container import Container
+from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign
+from segstore.server.store.durable import MIN_MEMORY_BYTES
+from segstore.server.store.fence import Epoch, Fenced, epochs_of
+from segstore.server.store.journal import JournalFailed
+from segstore.server.store.store import SegmentStore
+from segstore.wire.names import container_of
+from tests.server.durable.support import everything, write
+from tests.server.support import PATIENCE_S
+
+CONTAINERS = 2
+
+
+class Holder:
+    """One that holds an answer back."""
+
+    def __init__(self) -> None:
+        self.released: list[int] = []
+        self.why = ""
+
+    def release(self, committed: int) -> int:
+        self.released.append(committed)
+        return 0
+
+    def go_on(self) -> None:
+        raise AssertionError("nothing is full")
+
+    def failed(self, why: str) -> None:
+        self.why = why
+
+
+class Member:
+    """A store and its view of the shared folder."""
+
+    def __init__(self, path: Path, cluster: str = "ours") -> None:
+        self.store = SegmentStore(CONTAINERS, [])
+        self.lost: list[int] = []
+        self.failures: list[str] = []
+        self.storage = FolderStorage(
+            SharedFolder(path, cluster, CONTAINERS),
+            lambda number, durability: Container(
+                number, pool=durability.pool, journal=durability.journal(number), waiters=self.store.waiters
+            ),
+            MIN_MEMORY_BYTES * CONTAINERS,
+        )
+        self.storage.on_lost = self.lost.append
+        self.storage.on_failure = self.failures.append
+
+    async def open(self, number: int = 0) -> int:
+        def fenced() -> Container | None:
+            return self.store.release(number)
+
+        epoch, container = await self.storage.open(number, fenced)
+        assert container is not None
+        self.store.own(number, container)
+        return epoch
+
+    async def open_all(self) -> None:
+        for number in range(CONTAINERS):
+            await self.open(number)
+
+    async def settled(self) -> None:
+        """What was carried out until now is durable, or its answers are dropped."""
+        gate, mark = self.storage.gate, self.storage.gate.mark
+        async with asyncio.timeout(PATIENCE_S):
+            while gate.committed < mark:  # noqa: ASYNC110  what is looked at has no event
+                await asyncio.sleep(0.002)
+
+    def hold(self) -> Holder:
+        """An answer that is made now."""
+        holder = Holder()
+        if self.storage.gate.mark > self.storage.gate.committed:
+            self.storage.gate.hold(holder, self.storage.gate.mark)
+        return holder
+
+
+@contextlib.asynccontextmanager
+async def members(path: Path, count: int = 2) -> AsyncIterator[list[Member]]:
+    made = [Member(path) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            await each.storage.aclose()
+
+
+def in_container(number: int) -> str:
+    """A segment of a container."""
+    names = (f"scope/stream{each}/0.#epoch.0" for each in range(99))
+    return next(name for name in names if container_of(name, CONTAINERS) == number)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  what is looked at has no event
+            await asyncio.sleep(0.002)
+
+
+# --- epochs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_ends_the_epochs_before_it(tmp_path: Path) -> None:
+    first = Epoch.claim(tmp_path / "0")
+    first.check()
+    second = Epoch.claim(tmp_path / "0")
+    assert (first.number, second.number) == (1, 2)
+    second.check()
+    with pytest.raises(Fenced, match=r"0 was opened by another store; epoch 1 is over"):
+        first.check()
+
+
+def test_an_epoch_is_over_also_when_later_folders_have_come_and_gone(tmp_path: Path) -> None:
+    epochs = [Epoch.claim(tmp_path) for _ in range(4)]
+    epochs[3].remove_older()
+    assert epochs_of(tmp_path) == [4]
+    assert [each.is_over for each in epochs] == [True, True, True, False]
+
+
+# --- taking over --------------------------------------------------------------------------------------------------
+
+
+async def test_what_one_store_had_committed_the_next_one_has(tmp_path: Path) -> None:
+    async with members(tmp_path) as (old, new):
+        await old.open_all()
+        for number in range(20):
+            old.store.create_segment(f"scope/s{number}/0.#epoch.0", now_ms=1)
+            write(old.store, f"scope/s{number}/0.#epoch.0", b"%d" % number * 100)
+        await old.settled()
+        before = everything(old.store, with_index=False)
+        await new.open_all()
+        assert everything(new.store, with_index=False) == before
+
+
+async def test_the_older_owner_is_fenced_by_its_next_change_and_its_answer_never_leaves(tmp_path: Path) -> None:
+    async with members(tmp_path) as (old, new):
+        await old.open()
+        name = in_container(0)
+        old.store.create_segment(name, now_ms=1)
+        await old.settled()
+        assert await new.open() == 2
+        write(old.store, name, b"too late")
+        holder = old.hold()
+        await until(lambda: old.lost == [0])
+        assert "opened by another store" in holder.why
+        assert not holder.released
+        assert not old.store.owns(name)
+        assert new.store.segment_info(name).length == 0
+        assert not old.failures
+        write(new.store, name, b"in time")
+        await new.settled()
+
+
+async def test_what_the_older_owner_still_wrote_into_its_journal_is_nothing_to_those_after(tmp_path: Path) -> None:
+    async with members(tmp_path, 3) as (old, new, last):
+        await old.open()
+        name = in_container(0)
+        old.store.create_segment(name, now_ms=1)
+        await old.settled()
+        await new.open()
+        write(old.store, name, b"too late")  # it is in the journal that both directories have
+        await until(lambda: old.lost == [0])
+        write(new.store, name, b"mine")
+        await new.settled()
+        before = everything(new.store)
+        await last.open()
+        assert everything(last.store) == before
+
+
+async def test_an_answer_of_another_container_leaves_though_one_is_lost(tmp_path: Path) -> None:
+    async with members(tmp_path) as (old, new):
+        await old.open_all()
+        await new.open(0)
+        old.store.create_segment(in_container(0), now_ms=1)
+        await until(lambda: old.lost == [0])
+        old.store.create_segment(in_container(1), now_ms=1)
+        holder = old.hold()
+        await old.settled()
+        assert holder.released
+        assert not holder.why
+
+
+async def test_an_opening_that_was_broken_off_is_passed_over(tmp_path: Path) -> None:
+    async with members(tmp_path) as (old, new):
+        await old.open_all()
+        write_some(old)
+        await old.settled()
+        before = everything(old.store)
+        for number in range(CONTAINERS):  # one that claimed and was killed, one that had begun to take files over
+            Epoch.claim(tmp_path / "containers" / str(number))
+            half = Epoch.claim(tmp_path / "containers" / str(number))
+            (half.path / "journal-0000000001.sqlite").write_bytes(b"")
+        await new.open_all()
+        assert everything(new.store) == before
+
+
+async def test_a_directory_is_taken_over_after_a_snapshot_and_what_it_left_is_removed(tmp_path: Path) -> None:
+    async with members(tmp_path) as (old, new):
+        await old.open_all()
+        write_some(old, 200_000)
+        await old.settled()
+        for each in old.storage._open.values():
+            await each.durability.checkpoint()
+        write_some(old, 10)
+        await old.settled()
+        before = everything(old.store)
+        await new.open_all()
+        assert everything(new.store) == before
+        assert [epochs_of(tmp_path / "containers" / str(number)) for number in range(CONTAINERS)] == [[2], [2]]
+
+
+async def test_a_snapshot_of_the_older_owner_changes_nothing_for_the_new_one(tmp_path: Path) -> None:
+    async with members(tmp_path, 3) as (old, new, last):
+        await old.open_all()
+        write_some(old, 100_000)
+        await old.settled()
+        durabilities = [each.durability for each in old.storage._open.values()]
+        await new.open_all()
+        write_some(new, 5)
+        await new.settled()
+        for each in durabilities:
+            with pytest.raises(JournalFailed):
+                await each.checkpoint()
+        await until(lambda: sorted(old.lost) == [0, 1])
+        before = everything(new.store)
+        await last.open_all()
+        assert everything(last.store) == before
+
+
+async def test_a_store_that_gives_a_container_back_writes_all_before(tmp_path: Path) -> None:
+    async with members(tmp_path) as (old, new):
+        epoch = await old.open()
+        write_some(old)
+        holder = old.hold()
+        before = everything(old.store)
+        old.storage.close(0, epoch, old.store.release(0))
+        await until(lambda: not old.storage._ending)
+        assert holder.released
+        await new.open()
+        assert everything(new.store, with_index=False) == {
+            name: each for name, each in before.items() if not name.endswith("#index")
+        }
+
+
+async def test_the_same_store_may_open_again(tmp_path: Path) -> None:
+    async with members(tmp_path, 1) as (only,):
+        await only.open()
+        write_some(only)
+        await only.settled()
+        before = everything(only.store, with_index=False)
+        only.store.release(0)
+        assert await only.open() == 2
+        assert everything(only.store, with_index=False) == before
+        assert await only.storage.epoch(0) == 2
+
+
+async def test_an_opening_that_another_one_overtakes_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(tmp_path) as (slow, fast):
+        inner = slow.storage._make
+
+        def overtaken(number: int, durability: Any) -> Container:
+            Epoch.claim(tmp_path / "containers" / str(number))
+            return inner(number, durability)
+
+        monkeypatch.setattr(slow.storage, "_make", overtaken)
+        with pytest.raises(Disconnected, match="was opened by another store"):
+            await slow.open()
+        assert await fast.open() == 3
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+async def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    async with members(tmp_path, 1) as (only,):
+        await only.open()
+        write_some(only)
+    other = Member(tmp_path, "theirs")
+    with pytest.raises(DirectoryForeign, match="belongs to cluster ours, and this cluster has theirs there"):
+        await other.open()
+    await other.storage.aclose()
+    async with members(tmp_path, 1) as (again,):
+        await again.open()
+        assert again.store.containers[0].segments
+
+
+async def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    async with members(tmp_path, 2) as (only, other):
+        await only.open()
+        write_some(only)
+        await only.settled()
+        gone = next((tmp_path / "containers" / "0").glob("*/journal*wal"))
+        shutil.copy(gone, tmp_path / "kept")
+        gone.unlink()
+        with pytest.raises(DirectoryDamaged, match=r"epoch-0000000001/journal-0000000001.sqlite-wal is damaged: it is"):
+            await other.open()
+        assert not other.failures
+
+
+def test_a_cluster_folder_is_no_data_directory_of_one_process(tmp_path: Path) -> None:
+    (tmp_path / "CLUSTER").write_text("{}")
+    with pytest.raises(DirectoryForeign, match="is that of a cluster of processes; start it with --zookeeper"):
+        DataDirectory.open(tmp_path, containers=1, held=(0,))
+
+
+def test_memory_is_for_all_containers_together(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="memory_bytes must be at least 67108864 for 2 containers, not 40000000"):
+        FolderStorage(SharedFolder(tmp_path, "ours", 2), lambda *_: Container(), 40_000_000)
+
+
+def write_some(member: Member, size: int = 100) -> None:
+    """A segment or two in each container that is owned."""
+    for number in range(8):
+        name = f"scope/some{number}-{size}/0.#epoch.0"
+        if member.store.owns(name):
+            member.store.create_segment(name, now_ms=1)
+            write(member.store, name, bytes([number]) * size)
