@@ -22,7 +22,7 @@ DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pipeline bench-pooling \
-	bench-setup-timeout bench-capacity bench-lazy-producers bench-large-events conformance fuzz docs cert proto soak clean
+	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events conformance fuzz docs cert proto soak clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ bench-pooling: $(DEV) ## sockets and speed of a thousand segment writers, pooled
 
 bench-pipeline: $(DEV) ## traces as rows: in one process and on Spark; the trace's size: ARGS="--megabytes 1000"
 	$(PY) -m bench.pipeline $(ARGS)
+
+bench-durable: $(DEV) ## what durability costs, how soon 1 GB is open again, memory under --memory-bytes
+	$(PY) -m bench.durable $(ARGS)
 
 bench-setup-timeout: $(DEV) ## how soon a client is served when one node never answers
 	$(PY) -m bench.setup_timeout $(ARGS)
