@@ -11,6 +11,8 @@ A container that is served again under the epoch it was left in, nobody having o
 memory; else it is opened, which fences all older owners. When the session is lost nothing is served until its nodes are
 owned again: requests hear WrongHost. While it is suspended the store goes on, for the fence does not need the session.
 
+A container's node that no session holds is left alone, and this is said.
+
 Invariants: a container is served only between an opening and the next one's fence; at most one task is at work on a
 container; an error that nobody foresaw ends the store rather than leave it half an owner (seed 57.5).
 Follows `OwnershipCache` and `ZookeeperSessionExpiredHandler` (Pulsar, change 6347).
@@ -26,9 +28,11 @@ from typing import Any, Final, Protocol
 
 from segstore.server.coordination.placement import LoadReport, surplus, turn
 from segstore.server.coordination.policy import OwnershipSettings, SessionExpiredPolicy, backoff_s, policy_of
+from segstore.server.coordination.reports import SHOWN_BYTES, LoadReports, SameName
 from segstore.server.coordination.storage import ContainerStorage
 from segstore.server.coordination.types import (
     BadVersion,
+    CoordinationError,
     CoordinationSession,
     Coordinator,
     Disconnected,
@@ -39,22 +43,16 @@ from segstore.server.coordination.types import (
 )
 from segstore.server.store.container import Container
 
-__all__ = ["CONTAINERS", "STORES", "ContainerOwnership", "Hosted", "container_path", "store_path"]
+__all__ = ["CONTAINERS", "ContainerOwnership", "Hosted", "container_path"]
 
 log = logging.getLogger(__name__)
 
 CONTAINERS: Final = "/segstore/containers"
-STORES: Final = "/segstore/stores"
 
 
 def container_path(container_id: int) -> str:
     """The node whose session owns a container."""
     return f"{CONTAINERS}/{container_id}"
-
-
-def store_path(name: str) -> str:
-    """The node that carries a store's load report."""
-    return f"{STORES}/{name}"
 
 
 class Hosted(Protocol):
@@ -129,6 +127,9 @@ class ContainerOwnership:
         self._waiting: list[asyncio.Future[None]] = []
         self._pokes: dict[int, asyncio.Event] = {}
         self._preferred: frozenset[int] = frozenset()
+        self._reports = LoadReports(name, hosted, settings, self._random, self._rebalance)
+        self._ours: set[int] = set()  # made in this session, and not deleted by us
+        self._said: set[str] = set()
         self._main: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -155,6 +156,11 @@ class ContainerOwnership:
     def owns(self, container_id: int) -> bool:
         """Whether this store is the one to ask."""
         return container_id in self.served or container_id in self._unopened
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped, or shuts its store down: it will have no session any more."""
+        return self._main is None or self.shutdown_reason is not None
 
     def prefer(self, container_id: int) -> None:
         """Take a container as soon as nobody has it."""
@@ -232,7 +238,8 @@ class ContainerOwnership:
         self._drop_caches()
         self._say()
         self._leaving.clear()
-        tasks = [asyncio.create_task(self._report(session), name=f"load reports of {self.name}")]
+        self._ours.clear()
+        tasks = [asyncio.create_task(self._reports.run(session), name=f"load reports of {self.name}")]
         for container_id in range(self._count):
             name = f"ownership of container {container_id} by {self.name}"
             tasks.append(asyncio.create_task(self._keep(session, container_id), name=name))
@@ -245,7 +252,8 @@ class ContainerOwnership:
                     error = None if task.cancelled() else task.exception()
                     if error is not None:
                         log.error("store %s: owning containers failed", self.name, exc_info=error)
-                        return f"owning its containers failed: {error!r}"
+                        said = str(error) if isinstance(error, CoordinationError) else repr(error)
+                        return f"owning its containers failed: {said}"
             return None
         finally:
             for task in (over, *tasks):
@@ -269,8 +277,17 @@ class ContainerOwnership:
                 return
             except Disconnected as error:
                 log.info("store %s: container %d: %s; asking again", self.name, container_id, error)
-            await asyncio.sleep(backoff_s(failed, self._random))
+            await self._back_off(failed, changed)
             failed += 1
+
+    async def _back_off(self, failed: int, changed: asyncio.Event) -> None:
+        """A pause, which ends early when there is a connection again."""
+        changed.clear()
+        try:
+            async with asyncio.timeout(backoff_s(failed, self._random)):
+                await changed.wait()
+        except TimeoutError:
+            return
 
     async def _look(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> bool:
         """Acts on the node as it is; False: it is to be looked at again at once."""
@@ -282,17 +299,31 @@ class ContainerOwnership:
             return False
         if node.owner == session.session_id:
             if container_id in self._leaving:
+                self._leaving.discard(container_id)
+                self._preferred -= {container_id}
                 self._unload(container_id)
                 await self._delete(session, path, node.version)
                 await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # another's turn comes first
                 return False
             await self._serve(session, container_id)
-            return container_id not in self._leaving
+            return container_id not in self._leaving  # it may have been given up meanwhile
         if node.data == self.name.encode():
+            if container_id in self._ours:
+                raise SameName(self.name, path)
             if self._settings.stale_node == "replace":
                 await self._delete(session, path, node.version)
                 return False
             return True
+        if node.owner == 0 and path not in self._said:
+            self._said.add(path)
+            held = node.data[:SHOWN_BYTES]
+            log.error(
+                "store %s: container %d cannot be owned: node %s is no session's and holds %r; delete it",
+                self.name,
+                container_id,
+                path,
+                held,
+            )
         self._unload(container_id)
         return True
 
@@ -311,11 +342,12 @@ class ContainerOwnership:
             await session.create(container_path(container_id), self.name.encode(), ephemeral=True)
         except NodeExists:
             return
+        self._ours.add(container_id)
 
     async def _turn(self, session: CoordinationSession, container_id: int) -> int:
         owned = set(await session.children(CONTAINERS))
         unowned = [each for each in range(self._count) if str(each) not in owned]
-        return turn(self.name, container_id, unowned, await self._reports(session))
+        return turn(self.name, container_id, unowned, await self._reports.read(session))
 
     @staticmethod
     async def _delete(session: CoordinationSession, path: str, version: int) -> None:
@@ -402,7 +434,6 @@ class ContainerOwnership:
         """The container is another's, or to be: its state is given back."""
         self._stop_serving(container_id)
         self._had.discard(container_id)
-        self._preferred -= {container_id}
         opening = self._openings.pop(container_id, None)
         if opening is not None and opening.container is not None:
             self._storage.close(container_id, opening.epoch, opening.container)
@@ -413,54 +444,9 @@ class ContainerOwnership:
         for container_id in self.served | self._unopened:
             self._stop_serving(container_id)
 
-    # --- load -------------------------------------------------------------------------------------------------------
-
-    async def _report(self, session: CoordinationSession) -> None:
-        """Says what there is to do, and gives up what others have too little of; ends with the session."""
-        failed = 0
-        while True:
-            try:
-                if await self._say_load(session):
-                    failed = 0
-                    if self._settings.rebalance:
-                        await self._rebalance(session)
-                    await asyncio.sleep(self._settings.load_report_interval_ms / 1000)
-                    continue
-            except SessionExpired:
-                return
-            except Disconnected as error:
-                log.info("store %s: no load report: %s", self.name, error)
-            await asyncio.sleep(backoff_s(failed, self._random))
-            failed += 1
-
-    async def _say_load(self, session: CoordinationSession) -> bool:
-        """False: a node of ours from an older session is in the way."""
-        path, data = store_path(self.name), self._hosted.load().encode()
-        node = await session.get(path)
-        try:
-            if node is None:
-                await session.create(path, data, ephemeral=True)
-            elif node.owner == session.session_id:
-                await session.set(path, data, node.version)
-            elif self._settings.stale_node == "replace":
-                await session.delete(path, node.version)
-                return False
-            else:
-                return False
-        except (NodeExists, NoNode, BadVersion):
-            return False
-        return True
-
-    async def _reports(self, session: CoordinationSession) -> dict[str, LoadReport]:
-        reports = {}
-        for name in await session.children(STORES):
-            node = await session.get(store_path(name))
-            if node is not None:
-                reports[name] = LoadReport.decode(node.data)
-        return reports
-
-    async def _rebalance(self, session: CoordinationSession) -> None:
+    def _rebalance(self, stores: int) -> None:
+        """Gives up what others have too little of."""
         owned = sorted(self.served | self._unopened)
-        above = surplus(len(owned), self._count, len(await self._reports(session)))
+        above = surplus(len(owned), self._count, stores)
         for container_id in owned[len(owned) - above :]:
             self.give_up(container_id)

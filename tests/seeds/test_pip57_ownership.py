@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -19,9 +21,10 @@ from segstore.server.coordination import (
     SharedContainers,
     Shutdown,
 )
-from segstore.server.coordination.ownership import container_path, store_path
+from segstore.server.coordination.ownership import container_path
 from segstore.server.coordination.placement import LoadReport
 from segstore.server.coordination.policy import backoff_s, policy_of
+from segstore.server.coordination.reports import store_path
 from segstore.server.coordination.storage import Opened
 from segstore.server.coordination.types import NodeExists
 from segstore.server.store.container import Container
@@ -355,3 +358,78 @@ async def test_a_node_can_be_made_by_one_store_only(cluster: Cluster) -> None:
     session = await cluster.service.connect()
     with pytest.raises(NodeExists):
         await session.create(container_path(0), b"x", ephemeral=True)
+
+
+def foreign(path: str, data: bytes) -> Callable[[Cluster], Coroutine[Any, Any, InProcessSession]]:
+    """A node that somebody else has put there."""
+
+    async def put(cluster: Cluster) -> InProcessSession:
+        session = await cluster.service.connect()
+        await session.create(path, data)
+        return session
+
+    return put
+
+
+@pytest.mark.seed("57.6")
+@played(session_expired_policy="reconnect", load_report_interval_ms=500)
+async def test_a_load_report_that_is_none_is_named_once_and_passed_over(cluster: Cluster) -> None:
+    with recorded() as said:
+        await foreign(store_path("somebody"), b"\xff not a report")(cluster)
+        await cluster.first.ownership.stop()
+        await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
+        await asyncio.sleep(5)
+    named = [line for line in said if "/segstore/stores/somebody" in line]
+    assert len(named) == 1
+    assert r"b'\xff not a report'" in named[0]
+    assert cluster.second.reasons == []
+
+
+@pytest.mark.seed("57.4")
+@played(session_expired_policy="reconnect")
+async def test_a_containers_node_that_no_session_holds_is_named_and_left_alone(cluster: Cluster) -> None:
+    with recorded() as said:
+        cluster.service.expire(cluster.session_of(cluster.first).session_id)
+        stranger = await foreign(container_path(0), b"a stranger's")(cluster)
+        await cluster.until(lambda: cluster.first.serves == {2})
+        await asyncio.sleep(5)
+        (line,) = [line for line in said if "first" in line and "container 0" in line]
+    assert line == (
+        "store first: container 0 cannot be owned: node /segstore/containers/0 is no session's and holds "
+        'b"a stranger\'s"; delete it'
+    )
+    await stranger.delete(container_path(0))
+    await cluster.until(lambda: 0 in cluster.first.serves | cluster.second.serves)
+
+
+@pytest.mark.parametrize("stale_node", ["wait", "replace"])
+def test_of_two_stores_of_one_name_one_ends_and_says_why(stale_node: str) -> None:
+    @played(session_expired_policy="reconnect", stale_node=stale_node)
+    async def play(cluster: Cluster) -> None:
+        twin = Store("first", cluster.service, cluster.storage, CONTAINERS, seed=9, stale_node=stale_node)
+        await twin.ownership.start()
+        await cluster.until(lambda: bool(twin.reasons or cluster.first.reasons))
+        (reason,) = twin.reasons or cluster.first.reasons
+        assert reason.startswith(
+            "owning its containers failed: another store is called 'first' too: it holds node /segstore/"
+        )
+        left = cluster.first if twin.reasons else twin
+        await asyncio.sleep(60)
+        assert left.reasons == []
+        await cluster.until(lambda: len(left.serves | cluster.second.serves) == CONTAINERS)
+        await twin.ownership.stop()
+
+    play()
+
+
+@contextmanager
+def recorded() -> Iterator[list[str]]:
+    """What is logged."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("segstore").addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger("segstore").removeHandler(handler)
