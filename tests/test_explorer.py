@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
 from segstore.explorer import CutPoint, explore, explore_command, explore_trace
 from segstore.server import MockSegmentStore
-from segstore.server.replay_script import read_script
-from segstore.trace_client import TraceClient, shortened
+from segstore.server.replay_script import Step, read_script
+from segstore.trace_client import TraceClient, _Line, shortened
 from segstore.wire import AppendSetup, KeepAlive, SetupAppend, encode
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
@@ -207,6 +209,66 @@ async def test_what_breaks_is_shortened_to_the_fewest_requests() -> None:
     assert finding.broken[0].startswith(f"duplicated: {SEGMENT} has the event b'event")
     appends = [each for each in finding.records if each.kind is RecordKind.FRAME and each.data[3] == 4]
     assert len(appends) == 2, "one append, and the same once more"
+
+
+class Careless(TraceClient):
+    """Is wrong in one way when its connection was cut."""
+
+    broken = ""
+
+    def line(self, host: str, port: int) -> _Line:
+        return CarelessLine(host, port, self.attempts, self.broken)
+
+
+class CarelessLine(_Line):
+    def __init__(self, host: str, port: int, attempts: int, broken: str) -> None:
+        super().__init__(host, port, attempts)
+        self._broken = broken
+        self._connected = False
+
+    async def _connect(self) -> None:
+        if self._connected and self._broken == "hung":
+            await asyncio.Event().wait()
+        self._connected = True
+        await super()._connect()
+
+    def resume(self, answer: AppendSetup) -> None:
+        if self._broken == "lost":
+            self._pending = []  # it takes what was sent for stored
+        elif self._broken == "reordered":
+            super().resume(answer)
+            data = [each.data for each in reversed(self._pending)]
+            self._pending = [
+                msgspec.structs.replace(each, data=mine) for each, mine in zip(self._pending, data, strict=True)
+            ]
+
+
+def careless(broken: str) -> Callable[[Sequence[Step]], TraceClient]:
+    def make(steps: Sequence[Step]) -> TraceClient:
+        client = Careless(steps)
+        client.broken = broken
+        return client
+
+    return make
+
+
+@pytest.mark.parametrize(("broken", "appends"), [("lost", 1), ("reordered", 2)])
+async def test_what_is_lost_or_reordered_is_shortened_too(broken: str, appends: int) -> None:
+    match = "type = APPEND_BLOCK_END"
+    found = await explore_trace(requests(2), make_client=careless(broken), match=match, cuts=["before"])
+    assert found.findings
+    for finding in found.findings:
+        assert finding.broken[0].startswith(f"{broken}: ")
+    made = [step.item for step in read_script(found.findings[0].records) if step.type_name == "APPEND_BLOCK_END"]
+    assert len({bytes(each.data) for each in made}) == appends  # type: ignore[union-attr]  # appends
+
+
+async def test_what_hangs_is_shortened_to_the_request_at_which_it_was_cut() -> None:
+    match = "type = CREATE_SEGMENT"
+    found = await explore_trace(requests(0), make_client=careless("hung"), match=match, cuts=["before"], timeout_s=1.0)
+    (finding,) = found.findings
+    assert finding.broken == ("hung: the client did not come to its end in 1 s",)
+    assert [step.type_name for step in read_script(finding.records)] == ["HELLO", "CREATE_SEGMENT"]
 
 
 async def test_shortening_keeps_what_it_takes_and_no_more() -> None:

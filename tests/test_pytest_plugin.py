@@ -62,6 +62,7 @@ async def talk_async(where, *commands):
         await writer.wait_closed()
     return found
 """
+TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
 STRICT = ("-q", "--strict-markers", "--strict-config", "-Werror", "-p", "no:cacheprovider")
 
 
@@ -234,7 +235,7 @@ def test_the_official_client_finds_the_store_through_the_controller(suite: pytes
             writer.flush()
             assert segstore_server.events("scope/stream/0.#epoch.0") == [b"a", b"b", b"c"]
     """)
-    passed(suite.runpytest_subprocess(*STRICT, "-o", "segstore_process=auto", timeout=50), 1)
+    passed(suite.runpytest_subprocess(*STRICT, "-o", "segstore_process=auto", timeout=100), 1)
 
 
 @pytest.mark.needs("pravega, the official client")
@@ -243,15 +244,6 @@ def test_the_official_client_finds_a_trace_through_its_controller(suite: pytest.
         import asyncio
         import pytest
         from pravega_client import StreamManager
-
-        def test_writing(segstore_trace):
-            trace = segstore_trace("write", mode="match")
-            manager = StreamManager(f"tcp://{trace.controller_uri}")
-            assert not manager.create_stream("scope", "stream", 2), "the trace has that"
-            writer = manager.create_writer("scope", "stream")
-            for number in range(12):
-                writer.write_event(f"event {number}", routing_key=f"key {number % 3}")
-            writer.flush()
 
         @pytest.mark.asyncio
         async def test_reading(segstore_trace):
@@ -272,9 +264,8 @@ def test_the_official_client_finds_a_trace_through_its_controller(suite: pytest.
                 transaction.write_event(f"committed {number}", routing_key=str(number))
             transaction.commit()
     """)
-    traces = Path(__file__).parent.parent / "fixtures" / "traces"
-    options = "-o", "segstore_process=auto", "-o", f"segstore_traces={traces}"
-    passed(suite.runpytest_subprocess(*STRICT, *options, timeout=100), 3)
+    options = "-o", "segstore_process=auto", "-o", f"segstore_traces={TRACES}"
+    passed(suite.runpytest_subprocess(*STRICT, *options, timeout=100), 2)
 
 
 def test_a_recording_holds_what_the_controller_asked_and_answers_clients_without_it(suite: pytest.Pytester) -> None:
@@ -606,7 +597,8 @@ def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None
 @pytest.mark.needs("pravega, the official client")
 def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
-    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", timeout=50), 1)
+    options = "-o", f"segstore_traces={TRACES}"
+    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=100), 2)
 
 
 def test_the_page_names_every_fixture_setting_and_option() -> None:
