@@ -46,6 +46,7 @@ APPEND_BYTES: Final = 1024
 WAIT_S: Final = 60.0
 MEMORY_BYTES: Final = 64 << 20
 OPEN_WITHIN_S: Final = 2.0
+_WRITERS_OF_A_SEGMENT: Final = 16
 GOALS: Final = {1: 0.6, 64: 0.8}
 NONE: Final = -(1 << 63)
 ACK_BYTES: Final = len(encode(DataAppended(0, uuid.UUID(int=1), 0, 0, 0)))
@@ -161,16 +162,17 @@ def _bare(folder: Path) -> Iterator[int]:
 
 
 class _Load:
-    """Writers, each with a connection and a segment of its own, and one append in flight."""
+    """Writers, each with a connection of its own and one append in flight; a segment is shared by sixteen of them."""
 
     def __init__(self, port: int, writers: int, *, store: bool) -> None:
         self._selector = selectors.DefaultSelector()
         self._peers: dict[socket.socket, tuple[uuid.UUID, int]] = {}
-        for _ in range(writers):
+        stream = uuid.uuid4().hex
+        for at in range(writers):
             peer = _connect(port)
             writer = uuid.uuid4()
             if store:
-                _set_up(peer, f"bench/rate/{uuid.uuid4().int % 10**9}.#epoch.0", writer)
+                _set_up(peer, f"bench/{stream}/{at // _WRITERS_OF_A_SEGMENT}.#epoch.0", writer)
             peer.setblocking(False)
             self._peers[peer] = (writer, 0)
             self._selector.register(peer, selectors.EVENT_READ)
