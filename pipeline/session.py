@@ -37,7 +37,7 @@ SOURCES: Final = ("segstore.pipeline.trace_source", "segstore.pipeline.stream_so
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""Java starts sooner and compiles less: for work of minutes, not of hours."""
+"""Java starts sooner and compiles less."""
 
 
 class SparkMissing(RuntimeError):
@@ -53,13 +53,14 @@ def session(
     *,
     app: str = "segstore",
     conf: Mapping[str, str] | None = None,
-    quick: bool = True,
+    quick: bool = False,
     push_filters: bool = False,
 ) -> SparkSession:
     """The session of this process, started if there is none, with the data sources registered.
 
-    quick: whether Java is started for short work. conf: settings of Spark, over those made here. push_filters: for
-    those who use each DataFrame once, as above. Raises SparkMissing.
+    quick: whether Java is started for work of seconds: some seconds sooner, and half as fast once it is warm.
+    conf: settings of Spark, over those made here. push_filters: for those who use each DataFrame once, as above.
+    Raises SparkMissing.
     """
     problem = missing()
     if problem is not None:

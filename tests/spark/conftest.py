@@ -26,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-    running = session("local[2]", app="tests", conf=conf)
+    running = session("local[2]", app="tests", conf=conf, quick=True)
     running.sparkContext.setLogLevel("ERROR")
     gateway = running.sparkContext._gateway
     yield running

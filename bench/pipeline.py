@@ -1,0 +1,193 @@
+"""How fast do traces become rows: by column or one by one, in one process or on Spark, and in how much memory?
+
+    python -m bench.pipeline [--megabytes N] [--quick] [--write-docs]
+
+The trace is made up (`bench.traffic`), of the size that is asked for. Decoding in one process is compared by CPU time,
+on a part of the trace, with its reading and its checksums. What Spark does is compared by the clock, on two cores, over
+the whole of it: all default columns are made and thrown away by Spark's `noop` sink. Memory is that of the largest
+Python worker, as the system counts it at its peak, for a trace and for one a quarter as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench.harness import Effort, Figure, Report, Times, take_turns
+from bench.pages import main
+from bench.traffic import write_traffic
+from segstore.pipeline.session import session
+from segstore.pipeline.trace_columns import select
+from segstore.pipeline.trace_files import plan, read_piece
+from segstore.pipeline.trace_rows import RowMaker, trace_rows
+from segstore.pipeline.vectorised_rows import BatchMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["run"]
+
+MEGABYTES: Final = 400
+ONE_PROCESS_BYTES: Final = 64_000_000
+"""The part of the trace that is decoded in one process to compare CPU times."""
+ROUNDS: Final = 3
+LOOK_S: Final = 0.02
+
+PLAIN, TOGETHER = "one by one", "by column"
+SPARK, TUPLES, ALONE = "Spark, batches", "Spark, tuples", "one process, plain Python"
+
+
+def run(effort: Effort, megabytes: int = MEGABYTES) -> Report:
+    """Makes a trace and measures."""
+    size = max(4_000_000, round(megabytes * 1_000_000 * effort.scale))
+    report = Report("Traces as rows")
+    with tempfile.TemporaryDirectory(prefix="segstore-bench-") as folder:
+        trace = Path(folder, "trace.wtrace")
+        count = write_traffic(trace, size)
+        part = Path(folder, "part.wtrace")
+        part_count = write_traffic(part, min(size, ONE_PROCESS_BYTES))
+        quarter = Path(folder, "quarter.wtrace")
+        write_traffic(quarter, size // 4)
+        decoded = _one_process(part, effort)
+        ratio = decoded.ratio(PLAIN, TOGETHER)
+        report.figures.append(Figure("decoding by column, of plain Python, one process", ratio, 5, at_most=False))
+        planning = _planning(trace)
+        report.figures.append(Figure("planning a GB", planning, 10, at_most=True, unit="ms"))
+        spark = session("local[2]", app="bench", conf={"spark.log.level": "ERROR"})
+        try:
+            small, large = _worker_peak(spark, quarter), _worker_peak(spark, trace)  # in this order: workers stay
+            times = _spark(spark, trace, max(2, min(ROUNDS, effort.rounds)))
+        finally:
+            spark.stop()
+        report.figures += [
+            Figure("Spark with batches, of Spark with tuples", times.ratio(TUPLES, SPARK), 6, at_most=False),
+            Figure("Spark on two cores, of one process", times.ratio(ALONE, SPARK), 1.5, at_most=False),
+            Figure("memory of a worker, trace four times as long", large / small, 1.2, at_most=True),
+        ]
+        rows = [(f"{PLAIN}, one process", _rate(part_count, decoded.median(PLAIN)), "CPU")]
+        rows.append((f"{TOGETHER}, one process", _rate(part_count, decoded.median(TOGETHER)), "CPU"))
+        rows += [(name, _rate(count, times.median(name)), "clock") for name in (ALONE, TUPLES, SPARK)]
+        report.tables.append((("way", "records/s", "time"), rows))
+        report.notes += [
+            f"a trace of {trace.stat().st_size / 1e6:,.0f} MB, {count:,} records; {len(select())} columns",
+            f"the largest Python worker had {large / 1e6:,.0f} MB, with a quarter of the trace {small / 1e6:,.0f} MB",
+            "Spark's own start (seconds) is not in these times: a job has to be longer than that to be worth it",
+        ]
+    return report
+
+
+def _rate(count: int, seconds: float) -> str:
+    return f"{count / seconds:,.0f}"
+
+
+def _drain(items: Iterator[object]) -> None:
+    deque(items, maxlen=0)
+
+
+def _timed(work: Callable[[], None], clock: Callable[[], float]) -> Callable[[], float]:
+    def once() -> float:
+        start = clock()
+        work()
+        return clock() - start
+
+    return once
+
+
+def _one_process(path: Path, effort: Effort) -> Times:
+    pieces = plan([str(path)])
+
+    def plain() -> None:
+        maker = RowMaker(select())
+        _drain(row for piece in pieces for found in read_piece(piece) for row in maker.rows(found))
+
+    def together() -> None:
+        maker = BatchMaker(select())
+        _drain(batch for piece in pieces for found in read_piece(piece) for batch in maker.batches(found))
+
+    together()
+    clock = time.process_time
+    return take_turns({PLAIN: _timed(plain, clock), TOGETHER: _timed(together, clock)}, max(2, effort.rounds // 2))
+
+
+def _planning(path: Path) -> float:
+    """Milliseconds for a GB."""
+    took = min(_timed(lambda: _drain(iter(plan([str(path)]))), time.perf_counter)() for _ in range(5))
+    return took * 1e3 / (path.stat().st_size / 1e9)
+
+
+def _spark(spark: SparkSession, path: Path, rounds: int) -> Times:
+    def job(vectorised: bool) -> None:
+        reader = spark.read.format("segstore.trace").option("vectorised", str(vectorised).lower())
+        reader.load(str(path)).write.format("noop").mode("overwrite").save()
+
+    job(True)
+    clock = time.perf_counter
+    contenders = {
+        SPARK: _timed(partial(job, True), clock),
+        TUPLES: _timed(partial(job, False), clock),
+        ALONE: _timed(lambda: _drain(trace_rows(str(path))), clock),
+    }
+    return take_turns(contenders, rounds)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+def _worker_peak(spark: SparkSession, path: Path) -> float:
+    """Bytes of the largest Python worker that reads a trace, at its peak."""
+    with _watching() as peaks:
+        spark.read.format("segstore.trace").load(str(path)).write.format("noop").mode("overwrite").save()
+    if not peaks:
+        raise RuntimeError("no worker was seen: the trace is too short")
+    return max(peaks.values())
+
+
+@contextmanager
+def _watching() -> Iterator[dict[int, int]]:
+    """Looks at the Python workers of this process's Java until the block ends: process → most memory so far."""
+    peaks: dict[int, int] = {}
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            for process in Path("/proc").iterdir():
+                if process.name.isdigit() and (seen := _peak_of(process)) is not None:
+                    peaks[int(process.name)] = max(seen, peaks.get(int(process.name), 0))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _peak_of(process: Path) -> int | None:
+    """The most memory that a process had, if it is one of Spark's Python workers."""
+    try:
+        if b"pyspark.daemon" not in (process / "cmdline").read_bytes():
+            return None
+        for line in (process / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        return None  # it has ended since
+    return None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
+    known, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    sys.exit(main("pipeline", partial(run, megabytes=known.megabytes)))
