@@ -22,7 +22,8 @@ DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pipeline bench-pooling \
-	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events conformance fuzz docs cert proto soak clean
+	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-stream-lag \
+	conformance fuzz docs cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -75,6 +76,9 @@ bench-lazy-producers: $(DEV) ## what many writers cost that write little: eager,
 bench-large-events: $(DEV) ## events of 24 to 256 MiB, against the same bytes as events of 1 MB
 	$(PY) -m bench.large_events $(ARGS)
 
+bench-stream-lag: $(DEV) ## how far a streaming query on Spark is behind a stream that is written steadily
+	$(PY) -m bench.stream_lag $(ARGS)
+
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
 	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)
 
@@ -91,8 +95,13 @@ soak: $(DEV) ## long runs: this client's order and dispatch, then the official c
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed
+	$(PY) -m tests.soak.stream_sink
+	$(PY) -m tests.soak.stream_spark
 	$(PY) -m tests.soak.large_events
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
+
+spark-cluster: $(DEV) ## a master and two workers of Spark on this machine, and a streaming round trip on them
+	$(PY) -m tests.spark.round_trip $(ARGS)
 
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py
