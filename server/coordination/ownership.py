@@ -129,6 +129,7 @@ class ContainerOwnership:
         self._preferred: frozenset[int] = frozenset()
         self._reports = LoadReports(name, hosted, settings, self._random, self._rebalance)
         self._ours: set[int] = set()  # made in this session, and not deleted by us
+        self._replaced: set[tuple[int, int]] = set()  # nodes that were deleted: their containers, their sessions
         self._said: set[str] = set()
         self._main: asyncio.Task[None] | None = None
 
@@ -239,6 +240,7 @@ class ContainerOwnership:
         self._say()
         self._leaving.clear()
         self._ours.clear()
+        self._replaced.clear()
         tasks = [asyncio.create_task(self._reports.run(session), name=f"load reports of {self.name}")]
         for container_id in range(self._count):
             name = f"ownership of container {container_id} by {self.name}"
@@ -298,7 +300,9 @@ class ContainerOwnership:
             await self._take(session, container_id, changed)
             return False
         if node.owner == session.session_id:
+            self._ours.add(container_id)
             if container_id in self._leaving:
+                self._ours.discard(container_id)
                 self._leaving.discard(container_id)
                 self._preferred -= {container_id}
                 self._unload(container_id)
@@ -308,10 +312,11 @@ class ContainerOwnership:
             await self._serve(session, container_id)
             return container_id not in self._leaving  # it may have been given up meanwhile
         if node.data == self.name.encode():
-            if container_id in self._ours:
-                raise SameName(self.name, path)
+            if container_id in self._ours or (container_id, node.owner) in self._replaced:
+                raise SameName(self.name, path)  # that session is alive, or it would not have made a node
             if self._settings.stale_node == "replace":
                 await self._delete(session, path, node.version)
+                self._replaced.add((container_id, node.owner))
                 return False
             return True
         if node.owner == 0 and path not in self._said:
