@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from segstore import __version__
+from segstore.pipeline_cli import pipeline
 from segstore.replay_cli import diff_stores, explore, replay
 from segstore.trace_cli import trace
 
@@ -70,7 +71,7 @@ def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
 
 
-for _each in (trace, replay, diff_stores, explore):
+for _each in (trace, replay, diff_stores, explore, pipeline):
     main.add_command(_each)
 
 
@@ -166,6 +167,7 @@ def encode(source: Any, form: Form) -> int:
 
 
 _PORT = click.IntRange(0, 65535)
+_MS = click.FloatRange(0)
 
 
 def _containers(ctx: click.Context, option: click.Parameter, given: str | None) -> frozenset[int] | None:
@@ -226,12 +228,30 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Record all traffic.")
 @click.option("--trace-redact", is_flag=True, help="Leave delegation tokens out of the recording.")
 @click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--zookeeper", metavar="HOST:PORT", help="One cluster of all processes that name this and share --data.")
+@click.option("--session-timeout-ms", type=_MS, default=10_000.0, show_default=True, help="Of the ZooKeeper session.")
+@click.option(
+    "--session-expired-policy",
+    type=click.Choice(["shutdown", "reconnect"]),
+    default="shutdown",
+    show_default=True,
+    help="When the ZooKeeper session has expired.",
+)
+@click.option("--session-reconnect-retries", type=click.IntRange(0), default=10, show_default=True, help="0: shutdown.")
+@click.option("--takeover-delay-ms", type=_MS, default=500.0, show_default=True, help="Before another's is taken.")
+@click.option("--preload", is_flag=True, help="Open what is owned again at once, not on first use.")
+@click.option("--stale-node", type=click.Choice(["wait", "replace"]), default="wait", show_default=True)
+@click.option("--rebalance/--no-rebalance", default=True, show_default=True, help="Share containers evenly.")
+@click.option(
+    "--zookeeper-patience-ms", type=_MS, default=60_000.0, show_default=True, help="Of silence, then this ends."
+)
 def serve(**options: Any) -> int:
     """Run a mock segment store. Once all its ports listen it prints one line; SIGTERM or Ctrl-C ends it."""
     from pydantic import ValidationError
 
     from segstore import serving
     from segstore.server import LimitSettings
+    from segstore.server.coordination.types import CoordinationError
     from segstore.server.fault_file import FaultFileError
     from segstore.server.store.data_directory import DataError
 
@@ -248,7 +268,7 @@ def serve(**options: Any) -> int:
         serving.serve(settings)
     except serving.OptionsError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
-    except (OSError, FaultFileError, DataError, serving.StoreFailed) as error:
+    except (OSError, FaultFileError, CoordinationError, DataError, serving.StoreFailed) as error:
         raise click.ClickException(str(error)) from error
     return 0
 

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
 from pydantic import Field
@@ -26,8 +26,10 @@ from pydantic import Field
 from segstore import __version__
 from segstore.server import StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
+from segstore.server.cluster_process import ClusterProcess
 from segstore.server.controller.auth import Accounts, Authority
 from segstore.server.controller.config import ControllerConfig
+from segstore.server.coordination.policy import OwnershipSettings, PolicyName
 from segstore.server.fault_file import FaultFileError, read_faults
 from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
@@ -65,6 +67,10 @@ class ServeOptions(StoreSettings):
     trace: new file that all traffic of the stores is recorded to; None for no recording.
     trace_redact: whether the recording leaves out delegation tokens.
     announce: "text" or "json".
+    zookeeper: HOST:PORT of the ZooKeeper that makes several processes one cluster; None for this process alone.
+    zookeeper_patience_ms: so long ZooKeeper may be silent before this process ends.
+    session_timeout_ms, session_expired_policy, session_reconnect_retries, takeover_delay_ms, preload, stale_node,
+        rebalance: as in `OwnershipSettings`.
     """
 
     controller_port: int | None = None
@@ -81,6 +87,15 @@ class ServeOptions(StoreSettings):
     trace: Path | None = None
     trace_redact: bool = False
     announce: str = "text"
+    zookeeper: str | None = Field(default=None, min_length=1)
+    zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
+    session_timeout_ms: float = Field(default=10_000.0, gt=0)
+    session_expired_policy: PolicyName = "shutdown"
+    session_reconnect_retries: int = Field(default=10, ge=0)
+    takeover_delay_ms: float = Field(default=500.0, ge=0)
+    preload: bool = False
+    stale_node: Literal["wait", "replace"] = "wait"
+    rebalance: bool = True
 
 
 def _join(address: tuple[str, int] | None) -> str | None:
@@ -121,7 +136,18 @@ def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None =
     return "\n".join(lines)
 
 
-def _cluster(options: ServeOptions) -> Cluster:
+_OWNERSHIP = (
+    "session_timeout_ms",
+    "session_expired_policy",
+    "session_reconnect_retries",
+    "takeover_delay_ms",
+    "preload",
+    "stale_node",
+    "rebalance",
+)
+
+
+def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
     store = StoreSettings(**{name: getattr(options, name) for name in StoreSettings.model_fields})
     settings = ClusterSettings(
         store=store,
@@ -131,6 +157,7 @@ def _cluster(options: ServeOptions) -> Cluster:
         http_port=options.http_port,
         data=options.data,
         memory_bytes=options.memory_bytes,
+        ownership=OwnershipSettings(**{name: getattr(options, name) for name in _OWNERSHIP}),
         controller=ControllerConfig(
             commit_delay_ms=options.commit_delay_ms,
             scale_delay_ms=options.scale_delay_ms,
@@ -143,11 +170,20 @@ def _cluster(options: ServeOptions) -> Cluster:
     faults = None
     if options.faults is not None or options.http_port is not None:  # rules may be added there
         faults = Faults(LoopClock(), None if options.faults is None else read_faults(options.faults))
-    return Cluster(settings, authority=Authority(accounts, options.auth_key, now_s=time.time), faults=faults)
+    authority = Authority(accounts, options.auth_key, now_s=time.time)
+    if options.zookeeper is not None:
+        return ClusterProcess(
+            settings,
+            options.zookeeper,
+            patience_ms=options.zookeeper_patience_ms,
+            authority=authority,
+            faults=faults,
+        )
+    return Cluster(settings, authority=authority, faults=faults)
 
 
 @contextlib.asynccontextmanager
-async def _recording(options: ServeOptions, cluster: Cluster) -> AsyncIterator[None]:
+async def _recording(options: ServeOptions, cluster: Cluster | ClusterProcess) -> AsyncIterator[None]:
     """Records what the stores' connections carry, if that is asked, until the last of them has ended."""
     if options.trace is None:
         yield
@@ -241,8 +277,8 @@ def _allow_many_connections() -> None:
 
 def serve(options: ServeOptions) -> None:
     """Runs until a signal. Raises CannotListen, whose text is one sentence, when a port or certificate will not do,
-    OptionsError for options that do not, DataError for a data directory that does not, StoreFailed when nothing can
-    be written to that any more.
+    OptionsError for options that do not, DataError for a data directory that does not, CoordinationError for a
+    ZooKeeper that does not, StoreFailed when nothing can be written any more, or the store's part in a cluster is over.
 
     A second signal raises SystemExit with 128 and its number.
     """

@@ -26,11 +26,11 @@ from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, SERVICE, Method
 
-__all__ = ["ControllerServer", "TlsFiles"]
+__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "listen"]
 
 _log = logging.getLogger(__name__)
 
-_OPTIONS: Final = (
+OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # or two servers share a port unnoticed
     # Clients keep their connections alive as often as they like, also between calls.
     ("grpc.keepalive_permit_without_calls", 1),
@@ -49,14 +49,31 @@ class TlsFiles(NamedTuple):
     key: Path
 
 
+async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
+    """Binds a server that has not started; the port. Raises OSError, and the server is of no more use then."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        pair = tls.key.read_bytes(), tls.certificate.read_bytes()
+        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    except RuntimeError as error:  # grpc's only word for every reason
+        await server.stop(None)
+        raise OSError(f"the controller cannot listen on {address}") from error
+
+
 class ControllerServer:
-    """A controller that is served. Made by `start`."""
+    """A controller that is served. Made by `start`, or by `behind` for a socket of somebody else's.
+
+    Attributes:
+        handlers: of its calls.
+    """
 
     def __init__(
         self,
         controller: Controller,
         authority: Authority,
-        server: grpc.aio.Server,
+        server: grpc.aio.Server | None,
         settled: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._controller = controller
@@ -65,6 +82,7 @@ class ControllerServer:
         self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
         self._endpoint = Endpoint("", 0)
+        self.handlers: grpc.GenericRpcHandler[Any, Any] | None = None
 
     @classmethod
     async def start(
@@ -94,27 +112,28 @@ class ControllerServer:
 
         Raises `OSError` if it cannot listen there.
         """
-        self = cls(
-            controller,
-            authority or Authority(now_s=lambda: controller.now_ms() / 1000),
-            grpc.aio.server(options=_OPTIONS),
-            settled,
-        )
-        served = serve(controller, servers or (lambda: (self._endpoint,)))
-        self._server.add_generic_rpc_handlers((self._handlers(served),))
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            if tls is None:
-                bound = self._server.add_insecure_port(address)
-            else:
-                pair = tls.key.read_bytes(), tls.certificate.read_bytes()
-                bound = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-        except RuntimeError as error:  # grpc's only word for every reason
-            await self._server.stop(None)
-            raise OSError(f"the controller cannot listen on {address}") from error
+        server = grpc.aio.server(options=OPTIONS)
+        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), server, settled)
+        self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
+        server.add_generic_rpc_handlers((self.handlers,))
+        bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
-        await self._server.start()
+        await server.start()
         self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
+        return self
+
+    @classmethod
+    def behind(
+        cls,
+        controller: Controller,
+        authority: Authority,
+        servers: Callable[[], Sequence[Endpoint]],
+        settled: Callable[[], Awaitable[None]],
+    ) -> Self:
+        """Serve those calls that somebody hands to `handlers`; arguments as for `start`."""
+        self = cls(controller, authority, None, settled)
+        self.handlers = self._handlers(serve(controller, servers))
+        self._keeper = asyncio.create_task(self._keep(), name="controller")
         return self
 
     @property
@@ -132,7 +151,8 @@ class ControllerServer:
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-        await self._server.stop(grace_s)
+        if self._server is not None:
+            await self._server.stop(grace_s)
 
     async def __aenter__(self) -> Self:
         return self

@@ -110,6 +110,7 @@ class FolderStorage:
         self._memory_bytes = total // folder.containers
         self._open: dict[int, _Open] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
 
     async def epoch(self, container_id: int) -> int:
         present = epochs_of(self._folder.container(container_id))
@@ -119,6 +120,8 @@ class FolderStorage:
         self._end(container_id)
         if (ending := self._ending.get(container_id)) is not None:
             await asyncio.shield(ending)
+        if self._closed:
+            raise Disconnected(f"container {container_id} is not opened any more: the store shuts down")
         try:
             epoch, durability, container = await asyncio.to_thread(self._recover, container_id)
         except Fenced as error:
@@ -154,7 +157,8 @@ class FolderStorage:
             self._end(container_id)
 
     async def aclose(self) -> None:
-        """Closes all that is open."""
+        """Closes all that is open; nothing can be opened after that."""
+        self._closed = True
         for container_id in tuple(self._open):
             self._end(container_id)
         while self._ending:

@@ -52,6 +52,7 @@ class SegmentStore:
         unopened: those owned here whose state is to be fetched when somebody asks: number → what fetches it.
         pool: the chunks of all segments.
         waiters: readers that wait at a tail, in all containers.
+        separate_journals: nothing can change two containers at once, so segments merge within one only.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class SegmentStore:
         self.unopened: dict[int, Callable[[], None]] = {}
         self.pool = ChunkPool() if pool is None else pool
         self.waiters = Waiters()
+        self.separate_journals = False
         self._journal = journal
         self._reuse_names = reuse_names
         self._strict_transient_attributes = strict_transient_attributes
@@ -325,6 +327,8 @@ class SegmentStore:
         """
         home = self.container_for(source)
         container = self.container_for(target)
+        if self.separate_journals and home is not container:
+            raise Unmapped(f"{source} lies in another container than {target}", segment=source)
         length = container.merge(target, source, updates, now_ms=now_ms, source_container=home)
         if is_user_stream_segment(target):
             self._try_to_ensure_index(index_name(target), now_ms)

@@ -1,0 +1,422 @@
+"""One of several processes that make one cluster: a segment store, and a controller's port, for `--zookeeper`.
+
+Each process owns some of the containers through its session with ZooKeeper, in a folder that all share. One of them
+leads the controller; all serve its port and hand calls on to the leader. What the controller asks of segments goes over
+the wire to whoever owns them, also when that is this process.
+
+Invariant: a process that cannot go on says why in `failure`, once, and from then on acknowledges nothing that it does
+not have. Refused: a folder of another cluster, see `processes_identity`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from segstore.server.cluster import ClusterSettings
+from segstore.server.controller.auth import Authority, Permission
+from segstore.server.controller.controller import Controller, wall_clock_ms
+from segstore.server.controller.durable import image, recovered
+from segstore.server.controller.forwarding import ForwardingServer
+from segstore.server.controller.operations import Operation, encode
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.server import ControllerServer, TlsFiles
+from segstore.server.coordination.hosted import HostedStore
+from segstore.server.coordination.ownership import ContainerOwnership
+from segstore.server.coordination.processes import FolderStorage, SharedFolder
+from segstore.server.coordination.processes_identity import identify
+from segstore.server.coordination.processes_leader import Candidate, Present
+from segstore.server.coordination.processes_owners import Location, Owners
+from segstore.server.coordination.types import (
+    CoordinationError,
+    CoordinationSession,
+    Coordinator,
+    Disconnected,
+    SessionState,
+)
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
+from segstore.server.faults import Faults
+from segstore.server.remote_segments import RemoteSegments
+from segstore.server.runner import SegmentStoreServer
+from segstore.server.service import Clock
+from segstore.server.store.container import Container
+from segstore.server.store.data_directory import DataError, DirectoryDamaged
+from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.store.fence import Epoch, Fenced
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
+
+__all__ = ["ClusterProcess"]
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 30.0
+_OVER = (SessionState.LOST, SessionState.CLOSED)
+
+
+class _Leading(NamedTuple):
+    epoch: Epoch
+    durability: Durability
+    controller: Controller
+    calls: ControllerServer
+    segments: RemoteSegments
+
+
+class ClusterProcess:
+    """What `segstore serve --zookeeper` runs.
+
+    Attributes:
+        settings: as given.
+        stores: the one that is here.
+        controller: while this process leads it.
+        controller_address, http_address: as in `Cluster`.
+        failure: done when this process cannot go on, with a sentence that says why.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        zookeeper: str,
+        *,
+        patience_ms: float = 60_000,
+        authority: Authority | None = None,
+        faults: Faults | None = None,
+        clock: Clock | None = None,
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
+        patience_ms: so long ZooKeeper may be silent before this process ends. coordinator: in place of ZooKeeper.
+
+        Raises ValueError for settings that are not for a process of several.
+        """
+        if settings.data is None:
+            raise ValueError("zookeeper needs data: a folder that all processes share, as containers move between them")
+        if settings.stores != 1 or settings.store.own is not None:
+            raise ValueError("with zookeeper a process has one store, and what it owns is found out: no stores, no own")
+        self.settings = settings
+        self.stores = [
+            SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
+        ]
+        self.failure: asyncio.Future[str] | None = None
+        self.controller_address: tuple[str, int] | None = None
+        self.http_address: tuple[str, int] | None = None
+        self._path = settings.data
+        self._where = zookeeper
+        self._patience_s = patience_ms / 1000
+        self._faults = faults
+        self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
+        self._coordinator = coordinator or ZooKeeperCoordinator(
+            zookeeper, session_timeout_ms=settings.ownership.session_timeout_ms
+        )
+        self._folder: SharedFolder | None = None
+        self._storage: FolderStorage | None = None
+        self._owners = Owners(settings.store.containers)
+        self._ownership: ContainerOwnership | None = None
+        self._front: ForwardingServer | None = None
+        self._candidate: Candidate | None = None
+        self._present: Present | None = None
+        self._leading: _Leading | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._control_api: ControlApi | None = None
+
+    @property
+    def server(self) -> SegmentStoreServer:
+        """The store."""
+        return self.stores[0]
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Of the store."""
+        return self.server.address
+
+    @property
+    def controller(self) -> Controller | None:
+        return None if self._leading is None else self._leading.controller
+
+    @property
+    def ownership(self) -> ContainerOwnership:
+        """Of this store's containers. RuntimeError before `start`."""
+        if self._ownership is None:
+            raise RuntimeError("the process is not started")
+        return self._ownership
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listens, owns what nobody owns, and returns when all containers and the controller are somebody's.
+
+        Raises CannotListen, OSError; CoordinationError for ZooKeeper; DataError for the folder.
+        """
+        self.failure = asyncio.get_running_loop().create_future()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+
+    async def _start(self) -> None:
+        settings, server = self.settings, self.server
+        session = await self._coordinator.connect()
+        try:
+            folder = await identify(session, self._where, self._path, settings.store.containers)
+        finally:
+            await session.aclose()
+        self._folder = folder
+        storage = self._storage = FolderStorage(folder, self._make_container, settings.memory_bytes)
+        storage.on_failure = self._store_failed
+        storage.before_loss = server.hub.flush
+        server.store.separate_journals = True
+        server.hub.gate = storage.gate
+        await server.start()
+        host, port = settings.public_host, server.address[1] if server.address else 0
+        if settings.controller_port is not None:
+            self._front = await ForwardingServer.start(
+                settings.store.host, settings.controller_port, leader=self._leader, tls=self._tls()
+            )
+            self.controller_address = (host, self._front.port)
+            where = Location(host, self._front.port)
+            self._candidate = Candidate(
+                f"{host}:{port}", where, self._lead, self._resign, stale_node=settings.ownership.stale_node
+            )
+            self._present = Present(where)
+        ownership = self._ownership = ContainerOwnership(
+            f"{host}:{port}",
+            self._coordinator,
+            storage,
+            HostedStore(server, host),
+            settings.store.containers,
+            settings.ownership,
+            on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
+        )
+        storage.on_lost = ownership.lost
+        await ownership.start()
+        self._following = asyncio.create_task(self._follow(), name="cluster process")
+        if settings.http_port is not None:
+            await self._start_control_api(settings.http_port)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Waits until there is a controller, and all containers have an owner; not for ever."""
+        assert self.failure is not None
+        candidate = self._candidate
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                while not (
+                    self._owners.complete and (candidate is None or candidate.leads or candidate.leader is not None)
+                ):
+                    if self.failure.done():
+                        raise CoordinationError(self.failure.result())
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            log.warning("after %g s, there are containers that nobody owns, or nobody leads the controller", _SETTLE_S)
+
+    def _make_container(self, number: int, durability: Durability) -> Container:
+        settings = self.settings.store
+        return Container(
+            number,
+            pool=durability.pool,
+            waiters=self.server.store.waiters,
+            journal=durability.journal(number),
+            reuse_names=settings.reuse_names,
+            strict_transient_attributes=settings.strict_transient_attributes,
+        )
+
+    async def _start_control_api(self, port: int) -> None:
+        from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
+
+        settings = self.settings
+        controlled = Controlled(self.stores, self._faults, lambda: self.controller)
+        self._control_api = ControlApi(controlled, settings.store.host, port, names=[settings.public_host])
+        await self._control_api.start()
+        self.http_address = self._control_api.address
+
+    def _tls(self) -> TlsFiles | None:
+        cert, key = self.settings.store.tls_cert, self.settings.store.tls_key
+        return None if cert is None or key is None else TlsFiles(cert, key)
+
+    def _fail(self, why: str) -> None:
+        if self.failure is not None and not self.failure.done():
+            self.failure.set_result(why)
+
+    def _store_failed(self, why: str) -> None:
+        for connection in tuple(self.server.hub.connections):
+            connection.failed(why)
+        self._fail(why)
+
+    async def stop(self, *, drain_s: float = 5.0) -> None:
+        """Stops what is served, gives back what is owned, ends the session. May be called twice."""
+        control_api, self._control_api = self._control_api, None
+        if control_api is not None:
+            await control_api.stop()
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        front, self._front = self._front, None
+        if front is not None:
+            await front.aclose(min(drain_s, 1.0))
+        await self.server.stop(drain_s=drain_s)
+        if self._storage is not None:
+            await self._storage.aclose()
+        if self._ownership is not None:
+            await self._ownership.stop()
+        if self._faults is not None:
+            self._faults.report()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- with each session ------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Does, for each session of the store's, what is beside owning containers."""
+        ownership = self.ownership
+
+        def current() -> CoordinationSession | None:
+            session = ownership.session
+            return None if session is None or session.state in _OVER else session
+
+        while ownership.shutdown_reason is None:
+            await ownership.until(lambda: current() is not None or ownership.shutdown_reason is not None)
+            session = current()
+            if session is not None:
+                await self._follow_one(session)
+
+    async def _follow_one(self, session: CoordinationSession) -> None:
+        ownership = self.ownership
+        parts = {"owners": self._owners.run(session), "patience": self._watch_over(session)}
+        if self._candidate is not None and self._present is not None:
+            parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
+        tasks = [asyncio.create_task(each, name=f"cluster process: {name}") for name, each in parts.items()]
+        over = asyncio.create_task(
+            ownership.until(lambda: ownership.session is not session or session.state in _OVER), name="end of session"
+        )
+        try:
+            done, _ = await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                error = each.exception()
+                if isinstance(error, (CoordinationError, DataError)):
+                    self._fail(str(error))
+                elif error is not None:
+                    log.error("being one of a cluster failed", exc_info=error)
+                    self._fail(f"being one of a cluster failed: {error!r}")
+            if any(each.exception() is not None for each in done):
+                await asyncio.Event().wait()  # the end is under way
+        finally:
+            for each in (over, *tasks):
+                each.cancel()
+            await asyncio.gather(over, *tasks, return_exceptions=True)
+
+    async def _watch_over(self, session: CoordinationSession) -> None:
+        """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""
+        ownership = self.ownership
+        while session.state not in _OVER:
+            await ownership.until(lambda: session.state is not SessionState.CONNECTED)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_s):
+                    await ownership.until(lambda: session.state is not SessionState.SUSPENDED)
+                    continue
+            self._fail(f"ZooKeeper at {self._where} has not answered for {self._patience_s:g} s")
+            return
+
+    # --- the controller ---------------------------------------------------------------------------------------------
+
+    def _leader(self) -> Endpoint | None:
+        leader = None if self._candidate is None else self._candidate.leader
+        return None if leader is None else Endpoint(*leader)
+
+    def _servers(self) -> list[Endpoint]:
+        return [] if self._present is None else [Endpoint(*each) for each in self._present.all]
+
+    def _recover(self) -> tuple[Epoch, Durability]:
+        assert self._folder is not None
+        epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
+        try:
+            durability.recover({})
+        except BaseException:
+            durability.directory.close()
+            epoch.check()
+            raise
+        return epoch, durability
+
+    async def _lead(self) -> None:
+        try:
+            epoch, durability = await asyncio.to_thread(self._recover)
+        except Fenced as error:
+            raise Disconnected(str(error)) from error
+        try:
+            state = recovered(durability.controller_image, durability.controller_operations)
+        except ValueError as error:
+            durability.directory.close()
+            raise DirectoryDamaged(durability.path, durability.path, f"the controller's state: {error}") from error
+        durability.controller_image, durability.controller_operations = b"", []
+        durability.controller_state = lambda: image(state)
+        try:
+            await durability.start()
+        except BaseException:
+            await durability.close()
+            if epoch.is_over:
+                raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
+            raise
+        authority, store = self._authority, self.settings.store
+
+        def journal(operation: Operation) -> None:
+            durability.controller_journal(encode(operation))
+
+        segments = RemoteSegments(
+            self._owners,
+            store.containers,
+            token=lambda: authority.token("*", Permission.READ_UPDATE),
+            wire_version=store.wire_version,
+            tls=_trusting(self._tls()),
+        )
+        controller = Controller(segments, self.settings.controller, journal=journal, state=state)
+        calls = ControllerServer.behind(controller, authority, self._servers, durability.committer.settled)
+        made = self._leading = _Leading(epoch, durability, controller, calls, segments)
+        durability.on_failure = lambda why: self._controller_failed(made, why)
+        if durability.committer.failure:
+            self._controller_failed(made, durability.committer.failure)
+        if self._front is not None:
+            self._front.local = calls.handlers
+        log.info("this process leads the controller, epoch %d", epoch.number)
+
+    def _controller_failed(self, made: _Leading, why: str) -> None:
+        if self._leading is not made:
+            return
+        if not made.epoch.is_over:
+            self._store_failed(why)
+        elif self._candidate is not None:
+            self._candidate.lost()
+
+    async def _resign(self) -> None:
+        made, self._leading = self._leading, None
+        if self._front is not None:
+            self._front.local = None
+        if made is None:
+            return
+        await made.calls.aclose()
+        await made.segments.aclose()
+        await made.durability.close()
+        # Calls that are still under way must not wait for what will never be durable.
+        made.durability.committer.fail("another process leads the controller now", logging.INFO)
+
+
+def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:
+    """Trusts the certificate that the processes share, and nothing else."""
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(tls.certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

@@ -1,0 +1,116 @@
+"""The controller's port in each process of a cluster: one of them is the leader, and the others hand calls on to it.
+
+A call is handed on as it is, bytes and metadata, and so is its answer, so that a client sees no difference. While
+nobody leads, calls are answered UNAVAILABLE, which clients ask again after.
+
+Invariant: a call is handed on once at most; who is no leader and is handed one answers UNAVAILABLE. Under TLS the
+processes trust each other by the certificate that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import grpc
+
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.server import OPTIONS, TlsFiles, listen
+from segstore.wire.controller_api import METHODS, SERVICE
+
+__all__ = ["ForwardingServer"]
+
+_HANDED_ON: Final = "segstore-handed-on"
+_OF_THE_TRANSPORT: Final = ("grpc-", ":")
+_CHANNEL: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+if TYPE_CHECKING:
+    _Handler = grpc.GenericRpcHandler[Any, Any]
+else:
+    _Handler = grpc.GenericRpcHandler  # not generic when it runs
+
+
+class ForwardingServer(_Handler):
+    """What listens. Made by `start`.
+
+    Attributes:
+        local: the handlers of the leader, while it is this process.
+        leader: gives where the leader is, if it is another one.
+    """
+
+    def __init__(self, server: grpc.aio.Server, leader: Callable[[], Endpoint | None], tls: TlsFiles | None) -> None:
+        self.local: grpc.GenericRpcHandler[Any, Any] | None = None
+        self.leader = leader
+        self.port = 0
+        self._server = server
+        self._tls = tls
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
+
+    @classmethod
+    async def start(
+        cls, host: str, port: int, *, leader: Callable[[], Endpoint | None], tls: TlsFiles | None = None
+    ) -> Self:
+        """Listen. Raises OSError if that is not possible there."""
+        server = grpc.aio.server(options=OPTIONS)
+        self = cls(server, leader, tls)
+        server.add_generic_rpc_handlers((self,))
+        self.port = await listen(server, host, port, tls)
+        await server.start()
+        return self
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of a call: the leader's own, or one that hands it on."""
+        if self.local is not None:
+            return self.local.service(handler_call_details)
+        method = handler_call_details.method
+        if method not in self._methods:
+            return None
+        return grpc.unary_unary_rpc_method_handler(self._hand_on(method))
+
+    def _hand_on(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def handle(request: bytes, context: Any) -> bytes:
+            metadata = list(context.invocation_metadata() or ())
+            leader = self.leader()
+            if leader is None or any(key == _HANDED_ON for key, _ in metadata):
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
+            assert leader is not None
+            kept = [(key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT)]
+            ask = self._channel(leader).unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+            call = ask(
+                request, metadata=(*kept, (_HANDED_ON, "1")), timeout=context.time_remaining()
+            )
+            try:
+                answer: bytes = await call
+                context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+            except grpc.aio.AioRpcError as error:
+                await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+                raise AssertionError("abort raises") from error
+            return answer
+
+        return handle
+
+    def _channel(self, leader: Endpoint) -> grpc.aio.Channel:
+        channel = self._channels.get(leader)
+        if channel is None:
+            host, port = leader
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            if self._tls is None:
+                channel = grpc.aio.insecure_channel(address, options=_CHANNEL)
+            else:
+                trusted = grpc.ssl_channel_credentials(self._tls.certificate.read_bytes())
+                channel = grpc.aio.secure_channel(address, trusted, options=_CHANNEL)
+            self._channels[leader] = channel
+        return channel
+
+    async def aclose(self, grace_s: float = 1.0) -> None:
+        """Take no more calls, give those under way `grace_s` seconds, then end."""
+        await self._server.stop(grace_s)
+        channels, self._channels = self._channels, {}
+        for each in channels.values():
+            await each.close(None)

@@ -1,0 +1,155 @@
+"""Which cluster a folder belongs to, and that ZooKeeper knows the same one.
+
+The folder says so in the file CLUSTER, the coordination service in the node /segstore/cluster. Whoever comes first
+writes both, the file before the node, and neither ever changes. A coordination service that knows nothing is told what
+the folder says: it holds who owns what, not what there is.
+
+Refused, with one sentence and nothing changed: a folder of another cluster, or of none while there is one; another
+number of containers; a folder of one process alone, or of something else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from segstore.server.coordination.processes import SharedFolder
+from segstore.server.coordination.types import CoordinationError, CoordinationSession, NodeExists
+from segstore.server.store.data_directory import (
+    CLUSTER_FILE,
+    FORMAT,
+    DataDirectory,
+    DirectoryDamaged,
+    DirectoryForeign,
+    DirectoryNewer,
+    DirectoryUnusable,
+)
+
+__all__ = ["CLUSTER", "identify"]
+
+CLUSTER: Final = "/segstore/cluster"
+
+_FIRST_LINE: Final = re.compile(rb"segstore cluster ([0-9]{1,9}) ([0-9a-f]{8})\n")
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    cluster: str
+    containers: int
+
+
+async def identify(session: CoordinationSession, where: str, path: Path, containers: int) -> SharedFolder:
+    """The folder at `path`, once folder and coordination service agree whose it is.
+
+    where: what the coordination service is called. Raises `DataError`, and as the session does.
+    """
+    try:
+        known = await _known(session, where)
+        found = _read(path)
+        if found is None:
+            if known is not None:
+                raise DirectoryForeign(
+                    path,
+                    f"{path} holds nothing of cluster {known.cluster}, which ZooKeeper at {where} knows; choose its "
+                    "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
+                )
+            found = _make(path, _Identity(str(uuid.uuid4()), containers))
+    except OSError as error:
+        raise DirectoryUnusable(path, error) from error
+    if found.containers != containers:
+        raise DirectoryForeign(
+            path,
+            f"{path} belongs to a cluster of {found.containers} containers, and this one has {containers}; "
+            f"start it with --containers {found.containers}, or choose another directory",
+        )
+    if known is None:
+        try:
+            await session.create(CLUSTER, msgspec.json.encode(found))
+        except NodeExists:
+            pass  # by one that started beside us; whether it has the same folder is seen now
+        known = await _known(session, where)
+    if known != found:
+        there = "no cluster any more" if known is None else f"cluster {known.cluster}"
+        raise DirectoryForeign(
+            path,
+            f"{path} belongs to cluster {found.cluster}, and ZooKeeper at {where} knows {there}; choose that one's "
+            "directory, or give this one a name of its own: HOST:PORT/NAME",
+        )
+    return SharedFolder(path, found.cluster, containers)
+
+
+async def _known(session: CoordinationSession, where: str) -> _Identity | None:
+    node = await session.get(CLUSTER)
+    if node is None:
+        return None
+    try:
+        return msgspec.json.decode(node.data, type=_Identity)
+    except msgspec.DecodeError as error:
+        raise CoordinationError(
+            f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
+            CLUSTER,
+        ) from error
+
+
+def _read(path: Path) -> _Identity | None:
+    """What the folder says; None for one that is empty or not there."""
+    if not path.exists():
+        return None
+    if not path.is_dir():
+        raise DirectoryForeign(path, f"{path} is no directory")
+    file = path / CLUSTER_FILE
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        if DataDirectory.is_one(path):
+            raise DirectoryForeign(
+                path, f"{path} is that of one process; start it without --zookeeper, or choose another one"
+            ) from None
+        others = sorted(each.name for each in path.iterdir() if not each.name.startswith(f"{CLUSTER_FILE}."))
+        if not others:
+            return None
+        if file.exists():  # made since we looked
+            return _read(path)
+        raise DirectoryForeign(
+            path, f"{path} is not a cluster's, it holds {others[0]!r}; choose an empty one or a new name"
+        ) from None
+    first = _FIRST_LINE.match(data)
+    if first is None or crc32(first[1] + b"\n" + data[first.end() :]) != int(first[2], 16):
+        raise DirectoryDamaged(path, file, "it does not have its checksum")
+    if int(first[1]) != FORMAT:
+        raise DirectoryNewer(path, int(first[1]))
+    try:
+        return msgspec.json.decode(data[first.end() :], type=_Identity)
+    except msgspec.DecodeError as error:
+        raise DirectoryDamaged(path, file, str(error)) from error
+
+
+def _make(path: Path, identity: _Identity) -> _Identity:
+    """Writes down whose the folder is, or reads what somebody else wrote first."""
+    path.mkdir(parents=True, exist_ok=True)
+    version = str(FORMAT).encode()
+    body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
+    new, file = path / f"{CLUSTER_FILE}.{identity.cluster}", path / CLUSTER_FILE
+    try:
+        with new.open("xb") as written:
+            written.write(b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
+            written.flush()
+            os.fsync(written.fileno())
+        try:
+            file.hardlink_to(new)
+        except FileExistsError:
+            pass  # one that started beside us was first
+    finally:
+        new.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return _read(path) or identity

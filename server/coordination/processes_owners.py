@@ -1,0 +1,120 @@
+"""Where each container is served, as the coordination service has it: watched, so that asking costs nothing.
+
+A container's node names its owner, the owner's load report says where clients find it.
+
+Invariant: what is answered was so when the service was asked last, and every change is asked after at once; after a
+session ends nothing is known until the next one has looked. Whoever is sent to a store that owns a container no longer
+hears WrongHost there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+from typing import Final, NamedTuple
+
+import msgspec
+
+from segstore.server.coordination.ownership import CONTAINERS, container_path
+from segstore.server.coordination.placement import LoadReport
+from segstore.server.coordination.policy import backoff_s
+from segstore.server.coordination.reports import store_path
+from segstore.server.coordination.types import CoordinationSession, Disconnected, SessionExpired
+
+__all__ = ["Location", "Owners"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S: Final = 0.1
+
+
+class Location(NamedTuple):
+    """Where a store listens."""
+
+    host: str
+    port: int
+
+
+class Owners:
+    """Containers and where they are."""
+
+    def __init__(self, containers: int, random: Random | None = None) -> None:
+        self._count = containers
+        self._random = random or Random()
+        self._names: dict[int, str] = {}
+        self._locations: dict[str, Location] = {}
+        self._changed: list[asyncio.Future[None]] = []
+
+    def of(self, container_id: int) -> Location | None:
+        """Where a container is; None while nobody is known to have it."""
+        return self._locations.get(self._names.get(container_id, ""))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all containers have an owner."""
+        return all(self.of(each) is not None for each in range(self._count))
+
+    async def until_changed(self) -> None:
+        """Returns when something else is known."""
+        changed = asyncio.get_running_loop().create_future()
+        self._changed.append(changed)
+        await changed
+
+    async def run(self, session: CoordinationSession) -> None:
+        """Watches, until the session ends."""
+        failed = 0
+        try:
+            while True:
+                changed = asyncio.Event()
+                try:
+                    all_located = await self._look(session, changed)
+                    failed = 0
+                    async with asyncio.timeout(None if all_located else _LOOK_AGAIN_S):
+                        await changed.wait()
+                except TimeoutError:
+                    continue
+                except Disconnected as error:
+                    log.info("who owns which container is not known: %s; asking again", error)
+                    await asyncio.sleep(backoff_s(failed, self._random))
+                    failed += 1
+        except SessionExpired:
+            return
+        finally:
+            self._know({}, {})
+
+    async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
+        """Asks for all; whether every owner could be located."""
+        names: dict[int, str] = {}
+        for child in await session.children(CONTAINERS, changed.set):
+            if child.isdecimal() and int(child) < self._count:
+                node = await session.get(container_path(int(child)))
+                if node is not None:
+                    names[int(child)] = node.data.decode(errors="replace")
+        locations: dict[str, Location] = {}
+        for name in set(names.values()):
+            known = self._locations.get(name) or await self._locate(session, name)
+            if known is not None:
+                locations[name] = known
+        self._know(names, locations)
+        return len(locations) == len(set(names.values()))
+
+    @staticmethod
+    async def _locate(session: CoordinationSession, name: str) -> Location | None:
+        if not name or "/" in name or "\0" in name:  # no name of a store
+            return None
+        node = await session.get(store_path(name))
+        if node is None:
+            return None
+        try:
+            report = LoadReport.decode(node.data)
+        except msgspec.MsgspecError:
+            return None
+        return Location(report.host, report.port)
+
+    def _know(self, names: dict[int, str], locations: dict[str, Location]) -> None:
+        self._names, self._locations = names, locations
+        waiting, self._changed = self._changed, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
