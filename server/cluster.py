@@ -21,13 +21,14 @@ from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.durable import image, recovered
 from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
-from segstore.server.controller.operations import encode
+from segstore.server.controller.operations import Operation, encode
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.segment_admin import Endpoint, Load
 from segstore.server.controller.server import ControllerServer, TlsFiles
 from segstore.server.controller.state import State
 from segstore.server.coordination.in_process import InProcessCoordinator
 from segstore.server.coordination.policy import OwnershipSettings
+from segstore.server.coordination.types import Coordinator
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import Faults, NoFaults
 from segstore.server.members import Members
@@ -243,8 +244,13 @@ class Cluster(Observed):
         authority: Authority | None = None,
         faults: Faults | None = None,
         clock: Clock | None = None,
+        coordinator: Coordinator | None = None,
+        configuration: Coordinator | None = None,
     ) -> None:
-        """faults: what is to go wrong at the stores; None for stores at which nothing can. clock: of the stores."""
+        """faults: what is to go wrong at the stores; None for stores at which nothing can. clock: of the stores.
+        coordinator: where several stores get their sessions; None for a service in this process. configuration: the
+        service that holds scopes and stream policies; None for the same one.
+        """
         self.settings = settings
         self.observer = None if faults is None else faults.observer
         self.durability = None if settings.data is None else self._make_durability(settings.data)
@@ -253,7 +259,11 @@ class Cluster(Observed):
         self._clock = clock
         self._faults = faults
         self.stores = [self._make_store(number, each) for number, each in enumerate(settings.of_stores())]
-        self.members = Members(self.stores, settings.ownership, settings.public_host) if settings.stores > 1 else None
+        self.members: Members | None = None
+        if settings.stores > 1:
+            self.members = Members(self.stores, settings.ownership, settings.public_host, coordinator, configuration)
+        elif coordinator is not None or configuration is not None:
+            raise ValueError("a coordinator is for several stores, which own containers by it: give stores=2")
         self.controller: Controller | None = None
         self.controller_address: tuple[str, int] | None = None
         self.http_address: tuple[str, int] | None = None
@@ -347,9 +357,11 @@ class Cluster(Observed):
         self.controller = Controller(
             self._asked,
             settings.controller,
-            journal=None if durability is None else lambda each: durability.controller_journal(encode(each)),
+            journal=None if durability is None and self.members is None else self._journal,
             state=self._controller_state,
         )
+        if self.members is not None:
+            self.members.publish(self.controller.state)
         cert, key = settings.store.tls_cert, settings.store.tls_key
         self._served = await ControllerServer.start(
             self.controller,
@@ -361,6 +373,12 @@ class Cluster(Observed):
             settled=None if durability is None else durability.committer.settled,
         )
         self.controller_address = (settings.public_host, self._served.port)
+
+    def _journal(self, operation: Operation) -> None:
+        if self.durability is not None:
+            self.durability.controller_journal(encode(operation))
+        if self.members is not None:
+            self.members.controller_did(operation)
 
     async def _start_control_api(self, port: int) -> None:
         from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
@@ -408,7 +426,9 @@ class MockCluster(Cluster):
 
     `faults`, `clock`, `watched` and `http_port` are as in `MockSegmentStore`; with `data`, everything is kept in that
     directory, and another cluster with it goes on from there. `ownership` says how several stores own their
-    containers and what they do when a session expires. Other keyword arguments are the fields of `StoreSettings`.
+    containers and what they do when a session expires; `coordinator` and `configuration` are the services with which
+    they have sessions, a `ZooKeeperCoordinator` for instance; without, these are in this process. Other keyword
+    arguments are the fields of `StoreSettings`.
 
     With several stores, what happens to a cluster happens by a call:
 
@@ -433,6 +453,8 @@ class MockCluster(Cluster):
         data: Path | None = None,
         memory_bytes: int | None = None,
         ownership: OwnershipSettings | None = None,
+        coordinator: Coordinator | None = None,
+        configuration: Coordinator | None = None,
         **store: Any,
     ) -> None:
         settings = ClusterSettings(
@@ -450,7 +472,14 @@ class MockCluster(Cluster):
             raise ValueError("faults need watched=True")
         clock = clock or LoopClock()
         made = Faults(clock, faults, observer=Observer()) if watched else None
-        super().__init__(settings, authority=authority, faults=made, clock=clock)
+        super().__init__(
+            settings,
+            authority=authority,
+            faults=made,
+            clock=clock,
+            coordinator=coordinator,
+            configuration=configuration,
+        )
 
     @property
     def controller_uri(self) -> str:

@@ -1,6 +1,7 @@
 """The stores of a cluster in one process as members of it: each owns its containers through a session of its own.
 
-Sessions are with a coordination service in this process, unless another is given; the containers themselves move from
+Sessions are with a coordination service in this process, unless another is given; so is the one by which the controller
+publishes scopes and stream policies, and the stores look them up. The containers themselves move from
 hand to hand. A store whose session expires does what its policy says; one that is to end is stopped here.
 """
 
@@ -11,6 +12,16 @@ import logging
 from collections.abc import Callable, MutableSequence
 from functools import partial
 
+from segstore.server.controller.operations import (
+    Operation,
+    ScopeCreated,
+    ScopeDeleted,
+    StreamCreated,
+    StreamDeleted,
+    StreamUpdated,
+)
+from segstore.server.controller.state import State
+from segstore.server.coordination.configuration import Configuration
 from segstore.server.coordination.hosted import HostedStore
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
 from segstore.server.coordination.ownership import ContainerOwnership
@@ -23,6 +34,8 @@ __all__ = ["Members"]
 
 log = logging.getLogger(__name__)
 
+_CONFIGURING = (ScopeCreated, ScopeDeleted, StreamCreated, StreamUpdated, StreamDeleted)
+
 _ASK_AGAIN_S = 0.1
 
 
@@ -31,6 +44,7 @@ class Members:
 
     Attributes:
         coordinator: where their sessions come from.
+        configuration: scopes and stream policies; of the session for it.
         ownerships: one a store; of a store that was stopped, the last one.
     """
 
@@ -40,14 +54,18 @@ class Members:
         settings: OwnershipSettings,
         public_host: str,
         coordinator: Coordinator | None = None,
+        configuration: Coordinator | None = None,
     ) -> None:
-        """servers: the stores, of which those that are started again are replaced here."""
+        """servers: the stores, of which those that are started again are replaced here. coordinator: None for one in
+        this process. configuration: the service for scopes and stream policies, if it is another one.
+        """
         self._servers = servers
         self._settings = settings
         self._public_host = public_host
         self.coordinator: Coordinator = coordinator or InProcessCoordinator(
             session_timeout_ms=settings.session_timeout_ms
         )
+        self.configuration = Configuration(configuration or self.coordinator)
         self._storage = SharedContainers()
         self.ownerships = [self._ownership(number) for number in range(len(servers))]
         self._dealt: list[list[int]] = []
@@ -63,6 +81,7 @@ class Members:
             server.settings.containers,
             self._settings,
             on_shutdown=lambda reason: self._shut_down(number, reason),
+            drop_caches=self.configuration.drop,
         )
 
     def _shut_down(self, number: int, reason: str) -> None:
@@ -82,6 +101,7 @@ class Members:
 
     async def start(self) -> None:
         """Has each store own what it was made with. Raises Unreachable."""
+        await self.configuration.start()
         for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
             await ownership.start(numbers)
         for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
@@ -91,9 +111,24 @@ class Members:
         """Ends all sessions. May be called twice."""
         for ownership in self.ownerships:
             await ownership.stop()
+        await self.configuration.aclose()
         if isinstance(self.coordinator, InProcessCoordinator):
             self.coordinator.close()
         await asyncio.gather(*self._ending)
+
+    def publish(self, state: State) -> None:
+        """Has the configuration service hold what users have configured."""
+        self.configuration.publish(
+            lambda: {
+                scope.name: {name: each.config for name, each in scope.streams.items() if not each.is_internal}
+                for scope in state.scopes.values()
+            }
+        )
+
+    def controller_did(self, operation: Operation) -> None:
+        """The controller is about to change its state."""
+        if isinstance(operation, _CONFIGURING):
+            self.configuration.changed()
 
     # --- by a call --------------------------------------------------------------------------------------------------
 

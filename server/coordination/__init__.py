@@ -1,5 +1,6 @@
 """Who owns which container: sessions with a coordination service, and what follows when one expires (PIP-57)."""
 
+from segstore.server.coordination.configuration import Configuration, NoConfiguration
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
 from segstore.server.coordination.ownership import ContainerOwnership, Hosted
 from segstore.server.coordination.placement import LoadReport
@@ -8,6 +9,7 @@ from segstore.server.coordination.storage import ContainerStorage, SharedContain
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
 
 __all__ = [
+    "Configuration",
     "ContainerOwnership",
     "ContainerStorage",
     "CoordinationSession",
@@ -16,6 +18,7 @@ __all__ = [
     "InProcessCoordinator",
     "InProcessSession",
     "LoadReport",
+    "NoConfiguration",
     "Node",
     "OwnershipSettings",
     "Reconnect",

@@ -51,6 +51,7 @@ class InProcessCoordinator:
         self._child_watches: defaultdict[str, list[tuple[InProcessSession, Watch]]] = defaultdict(list)
         self._next_id = 1
         self._paused = False
+        self._unaware: list[InProcessSession] = []
 
     # --- what goes wrong --------------------------------------------------------------------------------------------
 
@@ -72,6 +73,9 @@ class InProcessCoordinator:
                 session.silence(anew=True)
             else:
                 session.reached()
+        unaware, self._unaware = self._unaware, []
+        for session in unaware:  # expired by a call meanwhile
+            session.reached()
 
     def cut(self, session_id: int) -> None:
         """Hear nothing of a session and tell it nothing; it expires when its timeout is over. KeyError."""
@@ -94,6 +98,8 @@ class InProcessCoordinator:
             session.reached()
         else:
             session.silence()
+            if self._paused:
+                self._unaware.append(session)
 
     def close(self) -> None:
         """End all sessions."""

@@ -52,7 +52,7 @@ class SameName(CoordinationError):
         )
 
 
-class Loaded(Protocol):
+class _Loaded(Protocol):
     """What can say how much it has to do."""
 
     def load(self) -> LoadReport: ...
@@ -64,7 +64,7 @@ class LoadReports:
     def __init__(
         self,
         name: str,
-        store: Loaded,
+        store: _Loaded,
         settings: OwnershipSettings,
         random: Random,
         rebalance: Callable[[int], None],

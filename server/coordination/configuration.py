@@ -1,0 +1,259 @@
+"""The configuration service: which scopes there are, and how their streams are configured (seed 57.6).
+
+A cluster's controller publishes it, every store may look it up. It has a session of its own, with the service that
+holds the containers or with another. What was looked up is cached, and watched: what has changed is asked for again.
+
+Invariants: nothing is answered from the cache that the service did not confirm in this session without having told of a
+change since; the cache is dropped when the connection is lost, when the session is, and when the store has a new local
+session (`drop`). Losing this session never ends a store: another is tried for until there is one, and what is published
+is then compared with what is there. What is there was written by others: bytes that are no configuration are refused
+where they are looked up, and replaced where they are published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Final, Protocol
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from segstore.server.controller.policies import StreamConfig
+from segstore.server.coordination.policy import backoff_s
+from segstore.server.coordination.types import (
+    CoordinationError,
+    CoordinationSession,
+    Coordinator,
+    Disconnected,
+    Node,
+    SessionExpired,
+    SessionState,
+    Unreachable,
+)
+
+__all__ = ["CONFIGURATION", "Configuration", "Configured", "NoConfiguration"]
+
+log = logging.getLogger(__name__)
+
+CONFIGURATION: Final = "/segstore/configuration"
+
+Configured = Mapping[str, Mapping[str, StreamConfig]]
+"""Scope → stream → how it is configured."""
+
+_CACHED: Final = 10_000
+"""Nodes; with more, the cache begins anew."""
+
+
+class NoConfiguration(CoordinationError):
+    """A stream's node holds something else."""
+
+
+class Configuration:
+    """Looks the configuration up; publishes it where `publish` was called.
+
+    Attributes:
+        session: with the configuration service; None while there is none.
+        published: how often all that is to be there has been found or put there.
+    """
+
+    def __init__(self, coordinator: Coordinator, *, random: Random | None = None) -> None:
+        self.session: CoordinationSession | None = None
+        self.published = 0
+        self._coordinator = coordinator
+        self._random = random or Random()
+        self._cache: dict[str, Node | list[str] | None] = {}
+        self._generation = 0
+        self._source: Callable[[], Configured] | None = None
+        self._work = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Opens a session. Raises Unreachable."""
+        session = await self._coordinator.connect()
+        self._main = asyncio.create_task(self._run(session), name="configuration")
+
+    async def aclose(self) -> None:
+        """Ends the session. May be called twice."""
+        main, self._main = self._main, None
+        if main is not None:
+            main.cancel()
+            await asyncio.wait([main])
+            if not main.cancelled() and (error := main.exception()) is not None:
+                raise error
+        session, self.session = self.session, None
+        self.drop()
+        if session is not None:
+            await session.aclose()
+
+    async def _run(self, session: CoordinationSession) -> None:
+        while True:
+            self.session = session
+            await self._live(session)
+            self.session = None
+            await session.aclose()
+            log.warning("the session with the configuration service has ended; stores go on without")
+            session = await self._another()
+
+    async def _another(self) -> CoordinationSession:
+        failed = 0
+        while True:
+            try:
+                return await self._coordinator.connect()
+            except Unreachable as error:
+                log.warning("no session with the configuration service: %s", error)
+            await asyncio.sleep(backoff_s(failed, self._random))
+            failed += 1
+
+    async def _live(self, session: CoordinationSession) -> None:
+        """One session, to its end."""
+
+        def on_change(state: SessionState) -> None:
+            self.drop()
+            self._work.set()
+
+        session.on_change(on_change)
+        self.drop()
+        self._work.set()
+        known: dict[str, bytes] | None = None
+        failed = 0
+        while session.state not in (SessionState.LOST, SessionState.CLOSED):
+            await self._work.wait()
+            self._work.clear()
+            if self._source is None or session.state is not SessionState.CONNECTED:
+                continue
+            try:
+                known = await self._found(session) if known is None else known
+                await self._put(session, known, _nodes(self._source()))
+            except SessionExpired:
+                return
+            except CoordinationError as error:
+                log.warning("the configuration was not published: %s; trying again", error)
+                known = None
+                self._work.set()
+                await asyncio.sleep(backoff_s(failed, self._random))
+                failed += 1
+            else:
+                failed = 0
+                self.published += 1
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(self, source: Callable[[], Configured]) -> None:
+        """From now on, have the service hold what `source` gives."""
+        self._source = source
+        self.changed()
+
+    def changed(self) -> None:
+        """What is to be published is, or is about to be, another one."""
+        self._work.set()
+
+    @staticmethod
+    async def _found(session: CoordinationSession) -> dict[str, bytes]:
+        """What the nodes hold now."""
+        found = {}
+        for scope in await session.children(CONFIGURATION):
+            found[f"{CONFIGURATION}/{scope}"] = b""
+            for stream in await session.children(f"{CONFIGURATION}/{scope}"):
+                path = f"{CONFIGURATION}/{scope}/{stream}"
+                node = await session.get(path)
+                if node is not None:
+                    found[path] = node.data
+        return found
+
+    @staticmethod
+    async def _put(session: CoordinationSession, known: dict[str, bytes], wanted: Mapping[str, bytes]) -> None:
+        """Makes the nodes what is wanted; `known` follows."""
+        for path in sorted(known.keys() - wanted.keys(), reverse=True):  # streams before their scope
+            await session.delete(path)
+            del known[path]
+        for path, data in wanted.items():  # scopes before their streams
+            if path not in known:
+                await session.create(path, data)
+            elif known[path] != data:
+                await session.set(path, data)
+            known[path] = data
+
+    # --- looking up -------------------------------------------------------------------------------------------------
+
+    @property
+    def cached(self) -> int:
+        """How many answers need no question."""
+        return len(self._cache)
+
+    def drop(self) -> None:
+        """Forget what was looked up."""
+        self._generation += 1
+        self._cache.clear()
+
+    async def scopes(self) -> list[str]:
+        """Those that there are. Raises CoordinationError, as all lookups do."""
+        return [unquote(name) for name in await self._names(CONFIGURATION)]
+
+    async def streams(self, scope: str) -> list[str]:
+        """Those of a scope; none of one that is not there."""
+        return [unquote(name) for name in await self._names(_path(scope))]
+
+    async def stream(self, scope: str, stream: str) -> StreamConfig | None:
+        """How a stream is configured; None if it is not there. Raises NoConfiguration for bytes that do not say."""
+        path = _path(scope, stream)
+        node = await self._looked_up(path, lambda session, watch: session.get(path, watch))
+        if node is None or isinstance(node, list):
+            return None
+        try:
+            return msgspec.json.decode(node.data, type=StreamConfig)
+        except msgspec.MsgspecError as error:
+            raise NoConfiguration(
+                f"node {path} is no stream's configuration: {error}: {node.data[:200]!r}", path
+            ) from error
+
+    async def _names(self, path: str) -> list[str]:
+        found = await self._looked_up(f"{path}/", lambda session, watch: session.children(path, watch))
+        return found if isinstance(found, list) else []
+
+    async def _looked_up(self, key: str, ask: _Ask) -> Node | list[str] | None:
+        if key in self._cache:
+            return self._cache[key]
+        session = self.session
+        if session is None:
+            raise Disconnected("there is no session with the configuration service", key)
+        generation = self._generation
+        told = False
+
+        def on_change() -> None:
+            nonlocal told
+            told = True
+            if generation == self._generation:
+                self._cache.pop(key, None)
+
+        found = await ask(session, on_change)
+        if not told and generation == self._generation:
+            if len(self._cache) >= _CACHED:
+                self._cache.clear()
+            self._cache[key] = found
+        return found
+
+
+class _Ask(Protocol):
+    def __call__(
+        self, session: CoordinationSession, watch: Callable[[], None]
+    ) -> Awaitable[Node | list[str] | None]: ...
+
+
+def _path(*names: str) -> str:
+    """The node of a scope or of a stream. A name of dots alone is none of a node."""
+    quoted = (quote(name, safe="") for name in names)
+    return "/".join((CONFIGURATION, *(each if each.strip(".") else each.replace(".", "%2E") for each in quoted)))
+
+
+def _nodes(configured: Configured) -> dict[str, bytes]:
+    nodes: dict[str, bytes] = {}
+    for scope, streams in configured.items():
+        nodes[_path(scope)] = b""
+        for stream, config in streams.items():
+            nodes[_path(scope, stream)] = msgspec.json.encode(config)
+    return nodes
