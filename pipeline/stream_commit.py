@@ -34,7 +34,7 @@ from segstore.pipeline.stream_registry import Noted, Registry
 from segstore.pipeline.stream_rows import events_of
 from segstore.pipeline.stream_write import Outs, Part, TaskResult
 
-__all__ = ["Committer", "TargetSealed", "WriteLost", "abandon", "sweep"]
+__all__ = ["Committer", "TargetSealed", "WriteLost", "abandon", "end", "sweep"]
 
 log = logging.getLogger(__name__)
 
@@ -224,13 +224,13 @@ async def _delete(segments: Segments, registry: Registry, noted: Sequence[Noted]
 async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: UUID | None = None) -> int:
     """Deletes what the tasks of a batch wrote; with a query, all of it. How many segments there were.
 
+    A task that is still at work for a query that is given up deletes its own when it has written.
     Of a streaming query only what these tasks wrote: another driver may be at work on the same batch by now.
     """
     registry = Registry(segments)
     if query is not None:
-        gone = await _delete(segments, registry, await registry.parts(query))
-        await registry.over(query)
-        return gone
+        await registry.give_up(query)
+        return await _delete(segments, registry, await registry.parts(query))
     names = {part.segment for each in results for part in each.parts}
     queries = {each.query for each in results if each.parts}
     noted = [each for query in queries for each in await registry.parts(query) if each.segment in names]
@@ -240,4 +240,12 @@ async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: U
 async def sweep(segments: Segments, *, before_s: float, query: UUID | None = None) -> int:
     """Deletes what was begun before a time and neither committed nor given up; how many segments there were."""
     registry = Registry(segments)
+    await registry.forget_given_up(before_s)
     return await _delete(segments, registry, [each for each in await registry.parts(query) if each.since_s < before_s])
+
+
+async def end(segments: Segments, query: UUID) -> None:
+    """Nothing is left of a query that has committed its last batch."""
+    registry = Registry(segments)
+    await _delete(segments, registry, await registry.parts(query))
+    await registry.over(query)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -68,15 +68,19 @@ class Registry:
         """What is noted of a query, or of all."""
         first = (_NOBODY if query is None else query).bytes + _NOBODY.bytes
         last = (_LAST if query is None else query).bytes + _LAST.bytes
-        found: list[Noted] = []
+        entries = [each async for each in self._entries(first, last)]
+        return [noted for each in entries if (noted := self._noted(each)) is not None]
+
+    async def _entries(self, first: bytes, last: bytes) -> AsyncIterator[Item]:
         while True:  # from behind the last key: tables with keys of one length have no other token
             try:
                 page, _ = await self._table.entries(_PAGE, first=first, last=last)
             except SegmentMissing:
-                return []
-            found += [noted for each in page if (noted := self._noted(each)) is not None]
+                return
+            for each in page:
+                yield each
             if not page or page[-1].key >= last:
-                return found
+                return
             first = (int.from_bytes(page[-1].key) + 1).to_bytes(_KEY_BYTES)
 
     def _noted(self, item: Item) -> Noted | None:
@@ -105,32 +109,54 @@ class Registry:
 
     async def epoch(self, query: UUID, now: int) -> int:
         """The epoch that a query's unfinished batch can have begun in, at the earliest: for a new query `now`."""
-        key = query.bytes + _NOBODY.bytes
-        try:
-            found = (await self._table.get([key]))[0]
-        except SegmentMissing:
-            found = None
+        found = await self._of_query(query)
         if found is None:
             try:
-                await self._put(Item(key, NOT_EXISTS, _epoch(now)))
+                await self._put(Item(query.bytes + _NOBODY.bytes, NOT_EXISTS, _said({"epoch": now})))
             except BadKeyVersion:
-                found = (await self._table.get([key]))[0]
-        if found is None:
-            return now
+                found = await self._of_query(query)
+        return now if found is None else int(found.get("epoch", now))
+
+    async def _of_query(self, query: UUID) -> dict[str, float] | None:
         try:
-            return int(json.loads(found.value)["epoch"])
-        except (ValueError, KeyError, TypeError) as cause:
+            found = (await self._table.get([query.bytes + _NOBODY.bytes]))[0]
+        except SegmentMissing:
+            return None
+        return None if found is None else self._said(found)
+
+    def _said(self, item: Item) -> dict[str, float]:
+        try:
+            said = json.loads(item.value)
+            return {str(name): float(value) for name, value in said.items()}
+        except (ValueError, AttributeError, TypeError) as cause:
             raise ProtocolViolation(
-                f"{self._table.name} holds an entry that no sink wrote", segment=self._table.name
+                f"{self._table.name} holds an entry that no sink wrote: {item.key[:40].hex()}", segment=self._table.name
             ) from cause
 
     async def committed(self, query: UUID, epoch: int) -> None:
         """A batch of the query is whole in the stream, whose epoch was this."""
-        await self._put(Item(query.bytes + _NOBODY.bytes, value=_epoch(epoch)))
+        await self._put(Item(query.bytes + _NOBODY.bytes, value=_said({"epoch": epoch})))
 
     async def over(self, query: UUID) -> None:
-        """The query will have no further batch."""
+        """The query has come to its end: nothing of it is noted any more."""
         await self.forget([query.bytes + _NOBODY.bytes])
+
+    async def give_up(self, query: UUID) -> None:
+        """The query is given up: what its tasks still write they are to delete themselves."""
+        said = {"given_up_s": round(time.time(), 3)}
+        await self._put(Item(query.bytes + _NOBODY.bytes, value=_said(said)))
+
+    async def is_given_up(self, query: UUID) -> bool:
+        return "given_up_s" in (await self._of_query(query) or {})
+
+    async def forget_given_up(self, before_s: float) -> None:
+        """Forgets queries that were given up before a time."""
+        old = [
+            each.key
+            async for each in self._entries(_NOBODY.bytes * 2, _LAST.bytes * 2)
+            if each.key[16:] == _NOBODY.bytes and self._said(each).get("given_up_s", before_s) < before_s
+        ]
+        await self.forget(old)
 
     async def _put(self, item: Item) -> None:
         try:
@@ -143,5 +169,5 @@ class Registry:
             await self._table.update([item])
 
 
-def _epoch(number: int) -> bytes:
-    return json.dumps({"epoch": number}).encode()
+def _said(what: dict[str, float]) -> bytes:
+    return json.dumps(what).encode()

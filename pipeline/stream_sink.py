@@ -22,7 +22,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from segstore.pipeline.segments import opened
-from segstore.pipeline.stream_commit import Committer, abandon, sweep
+from segstore.pipeline.stream_commit import Committer, abandon, end, sweep
 from segstore.pipeline.stream_options import OptionError, StreamOptions, read_stream_options
 from segstore.pipeline.stream_write import BadRow, Rows, TaskResult, write_rows
 
@@ -86,7 +86,7 @@ class StreamWriter(spark.DataSourceArrowWriter):
     async def _commit(self, results: list[TaskResult]) -> None:
         async with opened(self.options, "WRITE") as segments:
             await Committer(segments, self.options, self.query, 0).commit(results)
-            await abandon(segments, (), query=self.query)
+            await end(segments, self.query)
 
     def abort(self, messages: list[spark.WriterCommitMessage | None]) -> None:
         asyncio.run(self._abort())

@@ -26,7 +26,7 @@ from segstore.pipeline.stream_placing import Layout, layout_of, position_of_quer
 from segstore.pipeline.stream_registry import Registry
 from segstore.wire.names import transaction_name
 
-__all__ = ["MOST_POSITIONS", "BadRow", "Out", "Outs", "Part", "Rows", "TaskResult", "write_rows"]
+__all__ = ["MOST_POSITIONS", "BadRow", "GivenUp", "Out", "Outs", "Part", "Rows", "TaskResult", "write_rows"]
 
 MOST_POSITIONS: Final = 4_000_000
 """Of one part: 8 bytes of each row go to the driver, and this many are 32 MB."""
@@ -46,6 +46,10 @@ class BadRow(ValueError):
 
     def __reduce__(self) -> tuple[type[BadRow], tuple[str, str, int]]:
         return type(self), (str(self), self.column, self.row)
+
+
+class GivenUp(RuntimeError):
+    """The write that a task belongs to has failed elsewhere; what the task wrote is deleted."""
 
 
 class Part(NamedTuple):
@@ -133,7 +137,11 @@ def _heard_by_flush(error: ClientError | None) -> None:
 
 
 class Outs:
-    """The segments that a task writes, each made with its first event. Use with `async with`."""
+    """The segments that a task writes, each made with its first event. Use with `async with`.
+
+    Attributes:
+        keys: the id of each segment, under which it is noted.
+    """
 
     def __init__(self, segments: Segments, registry: Registry, query: UUID, batch: int) -> None:
         self._segments = segments
@@ -141,6 +149,7 @@ class Outs:
         self._query = query
         self._batch = batch
         self._outs: dict[int, Out] = {}
+        self.keys: dict[str, UUID] = {}
 
     def get(self, target: SegmentRange) -> Out | None:
         return self._outs.get(target.segment_id)
@@ -149,6 +158,7 @@ class Outs:
         """The one for this target; there is none yet."""
         part = uuid4()
         name = transaction_name(target.name, part)
+        self.keys[name] = part
         await self._registry.note(self._query, part, name, self._batch)
         await self._segments.create(name)
         out = self._outs[target.segment_id] = Out(target, name, self._segments.writer(name), keyed=keyed)
@@ -187,7 +197,13 @@ async def write_rows(
                     out.add(event, position)
                     if out.is_full:
                         await out.send()
-        return TaskResult(query, batch, partition, tuple(await outs.finish()))
+        parts = await outs.finish()
+    if parts and await registry.is_given_up(query):
+        for part in parts:
+            await segments.delete(part.segment)
+        await registry.forget([query.bytes + outs.keys[part.segment].bytes for part in parts])
+        raise GivenUp(f"batch {batch} of query {query} was given up while partition {partition} was written")
+    return TaskResult(query, batch, partition, tuple(parts))
 
 
 def _positions(keys: list[str | None] | None, count: int, of_query: float) -> Iterable[float]:

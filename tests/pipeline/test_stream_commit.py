@@ -258,6 +258,23 @@ async def test_what_is_given_up_leaves_nothing(cluster: MockCluster, uri: str) -
     assert await every_event(uri) == []
 
 
+async def test_a_task_that_ends_after_its_query_was_given_up_deletes_what_it_wrote(
+    cluster: MockCluster, uri: str
+) -> None:
+    async def late() -> AsyncIterator[stream_write.Rows]:
+        async with using(uri) as other:
+            await abandon(other, (), query=QUERY)
+        yield [b"late"], None
+
+    async with using(uri) as segments:
+        with pytest.raises(stream_write.GivenUp, match="was given up while partition 0 was written"):
+            await stream_write.write_rows(segments, QUERY, 0, 0, late())
+        assert await Registry(segments).parts() == []
+        await sweep(segments, before_s=float("inf"))
+        assert not await Registry(segments).is_given_up(QUERY)
+    assert left_over(cluster) == []
+
+
 async def test_the_sweeper_takes_what_is_old_of_every_query(cluster: MockCluster, uri: str) -> None:
     await two_tasks(uri)
     async with using(uri) as segments:

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +74,11 @@ def _end_driver() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _stop() -> None:
+    Path(os.environ[_FOLDER], "stopped").write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 class KilledWriter(StreamStreamWriter):
     """The sink, and where it is struck."""
 
@@ -94,8 +100,7 @@ class KilledWriter(StreamStreamWriter):
 
         async def merged(segments: Segments, *given: Any) -> bool:
             if _once("zombie driver"):
-                Path(os.environ[_FOLDER], "stopped").write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGSTOP)
+                _stop()
             return await merge_if(segments, *given)
 
         async def noted(registry: Registry, *given: Any) -> None:
@@ -130,7 +135,7 @@ class KilledSource(StreamSource):
 
 def drive(uri: str, seed: int, checkpoint: str) -> None:
     """The query, to the end of what there is."""
-    spark = session("local[2,4]", app="soak", conf={"spark.sql.shuffle.partitions": "2"})
+    spark = session("local[2,4]", app="soak", conf={"spark.sql.shuffle.partitions": "2"}, quick=True)
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(KilledSource)
     java = spark.sparkContext._gateway.proc.pid
@@ -240,10 +245,8 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.drive:
         uri, seed, checkpoint = asked.drive
-        # By its own name: what is pickled for the tasks must be found there.
-        from tests.soak import stream_spark
-
-        stream_spark.drive(uri, int(seed), checkpoint)
+        # By its own name, not as __main__: what is pickled for the tasks must be found there.
+        import_module("tests.soak.stream_spark").drive(uri, int(seed), checkpoint)
         return 0
     wrong, total, events, start = 0, Counter[str](), 0, time.monotonic()
     with ServerThread() as servers:

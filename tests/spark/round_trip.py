@@ -36,7 +36,7 @@ def round_trip(master: str, conf: Mapping[str, str], folder: Path, events: int) 
         for stream in ("in", "back"):
             asyncio.run(scale(uri, 3, stream))
         asyncio.run(write_events(uri, numbered[events // 2 :], "in"))
-        spark = session(master, app="round trip", conf={"spark.sql.shuffle.partitions": "2", **conf})
+        spark = session(master, app="round trip", conf={"spark.sql.shuffle.partitions": "2", **conf}, quick=True)
         try:
             executors = _executors(spark)
             of = {"controller": uri, "scope": SCOPE}
