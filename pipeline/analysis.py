@@ -172,7 +172,8 @@ def histogram(exchanges: DataFrame, *by: str) -> DataFrame:
 def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.5, 0.9, 0.99, 0.999)) -> DataFrame:
     """Percentiles of latencies by these columns: the upper end of the bucket in which the value of that rank lies.
 
-    So a percentile is never below the value that occurred, and above it by less than 1/2^`BUCKET_BITS`. Memory is that
+    So a percentile is never below the value that occurred, above it by less than 1/2^`BUCKET_BITS`, and never above the
+    longest. Memory is that
     of the buckets, whatever the number of requests. `mean_ns`, `least_ns` and `most_ns` are exact.
     """
     counted = histogram(exchanges, *by)
@@ -182,6 +183,7 @@ def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.
         f"min(CASE WHEN so_far >= ceil(of_all * {p}D) THEN least_ns + width_ns - 1 END) AS {percentile_name(p)}"
         for p in percentiles
     )
+    shown = ", ".join(f"least(b.{p}, greatest(a.most_ns, 0)) AS {p}" for p in map(percentile_name, percentiles))
     same = " AND ".join(f"a.`{name}` <=> b.`{name}`" for name in by) or "true"
     group = f"GROUP BY {names[:-2]}" if by else ""
     chosen = f"WHERE status IN ('{Status.ANSWERED}', '{Status.REFUSED}') AND latency_ns IS NOT NULL"
@@ -197,7 +199,7 @@ def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.
             CAST(sum(CAST(latency_ns AS DECIMAL(38, 0))) DIV count(*) AS BIGINT) AS mean_ns
           FROM {{exchanges}} {chosen} {group})
         SELECT {"".join(f"a.`{name}`, " for name in by)}a.times, a.mean_ns, a.least_ns,
-          {", ".join(f"b.{percentile_name(p)}" for p in percentiles)}, a.most_ns
+          {shown}, a.most_ns
         FROM exact AS a JOIN ranked AS b ON {same}
         """,
         counted=counted,

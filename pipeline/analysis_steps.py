@@ -172,7 +172,7 @@ SELECT *, CASE
     WHEN _ack IS NULL THEN _failure END AS _refusal
 FROM acknowledged
 """
-"""With the writer's segment, its event numbers before, the ack that covers an append, or the failure that refused it."""
+"""With the writer's segment, its event numbers before, the ack that covers an append or the failure that refused it."""
 
 COVERING: Final = """
 SELECT file, writer_id, _writer_segment AS segment, collect_list(since) AS later

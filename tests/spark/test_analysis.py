@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from segstore.pipeline.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, VIOLATION_COLUMNS, Status
+from segstore.pipeline.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, VIOLATION_COLUMNS
 from segstore.pipeline.reference import Reference, reference
 from segstore.pipeline.trace_columns import ColumnError
 from tests.pipeline.planted import planted, soup
@@ -34,11 +33,6 @@ class Case:
         self.analysis = analysis
         self.exchanges = exchanges
         self.plain = plain
-
-    def column(self, name: str) -> list[Any]:
-        at = EXCHANGE_COLUMNS.index(name)
-        return [row[at] for row in self.plain.exchanges]
-
 
 @pytest.fixture(scope="module")
 def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
@@ -78,3 +72,24 @@ def test_a_missing_column_is_named(spark: SparkSession) -> None:
     assert caught.value.column == "writer_id"
     with pytest.raises(ColumnError, match="'stream'"):
         latencies(lacking, "stream")
+
+
+def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(case: Case) -> None:
+    from segstore.pipeline.analysis import BUCKET_BITS, histogram, latencies
+
+    waits: dict[str, list[int]] = {}
+    for row in case.plain.exchanges:
+        each = dict(zip(EXCHANGE_COLUMNS, row, strict=True))
+        if each["status"] in ("answered", "refused"):
+            waits.setdefault(each["command"], []).append(each["latency_ns"])
+    found = {row["command"]: row for row in latencies(case.exchanges, "command", percentiles=(0.5, 0.99)).collect()}
+    assert found.keys() == waits.keys()
+    for command, each in waits.items():
+        each.sort()
+        row = found[command]
+        assert (row["times"], row["least_ns"], row["most_ns"]) == (len(each), each[0], each[-1])
+        assert row["mean_ns"] == sum(each) // len(each)
+        for percent, name in ((50, "p50_ns"), (99, "p99_ns")):
+            value = each[-(-len(each) * percent // 100) - 1]
+            assert value <= row[name] <= value + (value >> BUCKET_BITS)
+    assert sum(row["times"] for row in histogram(case.exchanges).collect()) == sum(map(len, waits.values()))

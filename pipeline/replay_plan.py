@@ -1,0 +1,261 @@
+"""A trace cut into parts that do not depend on each other, and the job that replays them side by side.
+
+Two connections depend on each other if both name a segment, or a writer: what one does, the other sees. A transaction's
+segment, a transient one and an index count as the segment that they belong to. What hangs together, directly or not,
+is one component; components are dealt out to parts, the largest first, each to the part with the fewest records.
+
+Invariant: every record of a connection is in one part, and no segment or writer is named in two. Files are different
+traces, unless both name a segment: then they are one story, told in order of the files' names.
+A connection that names everything, as a controller's does, ties everything to one part: `Plan.hubs` says which do.
+
+`replay` knows no store: what it runs for each part is handed in, and has to be picklable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from segstore.pipeline.trace_rows import trace_rows
+from segstore.wire.names import SegmentName
+from segstore.wire.trace_blocks import Direction, Record, RecordKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "LINK_COLUMNS",
+    "REPLAY_COLUMNS",
+    "Link",
+    "Outcome",
+    "Part",
+    "Plan",
+    "Replayer",
+    "keys_of",
+    "links",
+    "links_of",
+    "plan",
+    "replay",
+]
+
+LINK_COLUMNS: Final = ("file", "connection", "command", "segment", "source", "writer_id")
+REPLAY_COLUMNS: Final = ("file", "block", "record", "kind", "ts_ns", "connection", "direction", "frame")
+_BATCH: Final = ("MERGE_SEGMENTS_BATCH", "SEGMENTS_BATCH_MERGED")
+
+Connection = tuple[str, int]
+
+
+class Link(NamedTuple):
+    """A connection and what it names: a segment or a writer; None for its records that name nothing."""
+
+    file: str
+    connection: int
+    key: str | None
+    records: int
+
+    @property
+    def who(self) -> Connection:
+        return self.file, self.connection
+
+
+class Part(NamedTuple):
+    """Connections that are replayed together, in the order of the trace. components: groups that could be apart."""
+
+    number: int
+    connections: tuple[Connection, ...]
+    records: int
+    components: int
+
+
+class Plan(NamedTuple):
+    """parts: with something to do, the largest first. components: groups that depend on no other. hubs: the connections
+    that share the most segments and writers with others, and how many.
+    """
+
+    parts: tuple[Part, ...]
+    components: int
+    hubs: tuple[tuple[Connection, int], ...]
+
+    def part_of(self) -> dict[Connection, int]:
+        return {who: part.number for part in self.parts for who in part.connections}
+
+
+class Outcome(NamedTuple):
+    """What replaying one part gave. differences: as text, the first ones. error: why it could not be replayed."""
+
+    part: int
+    requests: int
+    replies: int
+    different: int
+    differences: list[str]
+    error: str | None = None
+
+
+Replayer = Callable[[int, list[Record]], Outcome]
+
+
+def keys_of(segment: str | None, source: str | None, writer_id: str | None) -> Iterator[str]:
+    """What a record depends on."""
+    for name in (segment, source):
+        if name is not None:
+            yield f"segment {SegmentName.parse(name).base}"
+    if writer_id is not None:
+        yield f"writer {writer_id}"
+
+
+def links(rows: DataFrame) -> list[Link]:
+    """What each connection names, from rows with `LINK_COLUMNS`; of batches of merges also with `fields`.
+
+    The distinct pairs come to the driver: a few bytes for each connection and what it names.
+    """
+    from segstore.pipeline.analysis import require
+
+    require(rows, (*LINK_COLUMNS, "kind"))
+    batches = "fields" in rows.columns
+    columns = [*LINK_COLUMNS, "CASE WHEN command IN ('MERGE_SEGMENTS_BATCH', 'SEGMENTS_BATCH_MERGED') THEN fields END"]
+    chosen = rows.where("kind <> 'skipped'").selectExpr(*columns[: None if batches else -1])
+    counted = chosen.groupBy(*chosen.columns).count().toLocalIterator()
+    return _links((*row[:-1], *(() if batches else (None,)), row[-1]) for row in counted)
+
+
+def links_of(paths: str | Iterable[str]) -> list[Link]:
+    """The same in plain Python."""
+    columns = (*LINK_COLUMNS, "fields", "kind")
+    return _links((*row[:-1], 1) for row in trace_rows(paths, columns) if row[-1] != "skipped")
+
+
+def _links(rows: Iterable[Sequence[Any]]) -> list[Link]:
+    found: Counter[tuple[str, int, str | None]] = Counter()
+    for file, connection, command, segment, source, writer_id, fields, count in rows:
+        keys = dict.fromkeys(keys_of(segment, source, writer_id))
+        if command in _BATCH and fields is not None:
+            said = json.loads(fields)
+            for name in said.get("source_segment_ids") or said.get("sources") or ():
+                keys.update(dict.fromkeys(keys_of(name, None, None)))
+        for key in keys:
+            found[file, connection, key] += 0
+        found[file, connection, None] += count
+    return [Link(*who, count) for who, count in sorted(found.items(), key=repr)]
+
+
+def plan(found: Iterable[Link], parts: int) -> Plan:
+    """Deals connections out to at most so many parts."""
+    if parts < 1:
+        raise ValueError(f"at least one part is needed, not {parts}")
+    root: dict[Connection, Connection] = {}
+    records: Counter[Connection] = Counter()
+    users: dict[str, list[Connection]] = {}
+    for link in found:
+        root.setdefault(link.who, link.who)
+        records[link.who] += link.records
+        if link.key is not None:
+            users.setdefault(link.key, []).append(link.who)
+    for who in users.values():
+        for other in who[1:]:
+            root[_root(root, other)] = _root(root, who[0])
+    components: dict[Connection, list[Connection]] = {}
+    for each in sorted(root):
+        components.setdefault(_root(root, each), []).append(each)
+    weighed = sorted(((sum(records[each] for each in one), one) for one in components.values()), key=_heaviest)
+    bins: list[tuple[int, list[list[Connection]]]] = [(0, []) for _ in range(min(parts, len(weighed)))]
+    for weight, one in weighed:
+        least = min(range(len(bins)), key=lambda at: bins[at][0])
+        bins[least] = (bins[least][0] + weight, [*bins[least][1], one])
+    dealt = tuple(
+        Part(number, tuple(sorted(each for one in ones for each in one)), weight, len(ones))
+        for number, (weight, ones) in enumerate(sorted(bins, key=lambda each: -each[0]))
+    )
+    return Plan(dealt, len(components), _hubs(users))
+
+
+def _heaviest(weighed: tuple[int, list[Connection]]) -> tuple[int, list[Connection]]:
+    return -weighed[0], weighed[1]
+
+
+def _root(root: dict[Connection, Connection], who: Connection) -> Connection:
+    top = who
+    while root[top] != top:
+        top = root[top]
+    while root[who] != top:
+        root[who], who = top, root[who]
+    return top
+
+
+def _hubs(users: dict[str, list[Connection]], most: int = 5) -> tuple[tuple[Connection, int], ...]:
+    shared: Counter[Connection] = Counter()
+    for who in users.values():
+        if len(set(who)) > 1:
+            shared.update(set(who))
+    ranked = sorted(shared.items(), key=lambda each: (-each[1], each[0]))
+    return tuple(ranked[:most])
+
+
+# --- the job ------------------------------------------------------------------------------------------------------
+
+_OUTCOME: Final = "part int, requests long, replies long, different long, differences array<string>, error string"
+
+
+def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
+    """Replays each part in a task of its own and gives what came of it, in order of the parts.
+
+    rows: with `REPLAY_COLUMNS`, delegation tokens included. A task holds the records of its part in memory. run: is
+    called with a part's number and records; what it raises is that part's `error`.
+    """
+    from pyspark.sql import functions as f
+
+    from segstore.pipeline.analysis import require
+
+    require(rows, REPLAY_COLUMNS)
+    spark = rows.sparkSession
+    assigned = spark.createDataFrame(
+        [(file, connection, number) for (file, connection), number in parts.part_of().items()],
+        "file string, connection long, part int",
+    )
+    dealt = rows.select(*REPLAY_COLUMNS).join(f.broadcast(assigned), ["file", "connection"])
+    count = max(1, len(parts.parts))
+    by_task = dealt.repartitionById(count, f.col("part")).sortWithinPartitions("part", "file", "block", "record")
+    found = by_task.mapInArrow(_Task(run), _OUTCOME).collect()
+    return sorted(Outcome(*row) for row in found)
+
+
+class _Task:
+    """What runs in a worker."""
+
+    def __init__(self, run: Replayer) -> None:
+        self.run = run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        types = [pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.list_(pa.string()), pa.string()]
+        for part, records in _by_part(batches):
+            outcome = self._outcome(part, records)
+            arrays = [pa.array([value], kind) for value, kind in zip(outcome, types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, list(Outcome._fields))
+
+    def _outcome(self, part: int, records: list[Record]) -> Outcome:
+        try:
+            return self.run(part, records)
+        except (OSError, ValueError) as error:
+            return Outcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")
+
+
+def _by_part(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Record]]]:
+    """The records of each part, their connections numbered anew: numbers of two files are different connections."""
+    part: int | None = None
+    records: list[Record] = []
+    numbers: dict[Connection, int] = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            if row["part"] != part:
+                if part is not None:
+                    yield part, records
+                part, records, numbers = row["part"], [], {}
+            number = numbers.setdefault((row["file"], row["connection"]), len(numbers) + 1)
+            direction, kind = Direction[row["direction"].upper()], RecordKind[row["kind"].upper()]
+            records.append(Record(row["ts_ns"], number, direction, kind, row["frame"]))
+    if part is not None:
+        yield part, records

@@ -1,0 +1,162 @@
+"""The plots of a report as plotly's own plain values: dictionaries of traces and a layout, made from `report.json`.
+
+Names come out of traces and so from anywhere. Plotly takes labels for a little HTML of its own; `label` makes plain
+text of any name. Nothing here imports plotly. Each plot's numbers also stand in a table on the page.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any, Final, NamedTuple
+
+__all__ = ["Plot", "label", "plots"]
+
+_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#444444")
+_LONGEST: Final = 60
+_MOST_LINES: Final = 6
+
+
+class Plot(NamedTuple):
+    """section: of the page to which it belongs. title: also what is read out in its place."""
+
+    section: str
+    name: str
+    title: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+
+def label(text: object) -> str:
+    """A name as plotly shows it as it is; long ones lose their middle, control characters are shown as such."""
+    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(text))
+    if len(plain) > _LONGEST:
+        plain = f"{plain[: _LONGEST // 2]}…{plain[-_LONGEST // 2 :]}"
+    return html.escape(plain, quote=False)
+
+
+def plots(facts: dict[str, Any]) -> list[Plot]:
+    """The plots that there are values for."""
+    made = (_traffic(facts), _percentiles(facts), _curve(facts), _pooling(facts), _in_flight(facts), _fill(facts))
+    return [each for each in made if each is not None]
+
+
+def _rows(facts: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = facts.get(name, {}).get("rows", [])
+    return rows
+
+
+def _layout(x: str, y: str, **more: Any) -> dict[str, Any]:
+    axis = {"gridcolor": "#e3e3e3", "zerolinecolor": "#bbbbbb", "automargin": True}
+    return {
+        "xaxis": {"title": {"text": x}, **axis, **more.pop("xaxis", {})},
+        "yaxis": {"title": {"text": y}, **axis, **more.pop("yaxis", {})},
+        "colorway": list(_COLOURS),
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
+        "legend": {"orientation": "h", "y": 1.12, "x": 0},
+        "height": 380,
+        **more,
+    }
+
+
+def _traffic(facts: dict[str, Any]) -> Plot | None:
+    rows = sorted(_rows(facts, "traffic"), key=lambda row: -row["frames"])[:20]
+    if not rows:
+        return None
+    names = list(dict.fromkeys(row["command"] for row in rows))[::-1]
+    data = []
+    for at, way in enumerate(("request", "reply")):
+        frames = {row["command"]: row["frames"] for row in rows if row["direction"] == way}
+        data.append({
+            "type": "bar", "orientation": "h", "name": "requests" if way == "request" else "replies",
+            "y": [label(name) for name in names], "x": [frames.get(name, 0) for name in names],
+            "marker": {"color": _COLOURS[at]},
+        })  # fmt: skip
+    height = 140 + 26 * len(names)
+    layout = _layout("frames", "", barmode="stack", height=height, xaxis={"rangemode": "tozero"})
+    return Plot("traffic", "traffic", "Frames by command", data, layout)
+
+
+def _percentiles(facts: dict[str, Any]) -> Plot | None:
+    rows = _rows(facts, "latency_by_command")[:12]
+    if not rows:
+        return None
+    names = [label(row["command"]) for row in rows]
+    data = [
+        {"type": "bar", "name": shown, "x": names, "y": [row[column] / 1e3 for row in rows],
+         "marker": {"color": _COLOURS[at]}}
+        for at, (column, shown) in enumerate((("p50_ns", "p50"), ("p99_ns", "p99"), ("most_ns", "longest")))
+    ]  # fmt: skip
+    layout = _layout("", "µs", barmode="group", yaxis={"type": "log"}, xaxis={"tickangle": -30}, height=440)
+    return Plot("latency", "latency", "Latency by command", data, layout)
+
+
+def _curve(facts: dict[str, Any]) -> Plot | None:
+    by: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(facts, "latency_histogram"):
+        by.setdefault(row["command"], []).append(row)
+    data = []
+    most = sorted(by, key=lambda name: -sum(row["times"] for row in by[name]))[:_MOST_LINES]
+    for at, name in enumerate(most):
+        so_far, x, y = 0, [], []
+        whole = sum(row["times"] for row in by[name])
+        for row in sorted(by[name], key=lambda row: row["least_ns"]):
+            so_far += row["times"]
+            x.append((row["least_ns"] + row["width_ns"] - 1) / 1e3)
+            y.append(100 * so_far / whole)
+        line = {"color": _COLOURS[at % len(_COLOURS)], "shape": "hv", "width": 2}
+        data.append({"type": "scatter", "mode": "lines", "name": label(name), "x": x, "y": y, "line": line})
+    if not data:
+        return None
+    layout = _layout("at most, µs", "% of requests", xaxis={"type": "log"}, yaxis={"range": [0, 101]})
+    return Plot("latency", "latency-curve", "Share of requests answered within a time", data, layout)
+
+
+def _seconds(facts: dict[str, Any], rows: list[dict[str, Any]]) -> list[float]:
+    ticks = facts["ticks"]
+    at = ((ticks["first"] + row["tick"]) * ticks["width_ns"] - ticks["start_ns"] for row in rows)
+    return [max(0, each) / 1e9 for each in at]
+
+
+def _pooling(facts: dict[str, Any]) -> Plot | None:
+    rows = [row for row in _rows(facts, "over_time") if row["connections"] or row["frames"]]
+    if not rows:
+        return None
+    x = _seconds(facts, rows)
+    data = [
+        {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": [row[name] for row in rows],
+         "line": {"color": _COLOURS[at], "shape": "hv", "dash": dash, "width": 2}}
+        for at, (name, dash) in enumerate(
+            (("connections", "solid"), ("flows", "dash"), ("segments", "dot"), ("writers", "dashdot"))
+        )
+    ]  # fmt: skip
+    layout = _layout("seconds since the start", "how many", yaxis={"rangemode": "tozero"})
+    return Plot("pooling", "pooling", "Connections against flows, segments and writers", data, layout)
+
+
+def _in_flight(facts: dict[str, Any]) -> Plot | None:
+    rows = _rows(facts, "in_flight_over_time")
+    if not rows:
+        return None
+    data = [
+        {"type": "bar", "name": "bytes", "x": _seconds(facts, rows), "y": [row["most_bytes"] for row in rows],
+         "marker": {"color": _COLOURS[2]}, "width": max(facts["ticks"]["width_ns"] / 1e9, 1e-9)}
+    ]  # fmt: skip
+    layout = _layout("seconds since the start", "bytes", yaxis={"rangemode": "tozero"}, bargap=0)
+    return Plot("pooling", "in-flight", "Most bytes in flight on one connection", data, layout)
+
+
+def _fill(facts: dict[str, Any]) -> Plot | None:
+    rows = _rows(facts, "block_fill")
+    if not rows:
+        return None
+    data = []
+    for at, (premature, name) in enumerate(((False, "ended when full"), (True, "ended early"))):
+        blocks = {row["fill_percent"]: row["blocks"] for row in rows if row["premature"] is premature}
+        data.append({
+            "type": "bar", "name": name, "x": [f"{start} %" for start in range(0, 101, 10)],
+            "y": [blocks.get(start, 0) for start in range(0, 101, 10)], "marker": {"color": _COLOURS[at]},
+        })  # fmt: skip
+    return Plot("blocks", "fill", "Append blocks by fill", data, _layout("filled", "blocks", barmode="stack"))

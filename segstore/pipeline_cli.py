@@ -1,0 +1,192 @@
+"""`segstore pipeline report | replay`: traces as a report, cut for replaying, replayed side by side. On Spark.
+
+Exit status: 0; 1 if something could not be read (on standard error) or differs (on output); 2 for wrong options.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from segstore.replay_cli import _Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from segstore.pipeline.replay_plan import Outcome
+    from segstore.wire.trace import Record
+
+__all__ = ["pipeline", "replay_part"]
+
+_MOST_TOLD = 20
+_SHUFFLE_BYTES = 64 * 1024 * 1024
+"""Of a trace, for each partition of a shuffle; there are as many as cores at least."""
+_QUICK_BYTES = 128 * 1024 * 1024
+"""Of traces, up to which Java is started for short work."""
+
+_TRACES = click.argument("traces", nargs=-1, required=True, metavar="TRACES...")
+_MASTER = click.option(
+    "--master", default="local[*]", show_default=True, metavar="URL", help="Of Spark, such as spark://host:7077."
+)
+_PARTS = click.option("--parts", type=click.IntRange(1), default=8, show_default=True, help="Of the plan, at most.")
+
+
+@click.group()
+def pipeline() -> None:
+    """Traces on Spark: a report about them, and replaying them side by side. TRACES are files, folders and globs."""
+
+
+@contextmanager
+def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
+    """A session that ends with the command, with as many partitions a shuffle as the traces are worth."""
+    from segstore.pipeline.session import SparkMissing, session
+
+    size = sum(Path(each).stat().st_size for each in files)
+    try:
+        running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
+    except SparkMissing as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        context = running.sparkContext
+        context.setLogLevel("ERROR")
+        running.conf.set("spark.sql.shuffle.partitions", str(max(context.defaultParallelism, size // _SHUFFLE_BYTES)))
+        yield running
+    finally:
+        running.stop()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What is wrong with files and folders, in one sentence."""
+    from segstore.pipeline.trace_rows import BadTrace
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+    except (BadTrace, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@pipeline.command()
+@_TRACES
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the report."
+)
+@click.option("--strict", is_flag=True, help="End with the first thing that cannot be read.")
+@click.option("--replace", is_flag=True, help="Write over a report that is in DIR.")
+@_PARTS
+@_MASTER
+def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, parts: int, master: str) -> int:
+    """Write a report about traces: DIR/report.html, and the tables behind it as Parquet.
+
+    What cannot be read is skipped, counted in the report, and told on standard error; the exit status is 1 then.
+    """
+    from segstore.pipeline.trace_files import find_files
+
+    with _told():
+        files = find_files(traces)  # before Java is started
+    with _spark(master, files) as spark, _told():
+        from segstore.pipeline.report import PAGE, STEPS, ReportError
+        from segstore.pipeline.report import report as write
+
+        with _progress(STEPS) as progress:
+            try:
+                facts = write(spark, files, out, strict=strict, replace=replace, parts=parts, progress=progress)
+            except ReportError as error:
+                hint = "; --replace writes over it" if "holds a report" in str(error) else ""
+                raise click.ClickException(f"{error}{hint}") from error
+    lost = facts["skipped"]["rows"]
+    for row in lost[:_MOST_TOLD]:
+        where = "" if row["record"] is None else f"record {row['record']}: "
+        place = f"{row['file']}: at byte {row['offset']}"
+        click.echo(f"{place}: {row['bytes']} bytes skipped: {where}{row['error']}", err=True)
+    if facts["skipped"]["all"] > _MOST_TOLD:
+        click.echo(f"{facts['skipped']['all'] - _MOST_TOLD} more are in {out / 'skipped'}", err=True)
+    click.echo(out / PAGE)
+    return 1 if lost else 0
+
+
+@contextmanager
+def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal; else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    with click.progressbar(length=len(steps), label=steps[0].ljust(20), file=sys.stderr, show_eta=False) as bar:
+
+        def step(name: str) -> None:
+            bar.label = name.ljust(20)
+            bar.update(1 if name != steps[0] else 0)
+            bar.render_progress()
+
+        yield step
+        bar.update(len(steps) - bar.pos)
+
+
+@pipeline.command()
+@_TRACES
+@_PARTS
+@_MASTER
+@click.option("--to", "target", type=_Address(), help="Replay the parts at the store there, and compare its replies.")
+@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
+def replay(
+    traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float
+) -> int:
+    """Cut traces into parts that do not depend on each other; with --to, replay them side by side.
+
+    Connections that name the same segment or writer are in one part. Each part is a task of Spark's; machines that run
+    tasks need the traces at the same paths. Without --to the parts are printed.
+    """
+    import json
+
+    from segstore.pipeline.replay_plan import LINK_COLUMNS, REPLAY_COLUMNS, links, links_of, plan
+    from segstore.pipeline.trace_files import find_files
+
+    with _told():
+        files = find_files(traces)
+        if target is None:
+            found = plan(links_of(files), parts)
+            for part in found.parts:
+                click.echo(f"part {part.number}: {len(part.connections)} connections, {part.records} records")
+            return 0
+    with _spark(master, files) as spark, _told():
+        from segstore.pipeline.replay_plan import replay as run
+
+        reader = spark.read.format("segstore.trace").option("paths", json.dumps(files)).option("tokens", "true")
+        found = plan(links(reader.option("columns", ",".join((*LINK_COLUMNS, "kind", "fields"))).load()), parts)
+        rows = reader.option("columns", ",".join(REPLAY_COLUMNS)).load().where("kind <> 'skipped'")
+        outcomes = run(rows, found, partial(replay_part, *target, timeout_s))
+    return _replayed(outcomes)
+
+
+def replay_part(host: str, port: int, timeout_s: float, part: int, records: list[Record]) -> Outcome:
+    """Replays one part; what a task runs. Raises OSError if the store cannot be reached."""
+    from segstore.pipeline.replay_plan import Outcome
+    from segstore.replaying import drive
+
+    found = asyncio.run(drive(records, host, port, timeout_s=timeout_s, all_differences=True))
+    told = [str(each) for each in found.differences[:_MOST_TOLD]]
+    return Outcome(part, found.requests, found.replies, len(found.differences), told)
+
+
+def _replayed(outcomes: list[Outcome]) -> int:
+    status = 0
+    for each in outcomes:
+        for line in each.differences:
+            click.echo(f"part {each.part}: {line}")
+        if each.error is not None:
+            click.echo(f"part {each.part}: {each.error}", err=True)
+        status |= each.different > 0 or each.error is not None
+    requests, replies = sum(each.requests for each in outcomes), sum(each.replies for each in outcomes)
+    differ = sum(each.different for each in outcomes)
+    click.echo(f"{len(outcomes)} parts, {requests} requests, {replies} replies, {differ} differ", err=True)
+    return status
