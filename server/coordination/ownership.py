@@ -40,6 +40,7 @@ from segstore.server.coordination.types import (
     NoNode,
     SessionExpired,
     SessionState,
+    Unreachable,
 )
 from segstore.server.store.container import Container
 
@@ -207,7 +208,11 @@ class ContainerOwnership:
             if reason is not None:
                 break
             log.warning("store %s: its coordination session has expired", self.name)
-            new = await self._policy.on_expired(self._coordinator)
+            try:
+                new = await self._policy.on_expired(self._coordinator)
+            except Unreachable as error:
+                reason = f"its coordination session has expired and there is no new one: {error}"
+                break
             if new is None:
                 reason = "its coordination session has expired"
                 break
@@ -228,7 +233,13 @@ class ContainerOwnership:
             if state in (SessionState.LOST, SessionState.CLOSED):
                 self._hold_all()
                 ended.set()
-            elif state is SessionState.CONNECTED:
+            elif state is SessionState.SUSPENDED:
+                log.warning(
+                    "store %s: the coordination service does not answer; it serves what it has until another opens it",
+                    self.name,
+                )
+            else:
+                log.info("store %s: the coordination service answers again", self.name)
                 for poke in self._pokes.values():
                     poke.set()
             self._say()

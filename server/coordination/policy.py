@@ -9,6 +9,7 @@ Follows `ZookeeperSessionExpiredHandler` and its two implementations (Pulsar, ch
 from __future__ import annotations
 
 import asyncio
+import logging
 from random import Random
 from typing import Literal, Protocol
 
@@ -17,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Unreachable
 
 __all__ = ["OwnershipSettings", "PolicyName", "Reconnect", "SessionExpiredPolicy", "Shutdown", "backoff_s", "policy_of"]
+
+log = logging.getLogger(__name__)
 
 PolicyName = Literal["shutdown", "reconnect"]
 
@@ -60,7 +63,7 @@ class SessionExpiredPolicy(Protocol):
     """Decides what follows an expired session."""
 
     async def on_expired(self, coordinator: Coordinator) -> CoordinationSession | None:
-        """A new session to go on with; None: the store is to shut down."""
+        """A new session to go on with; None: the store is to shut down. Unreachable: it is, for there is none."""
 
 
 class Shutdown:
@@ -78,13 +81,14 @@ class Reconnect:
         self._random = random
 
     async def on_expired(self, coordinator: Coordinator) -> CoordinationSession | None:
-        for attempt in range(self._retries):
-            if attempt:
-                await asyncio.sleep(backoff_s(attempt - 1, self._random))
+        for attempt in range(1, self._retries + 1):
             try:
                 return await coordinator.connect()
-            except Unreachable:
-                continue
+            except Unreachable as error:
+                log.warning("no new coordination session, attempt %d of %d: %s", attempt, self._retries, error)
+                if attempt == self._retries:
+                    raise
+            await asyncio.sleep(backoff_s(attempt - 1, self._random))
         return None
 
 

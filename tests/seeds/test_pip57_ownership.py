@@ -26,7 +26,7 @@ from segstore.server.coordination.placement import LoadReport
 from segstore.server.coordination.policy import backoff_s, policy_of
 from segstore.server.coordination.reports import store_path
 from segstore.server.coordination.storage import Opened
-from segstore.server.coordination.types import NodeExists
+from segstore.server.coordination.types import NodeExists, Unreachable
 from segstore.server.store.container import Container
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
@@ -143,7 +143,8 @@ def test_a_new_session_is_tried_for_n_times_with_back_off_and_then_the_store_end
 
         service.connect = counted  # type: ignore[method-assign]
         service.pause()
-        assert await Reconnect(4, Random(1)).on_expired(service) is None
+        with pytest.raises(Unreachable):
+            await Reconnect(4, Random(1)).on_expired(service)
         assert len(tried) == 4
         waits = [after - before for before, after in itertools.pairwise(tried)]
         assert [round(wait, 1) for wait in waits] == [0.1, 0.2, 0.4]
@@ -164,6 +165,9 @@ async def test_a_store_that_gets_no_new_session_shuts_down(cluster: Cluster) -> 
     connect, cluster.service.connect = cluster.service.connect, refused  # type: ignore[method-assign]
     cluster.expire(cluster.first)
     await cluster.until(lambda: bool(cluster.first.reasons))
+    assert cluster.first.reasons == [
+        "its coordination session has expired and there is no new one: the coordination service does not answer"
+    ]
     assert cluster.first.serves == set()
     cluster.service.resume()
 

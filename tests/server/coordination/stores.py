@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from segstore.server.coordination import ContainerOwnership, InProcessCoordinator, LoadReport, OwnershipSettings
+from segstore.server.coordination import ContainerOwnership, Coordinator, LoadReport, OwnershipSettings
 from segstore.server.coordination.storage import ContainerStorage
 from segstore.server.store.container import Container
 from segstore.server.store.store import SegmentStore
@@ -20,7 +20,7 @@ class Store:
     def __init__(
         self,
         name: str,
-        coordinator: InProcessCoordinator,
+        coordinator: Coordinator,
         storage: ContainerStorage,
         containers: int,
         *,

@@ -6,9 +6,11 @@ short, so that sessions may be: a session lasts 0.4 to 4 seconds. Nothing is kep
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from typing import Final
 
 from segstore.pipeline.session import JAVA, java_version
 
-__all__ = ["PART", "available", "zookeeper"]
+__all__ = ["PART", "available", "end_session", "zookeeper"]
 
 PART: Final = "ZooKeeper (Java 17 or newer and PySpark's jars)"
 """What a test that needs it says."""
@@ -106,3 +108,18 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
                 raise RuntimeError(f"ZooKeeper on port {port} was silent for {_START_S:g} s") from error
         time.sleep(0.05)
     return False
+
+
+async def end_session(server: str, session_id: int, password: bytes) -> None:
+    """Ends somebody's session, by its id and password: as one who takes it over and says farewell in one breath."""
+    host, _, port = server.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        take_over = struct.pack(">iqiqi", 0, 0, 1_000, session_id, len(password)) + password
+        farewell = struct.pack(">ii", 1, -11)
+        for message in (take_over, farewell):
+            writer.write(struct.pack(">i", len(message)) + message)
+        await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
