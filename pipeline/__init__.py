@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from segstore.pipeline.session import SparkMissing, register
+    from segstore.pipeline.stream_cuts import cut_text
+    from segstore.pipeline.stream_sink import sweep_stream
     from segstore.pipeline.trace_columns import ALL_COLUMNS, DEFAULT_COLUMNS, ColumnError
     from segstore.pipeline.trace_rows import BadTrace
 
-__all__ = ["ALL_COLUMNS", "DEFAULT_COLUMNS", "BadTrace", "ColumnError", "SparkMissing", "register"]
+__all__ = ["ALL_COLUMNS", "DEFAULT_COLUMNS", "BadTrace", "ColumnError", "SparkMissing", "cut_text", "register", "sweep_stream"]
 
 _WHERE: Final = {
     "ALL_COLUMNS": "trace_columns",
@@ -30,7 +32,9 @@ _WHERE: Final = {
     "BadTrace": "trace_rows",
     "ColumnError": "trace_columns",
     "SparkMissing": "session",
+    "cut_text": "stream_cuts",
     "register": "session",
+    "sweep_stream": "stream_sink",
 }
 
 

@@ -29,7 +29,7 @@ from segstore.pipeline.stream_write import BadRow, Rows, TaskResult, write_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["StreamStreamWriter", "StreamWriter", "sweep_stream"]
+__all__ = ["StreamStreamWriter", "StreamWriter", "Written", "check_schema", "rows_of", "sweep_stream"]
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"

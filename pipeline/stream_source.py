@@ -36,7 +36,7 @@ from segstore.pipeline.stream_rows import COLUMNS, range_batches, wanted_names
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["StreamReader", "StreamSource", "StreamStreamReader", "sources"]
+__all__ = ["StreamPart", "StreamReader", "StreamSource", "StreamStreamReader", "sources"]
 
 
 def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:
