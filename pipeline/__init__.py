@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from segstore.pipeline.trace_columns import ALL_COLUMNS, DEFAULT_COLUMNS, ColumnError
     from segstore.pipeline.trace_rows import BadTrace
 
-__all__ = ["ALL_COLUMNS", "DEFAULT_COLUMNS", "BadTrace", "ColumnError", "SparkMissing", "cut_text", "register", "sweep_stream"]
+__all__ = [
+    "ALL_COLUMNS",
+    "DEFAULT_COLUMNS",
+    "BadTrace",
+    "ColumnError",
+    "SparkMissing",
+    "cut_text",
+    "register",
+    "sweep_stream",
+]
 
 _WHERE: Final = {
     "ALL_COLUMNS": "trace_columns",
