@@ -57,8 +57,9 @@ class ClientSettings(BaseModel):
             than the one with the fewest failed attempts (601.5).
     Requests
         request_timeout_ms: for one request and its reply; 30,000 (Kafka's `request.timeout.ms`).
-        read_timeout_ms: for a read, which waits at the tail: above the 20 s after which a segstore store answers; the
-            read is then asked anew with another request id. The reference never answers by time.
+        read_timeout_ms: for a read, which waits at the tail: above the 20 s after which a segstore store answers. Then
+            the store is asked where the segment ends: the read goes on waiting if there is nothing to read, and is
+            asked anew, with another request id, if there is. The reference never answers by time.
         retry: of writers and requests: 1 ms ×10, at most 20 s, 10 attempts (36.26).
         close_timeout_ms: `aclose` of a writer gives what is in flight so long.
     Writing

@@ -111,7 +111,7 @@ class ControllerChannels:
                     if self._credentials is not None and self._credentials.refused(shown):
                         continue
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise _error(method, node, error, limit_ms) from error
+                    raise _error(method, node, error, limit_ms, _stream_of(request)) from error
                 self._last_failure = f"{node}: {error.details()}"
                 if channel.get_state() is not grpc.ChannelConnectivity.READY:
                     self._lost(node)
@@ -257,13 +257,23 @@ def _metadata(authorization: str | None) -> tuple[tuple[str, str], ...] | None:
     return None if authorization is None else (("authorization", authorization),)
 
 
-def _error(method: str, node: Endpoint, error: grpc.aio.AioRpcError, limit_ms: float) -> ClientError:
+def _stream_of(request: Message) -> str | None:
+    """The stream that a request is about."""
+    info = getattr(request, "streamInfo", request)
+    scope, stream = getattr(info, "scope", ""), getattr(info, "stream", "")
+    return f"{scope}/{stream}" if isinstance(scope, str) and scope and stream else None
+
+
+def _error(
+    method: str, node: Endpoint, error: grpc.aio.AioRpcError, limit_ms: float, stream: str | None
+) -> ClientError:
     code, details = error.code(), error.details()
     sentence = f"{method} at {node}: {details or code.name}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RequestTimedOut(f"{node} did not answer {method} in time", endpoint=str(node), limit=limit_ms)
+        slow = f"{node} did not answer {method} in time"
+        return RequestTimedOut(slow, endpoint=str(node), stream=stream, limit=limit_ms)
     if code is grpc.StatusCode.NOT_FOUND:
-        return NoSuchStream(sentence, endpoint=str(node), status=code.name)
+        return NoSuchStream(sentence, endpoint=str(node), stream=stream, status=code.name)
     if code in _REFUSED:
-        return TokenRefused(sentence, endpoint=str(node), status=code.name)
-    return RequestRejected(sentence, endpoint=str(node), status=code.name)
+        return TokenRefused(sentence, endpoint=str(node), stream=stream, status=code.name)
+    return RequestRejected(sentence, endpoint=str(node), stream=stream, status=code.name)

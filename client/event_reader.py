@@ -14,18 +14,20 @@ what it asks for, `EventStreamReaderImpl` (Pravega's client).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
+import msgspec
+
 from segstore.client.controller import Controller, Successor, name_of
 from segstore.client.errors import ClientError, Closed, ProtocolViolation
-from segstore.client.events import EVENT_HEADER_BYTES, EventDecoder
+from segstore.client.events import EventAssembler
 from segstore.client.locations import Locations
 from segstore.client.pool import ConnectionPool
 from segstore.client.raw import SegmentRequests
+from segstore.client.read_ahead import ReadAhead
 from segstore.client.segment_reader import SegmentReader
 from segstore.wire import GetStreamSegmentInfo, StreamSegmentInfo
 
@@ -35,12 +37,12 @@ From = Literal["head", "tail"] | Mapping[int, int]
 """Where to begin: a cut is segment id → offset."""
 
 
-class StreamEvent(NamedTuple):
-    """An event and where its header starts."""
+class StreamEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event, where its header starts, and the segment."""
 
     data: bytes
-    segment_id: int
     offset: int
+    segment_id: int
 
 
 async def tail_of(
@@ -72,7 +74,6 @@ class EventReader:
 
     Attributes:
         scope, stream: whose.
-        cut: where to go on: segment id → offset behind its last event that was handed out.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class EventReader:
     ) -> None:
         self.scope: Final = scope
         self.stream: Final = stream
-        self.cut: dict[int, int] = {}
+        self._cut: dict[int, int] = {}
         self._from = from_
         self._random = random or Random()
         self._pool = pool
@@ -98,24 +99,34 @@ class EventReader:
         self._readers: dict[int, SegmentReader] = {}
         self._ended: set[int] = set()
         self._following: dict[int, set[int]] = {}
-        self._events: deque[StreamEvent | _Turn] = deque()
-        self._held_bytes = 0
+        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(pool.settings.read_ahead_bytes)
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
         self._error: ClientError | None = None
+        self._opened = False
         self._closed = False
 
     async def open(self) -> None:
         """Finds where to begin. Raises NoSuchStream, and what calls to the controller and requests raise."""
-        if isinstance(self._from, Mapping):
-            start = dict(self._from)
-        elif self._from == "head":
-            start = await self._controller.head(self.scope, self.stream)
-        else:
-            start = await tail_of(self._pool, self._controller, self._locations, self.scope, self.stream)
-        self.cut = dict(start)
+        if self._opened or self._closed:
+            raise Closed(f"the reader of {self.scope}/{self.stream} was opened before")
+        self._opened = True
+        try:
+            start = await self._start()
+            if self._closed:
+                raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
+        except BaseException:
+            self._opened = False
+            raise
+        self._cut = start
         for segment_id, offset in start.items():
             self._begin(segment_id, offset)
+
+    async def _start(self) -> dict[int, int]:
+        if isinstance(self._from, Mapping):
+            return dict(self._from)
+        if self._from == "head":
+            return await self._controller.head(self.scope, self.stream)
+        return await tail_of(self._pool, self._controller, self._locations, self.scope, self.stream)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -129,15 +140,13 @@ class EventReader:
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
         """Reads one segment to its end and begins with those behind it."""
         try:
-            decoder = EventDecoder(reader.segment, reader.offset, self._pool.settings.max_large_event_bytes)
+            limit = self._pool.settings.max_large_event_bytes
+            decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
             async for chunk in reader:
-                for offset, data in decoder.feed(chunk.data):
-                    self._events.append(StreamEvent(data, segment_id, offset))
-                    self._held_bytes += len(data) + EVENT_HEADER_BYTES
+                begin = decoder.offset
+                self._ahead.add(segment_id, decoder.feed(chunk.data), begin, decoder.offset)
                 self._wake.set()
-                while self._held_bytes >= self._pool.settings.read_ahead_bytes:
-                    self._room.clear()
-                    await self._room.wait()
+                await self._ahead.room()
             if decoder.partial:
                 raise ProtocolViolation(
                     f"{reader.segment} ends within an event", segment=reader.segment, offset=decoder.offset
@@ -171,9 +180,20 @@ class EventReader:
         over = tuple(each for each, after in self._following.items() if after and after <= self._readers.keys())
         for each in over:
             del self._following[each]
-        self._events.append(_Turn(over, begun))
+        self._ahead.mark(_Turn(over, begun))
 
     # --- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def cut(self) -> dict[int, int]:
+        """Where to go on: segment id → offset behind its last event that was handed out."""
+        self._note_place()
+        return dict(self._cut)
+
+    def _note_place(self) -> None:
+        if (place := self._ahead.place) is not None:
+            segment_id, offset = place
+            self._cut[segment_id] = offset
 
     async def read(self) -> StreamEvent | None:
         """The next event, None at the end of a sealed stream.
@@ -181,33 +201,35 @@ class EventReader:
         Raises SegmentTruncated, SegmentMissing, EventTooLarge, NoSuchStream, TokenRefused, RetriesExhausted,
         ProtocolViolation, or Closed.
         """
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                if isinstance(event, _Turn):
-                    for segment_id in event.over:
-                        del self.cut[segment_id]
-                    self.cut.update(dict.fromkeys(event.begun, 0))
-                    continue
-                size = len(event.data) + EVENT_HEADER_BYTES
-                self._held_bytes -= size
-                self.cut[event.segment_id] = event.offset + size
-                if not self._room.is_set() and self._held_bytes < self._pool.settings.read_ahead_bytes:
-                    self._room.set()
-                return event
+        ahead = self._ahead
+        while not ahead.current:
+            self._note_place()
+            if ahead:
+                turn = ahead.advance()
+                if turn is not None:
+                    for segment_id in turn.over:
+                        del self._cut[segment_id]
+                    self._cut.update(dict.fromkeys(turn.begun, 0))
+                continue
+            ahead.advance()  # nothing is there, and what was read before is not held while it waits
             if self._closed:
                 raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
             if self._error is not None:
                 raise self._error
+            if not self._opened:
+                raise Closed(f"the reader of {self.scope}/{self.stream} is not open")
             if not self._tasks:
                 return None
             self._wake.clear()
             await self._wake.wait()
+        return ahead.current.pop()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> StreamEvent:
+        if current := self._ahead.current:
+            return current.pop()
         event = await self.read()
         if event is None:
             raise StopAsyncIteration
@@ -222,7 +244,8 @@ class EventReader:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._events.clear()
+        self._note_place()
+        self._ahead.clear()
         self._wake.set()
 
     async def __aenter__(self) -> Self:

@@ -28,6 +28,7 @@ from segstore.client.errors import (
     Closed,
     EventTooLarge,
     NoSuchStream,
+    ProtocolViolation,
     RequestTimedOut,
     SegmentOver,
     StreamSealed,
@@ -267,6 +268,11 @@ class EventWriter:
             failed.__cause__ = problem
             self._error = failed
             writer.fail(failed)
+        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+            unknown = ProtocolViolation(f"finding the successors of {segment.name} failed: {problem!r}")
+            unknown.__cause__ = problem
+            self._error = unknown
+            writer.fail(unknown)
         else:
             self._rerouted += 1
             self._last_sequence = self.last_sequence
@@ -339,11 +345,14 @@ class EventWriter:
         reroutes = tuple(self._reroutes)
         for task in reroutes:
             task.cancel()
-        await asyncio.gather(*reroutes, return_exceptions=True)
         self._last_sequence = self.last_sequence
         writers, self._writers = self._writers, {}
         replaced, self._replaced = self._replaced, []
-        for writer in [*writers.values(), *replaced]:
+        ended = [*writers.values(), *replaced]
+        for writer in ended:
+            writer.end()  # all of them before the first wait, which may be cancelled
+        await asyncio.gather(*reroutes, return_exceptions=True)
+        for writer in ended:
             await writer.abort()
 
     async def __aenter__(self) -> Self:

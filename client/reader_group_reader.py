@@ -15,11 +15,13 @@ where the segment begins now, and counts what it passed over; the official clien
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import Iterable
 from random import Random
 from types import TracebackType
 from typing import Final, NamedTuple, Self
+
+import msgspec
 
 from segstore.client.controller import Controller
 from segstore.client.errors import (
@@ -32,15 +34,18 @@ from segstore.client.errors import (
     SegmentMissing,
     SegmentTruncated,
 )
-from segstore.client.events import EVENT_HEADER_BYTES, EventDecoder
+from segstore.client.events import EVENT_HEADER_BYTES, EventAssembler
 from segstore.client.locations import Locations
 from segstore.client.pool import ConnectionPool
+from segstore.client.read_ahead import ReadAhead
 from segstore.client.reader_group_state import GroupState
 from segstore.client.reader_group_table import GroupTable
 from segstore.client.segment_reader import SegmentReader
 from segstore.wire.names import SegmentName
 
 __all__ = ["GroupEvent", "GroupReader", "Position"]
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 200
 """So many segments are taken or given up with one change at the most."""
@@ -55,12 +60,17 @@ class Position(NamedTuple):
     offset: int
 
 
-class GroupEvent(NamedTuple):
-    """An event, where its header starts, and the position behind it."""
+class GroupEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event, where its header starts, and the segment by its qualified name."""
 
     data: bytes
     offset: int
-    position: Position
+    segment: str
+
+    @property
+    def position(self) -> Position:
+        """Behind it."""
+        return Position(self.segment, self.offset + EVENT_HEADER_BYTES + len(self.data))
 
 
 class _End(NamedTuple):
@@ -97,16 +107,15 @@ class GroupReader:
         self._positions: dict[str, int] = {}
         """Of the segments that are being read: behind the last event that was handled."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._queue: deque[GroupEvent | _End] = deque()
-        self._held_bytes = 0
-        self._in_hand: Position | None = None
+        self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes)
+        self._in_hand: tuple[str, int] | None = None
+        """The segment of the event that the user has, and the offset behind it."""
         self._given_up: dict[str, int] = {}
         """Segments that are not read any more, and the group does not know it yet."""
         self._ended: list[str] = []
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
         self._over = False
         self._error: ClientError | None = None
         self._closed = False
@@ -122,7 +131,10 @@ class GroupReader:
         return dict(self._positions)
 
     async def open(self) -> None:
-        """Comes online and takes its share. Raises ReaderExists, NoSuchReaderGroup, and what requests raise."""
+        """Comes online and takes its share. Raises ReaderExists, NoSuchReaderGroup, and what requests raise.
+
+        Cancelled, it goes offline again before it ends, if that takes no longer than `close_timeout_ms`.
+        """
         if self._closed or self._keeper is not None:
             raise Closed(f"the reader {self.name} was opened before", reader=self.name)
 
@@ -135,7 +147,12 @@ class GroupReader:
 
         try:
             await self._table.fetch()
-            refresh_ms = await self._table.change(join)
+            joining = asyncio.get_running_loop().create_task(self._table.change(join), name=f"joining as {self.name}")
+            try:
+                refresh_ms = await asyncio.shield(joining)
+            except BaseException:
+                await self._take_back(joining)
+                raise
         except BaseException:
             self._table.close()
             raise
@@ -143,6 +160,19 @@ class GroupReader:
         self._keeper = asyncio.get_running_loop().create_task(
             self._keep_on(refresh_ms / 1000), name=f"keeping the reader {self.name}"
         )
+
+    async def _take_back(self, joining: asyncio.Task[float]) -> None:
+        """Whoever waited for it to join does so no more: sees how that ends, and goes offline if it has joined."""
+        try:
+            async with asyncio.timeout(self._pool.settings.close_timeout_ms / 1000):
+                await asyncio.wait([joining])
+                if not joining.cancelled() and joining.exception() is None:
+                    await self._table.change(lambda state: state.quit(self.name, {}))
+        except (ClientError, TimeoutError) as problem:
+            log.warning("the reader %s, which was cancelled, may be online in its group: %r", self.name, problem)
+        finally:
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -173,7 +203,7 @@ class GroupReader:
                     break  # all of it was truncated; if the stream is gone, asking for successors says so
                 else:
                     break
-            self._queue.append(_End(segment))
+            self._ahead.mark(_End(segment))
         except ClientError as error:
             self._error = self._error or error
         except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
@@ -182,18 +212,14 @@ class GroupReader:
             self._wake.set()
 
     async def _read_from(self, segment: str, offset: int) -> None:
-        decoder = EventDecoder(segment, offset)
-        limit = self._pool.settings.read_ahead_bytes
+        limit = self._pool.settings.max_large_event_bytes
+        decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
         async with SegmentReader(self._pool, self._locations, segment, offset, random=self._random) as reader:
             async for chunk in reader:
-                for start, data in decoder.feed(chunk.data):
-                    behind = start + EVENT_HEADER_BYTES + len(data)
-                    self._queue.append(GroupEvent(data, start, Position(segment, behind)))
-                    self._held_bytes += behind - start
+                begin = decoder.offset
+                self._ahead.add(segment, decoder.feed(chunk.data), begin, decoder.offset)
                 self._wake.set()
-                while self._held_bytes >= limit:
-                    self._room.clear()
-                    await self._room.wait()
+                await self._ahead.room()
         if decoder.partial:
             raise ProtocolViolation(f"{segment} ends within an event", segment=segment, offset=decoder.offset)
 
@@ -204,21 +230,8 @@ class GroupReader:
         self._given_up.update((segment, self._positions.pop(segment)) for segment in stopped)
         for task in tasks:
             task.cancel()
-        self._drop(stopped)
+        self._ahead.drop(stopped.__contains__, lambda end: end.segment in stopped)
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _drop(self, segments: set[str]) -> None:
-        kept: deque[GroupEvent | _End] = deque()
-        for each in self._queue:
-            if isinstance(each, _End):
-                if each.segment not in segments:
-                    kept.append(each)
-            elif each.position.segment in segments:
-                self._held_bytes -= each.position.offset - each.offset
-            else:
-                kept.append(each)
-        self._queue = kept
-        self._room.set()
 
     # --- the group --------------------------------------------------------------------------------------------------
 
@@ -270,7 +283,7 @@ class GroupReader:
 
     async def _give_up(self, count: int) -> None:
         """Stops so many segments of which no event is in the user's hands."""
-        busy = {*self._ended, self._in_hand.segment if self._in_hand is not None else None}
+        busy = {*self._ended, self._in_hand[0] if self._in_hand is not None else None}
         free = [segment for segment in reversed(self._positions) if segment not in busy]
         await self._stop(free[:count])
 
@@ -293,18 +306,15 @@ class GroupReader:
         One read at a time.
         """
         self._handled()
-        while True:
-            while self._queue:
-                each = self._queue.popleft()
-                if isinstance(each, _End):
-                    self._ended.append(each.segment)
+        ahead = self._ahead
+        while not ahead.current:
+            if ahead:
+                end = ahead.advance()
+                if end is not None:
+                    self._ended.append(end.segment)
                     self._due.set()
-                    continue
-                self._in_hand = each.position
-                self._held_bytes -= each.position.offset - each.offset
-                if not self._room.is_set() and self._held_bytes < self._pool.settings.read_ahead_bytes:
-                    self._room.set()
-                return each
+                continue
+            ahead.advance()  # nothing is there, and what was read before is not held while it waits
             if self._closed:
                 raise Closed(f"the reader {self.name} was closed", reader=self.name)
             if self._error is not None:
@@ -313,11 +323,17 @@ class GroupReader:
                 return None
             self._wake.clear()
             await self._wake.wait()
+        return self._hand_out(ahead.current)
+
+    def _hand_out(self, current: list[GroupEvent]) -> GroupEvent:
+        event = current.pop()
+        self._in_hand = (event.segment, event.offset + EVENT_HEADER_BYTES + len(event.data))
+        return event
 
     def _handled(self) -> None:
-        at, self._in_hand = self._in_hand, None
-        if at is not None and at.segment in self._positions:
-            self._positions[at.segment] = at.offset
+        in_hand, self._in_hand = self._in_hand, None
+        if in_hand is not None and in_hand[0] in self._positions:
+            self._positions[in_hand[0]] = in_hand[1]
 
     def __aiter__(self) -> Self:
         return self
@@ -373,7 +389,7 @@ class GroupReader:
         positions = self._positions | self._given_up
         self._wake.set()
         await asyncio.gather(*filter(None, [keeper]), *self._tasks.values(), return_exceptions=True)
-        self._queue.clear()
+        self._ahead.clear()
         self._tasks.clear()
         self._table.close()
         return positions

@@ -34,7 +34,7 @@ from segstore.client.errors import (
     WrongStore,
     failure,
 )
-from segstore.client.events import EventDecoder, frame_event
+from segstore.client.events import EVENT_HEADER_BYTES, EventDecoder, frame_event
 from segstore.client.locations import Locations
 from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.client.raw import RawClient, SegmentRequests
@@ -149,10 +149,11 @@ class RevisionedStream:
         async with SegmentReader(self._pool, self._locations, self.segment, start, random=self._random) as reader:
             while reader.offset < end:
                 chunk = await reader.read()
-                for offset, data in decoder.feed(chunk.data):
-                    if offset >= end:
+                for event in decoder.feed(chunk.data):
+                    if event.offset >= end:
                         return
-                    yield Entry(Revision(self.segment, offset + len(frame_event(data))), data)
+                    behind = event.offset + EVENT_HEADER_BYTES + len(event.data)
+                    yield Entry(Revision(self.segment, behind), event.data)
                 if chunk.end_of_segment and reader.offset < end:
                     raise ProtocolViolation(
                         f"{self.segment} ends at {reader.offset} where {end} was its length", segment=self.segment
@@ -210,17 +211,21 @@ class RevisionedStream:
     async def compare_and_set_mark(self, expected: Revision | None, new: Revision | None) -> bool:
         """Sets the mark if it is `expected`; returns whether it was.
 
-        If a reply was lost on the way the answer may be False though this call has set it.
+        When a reply was lost on the way the mark itself tells: True if it is `new` then, whoever has set it. Only if
+        somebody has set it again since is it False though this call has set it.
         """
         self._check()
         old_value = _NO_MARK if expected is None else self._offset(expected)
         new_value = _NO_MARK if new is None else self._offset(new)
-        reply = await self._requests.ask(
-            self.segment,
-            SegmentAttributeUpdated,
-            lambda id_, token: UpdateSegmentAttribute(id_, self.segment, MARK_ATTRIBUTE, new_value, old_value, token),
-        )
-        return bool(reply.success)
+        asked = 0
+
+        def ask(request_id: int, token: str) -> UpdateSegmentAttribute:
+            nonlocal asked
+            asked += 1
+            return UpdateSegmentAttribute(request_id, self.segment, MARK_ATTRIBUTE, new_value, old_value, token)
+
+        reply = await self._requests.ask(self.segment, SegmentAttributeUpdated, ask)
+        return bool(reply.success) or (asked > 1 and await self.mark() == new)
 
     async def truncate(self, revision: Revision) -> None:
         """Drops the entries before a revision; nothing if they are gone already."""

@@ -160,11 +160,17 @@ class SegmentReader:
             finally:
                 self._wake = None
         chunk = self._ready.popleft()
-        if self._read_ahead and not self._ready and not chunk.end_of_segment and self._error is None:
-            flow = self._flow
-            if self._asked is None and flow is not None and not flow.closed:
-                self._ask(chunk.offset + len(chunk.data))
+        if not self._ready:
+            self._ask_ahead(chunk)
         return chunk
+
+    def _ask_ahead(self, chunk: Chunk) -> None:
+        """Asks for what follows the last chunk that came."""
+        flow = self._flow
+        if not self._read_ahead or chunk.end_of_segment or self._error is not None or self._asked is not None:
+            return
+        if flow is not None and not flow.closed:
+            self._ask(chunk.offset + len(chunk.data))
 
     def _check(self) -> None:
         if self._closed:
@@ -238,6 +244,8 @@ class SegmentReader:
 
     def _take(self, chunk: Chunk) -> None:
         self._answered()
+        if self._wake is not None and not self._wake.done() and not self._ready:
+            self._ask_ahead(chunk)  # its reader waits for it: the request leaves before that one works on it
         self._ready.append(chunk)
         self._wake_up()
 

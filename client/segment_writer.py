@@ -146,12 +146,17 @@ class SegmentWriter(WriterMachine):
         finally:
             await self.abort()
 
-    async def abort(self) -> None:
-        """Frees everything at once; what is not acknowledged fails."""
+    def end(self) -> None:
+        """What of `abort` does not wait; `abort` is still to be called."""
         if self.state is not WriterState.CLOSED:
             self._fail(Closed(f"the writer of {self.segment} was closed", segment=self.segment), WriterState.CLOSED)
             self.state = WriterState.CLOSED
             self._setup.release()
+            self._setup.cancel()
+
+    async def abort(self) -> None:
+        """Frees everything at once; what is not acknowledged fails."""
+        self.end()
         await self._setup.aclose()
         if self._carrying is not None:
             await asyncio.gather(self._carrying, return_exceptions=True)

@@ -249,7 +249,8 @@ class Transaction:
         limit = self._settings.max_event_bytes
         if len(event) > limit:
             raise EventTooLarge(
-                f"an event of {len(event)} bytes for a transaction of {self._name}, {limit} are allowed",
+                f"an event of {len(event)} bytes for a transaction of {self._name}, which takes {limit} at the most: "
+                "larger ones go outside of transactions only",
                 stream=self._name,
                 limit=limit,
                 actual=len(event),

@@ -133,11 +133,16 @@ class WriterSetup:
         if self._flow_id != FLOWS_DISABLED:
             self._pool.release(self._flow_id)
 
+    def cancel(self) -> None:
+        """Ends the attempt that is under way, without waiting for its end."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
     async def aclose(self) -> None:
         """Ends the attempt that is under way."""
+        self.cancel()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
-            task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     # --- trying -----------------------------------------------------------------------------------------------------
@@ -161,6 +166,10 @@ class WriterSetup:
             rejected = RequestRejected(f"{self._segment} cannot be written to: {problem}", segment=self._segment)
             rejected.__cause__ = problem
             owner.gave_up(rejected)
+        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+            failed = ProtocolViolation(f"setting up a writer of {self._segment} failed: {problem!r}")
+            failed.__cause__ = problem
+            owner.gave_up(failed.located(segment=self._segment))
         if self._task is asyncio.current_task():
             self._task = None
 

@@ -49,6 +49,22 @@ def test_a_large_event_is_assembled_of_small_and_large_pieces(sizes: list[int], 
     assert not decoder.partial
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30))), st.integers(1, 200))
+def test_runs_of_events_of_one_length_come_out_one_by_one(runs: list[tuple[int, int]], piece: int) -> None:
+    events = [bytes([at % 256]) * length for length, count in runs for at in range(count)]
+    data = b"".join(map(frame_event, events))
+    decoder = EventDecoder("s", 0)
+    out = [each for at in range(0, len(data), piece) for each in decoder.feed(data[at : at + piece])]
+    assert [each.data for each in out] == events
+    assert [each.offset for each in out] == [sum(len(one) + 8 for one in events[:at]) for at in range(len(events))]
+
+
+def test_what_is_no_event_behind_a_run_of_one_length_is_refused_with_its_place() -> None:
+    decoder = EventDecoder("s", 0)
+    with pytest.raises(ProtocolViolation, match="no event at 900: type 1"):
+        decoder.feed(frame_event(b"x") * 100 + b"\0\0\0\1\0\0\0\1x")
+
+
 def test_the_beginning_of_an_event_is_partial() -> None:
     decoder = EventDecoder("s", 0)
     assert decoder.feed(frame_event(b"abc")[:-1]) == []

@@ -508,3 +508,38 @@ async def test_a_reader_that_is_cancelled_while_it_opens_leaves_nothing_behind()
             await shared.reader_offline("r")  # what was on its way may have arrived
             async with shared.reader("r") as reader:
                 assert len(await take(reader, 3)) == 3
+
+
+async def test_a_reader_that_is_cancelled_while_it_joins_does_not_stay_online() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 10, segments=2)
+        async with group(pravega) as shared:
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            reader = shared.reader("r")
+            opening = asyncio.create_task(reader.open())
+            await mock.faults.wait_held(rule)
+            opening.cancel()
+            await asyncio.sleep(0)
+            mock.faults.release(rule)
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            assert await shared.readers() == []
+            async with shared.reader("r") as again:
+                assert numbers(await take(again, 10)) == list(range(10)), "and its segments are free"
+
+
+async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that_one_online() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 10, segments=1)
+        async with group(pravega) as shared:
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            late = asyncio.create_task(shared.reader("r").open())
+            await mock.faults.wait_held(rule)
+            async with shared.reader("r") as first:
+                late.cancel()
+                await asyncio.sleep(0)
+                mock.faults.release(rule)
+                with pytest.raises(asyncio.CancelledError):
+                    await late
+                assert await shared.readers() == ["r"]
+                assert numbers(await take(first, 10)) == list(range(10))

@@ -302,3 +302,14 @@ async def test_a_write_that_was_cancelled_leaves_the_next_one_right() -> None:
         behind = await ours.write_conditionally(at, b"next")
         assert behind is not None
         assert (await entries(ours, at))[0] == b"next"
+
+
+async def test_a_mark_that_was_set_while_the_reply_was_lost_counts_as_set() -> None:
+    async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
+        store.faults.add("type = UPDATE_SEGMENT_ATTRIBUTE", nth=1, do="close after")
+        assert await ours.compare_and_set_mark(None, Revision(SEGMENT, 7))
+        assert pool.metrics().connections_lost == 1, "the reply was lost"
+        assert await ours.mark() == Revision(SEGMENT, 7)
+        store.faults.add("type = UPDATE_SEGMENT_ATTRIBUTE", nth=1, do="close before")
+        assert not await ours.compare_and_set_mark(None, Revision(SEGMENT, 8)), "nobody has set this one"
+        assert await ours.mark() == Revision(SEGMENT, 7)

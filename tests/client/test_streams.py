@@ -204,7 +204,7 @@ async def test_a_reader_keeps_at_most_what_it_may_read_ahead() -> None:
         async with pravega.event_reader("a", "s") as events:
             await take(events, 1)
             await asyncio.sleep(0.03)
-            assert events._held_bytes <= 24_100
+            assert events._ahead.held_bytes <= 24_100
             assert len(await take(events, 299)) == 299
 
 
@@ -353,3 +353,29 @@ async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_othe
         async with connect(uri, settings(request_timeout_ms=500)) as pravega:
             with pytest.raises(NoNodeAvailable):
                 await pravega.controller.create_scope("b")
+
+
+async def test_a_reader_that_is_not_open_says_so_and_is_opened_once() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        events = pravega.event_reader("a", "s")
+        with pytest.raises(Closed, match="not open"):
+            await events.read()
+        async with events:
+            with pytest.raises(Closed, match="opened before"):
+                await events.open()
+
+
+async def test_an_abort_that_is_cancelled_leaves_no_segment_writer_behind() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega, segments=4)
+        writer = pravega.event_writer("a", "s")
+        await writer.open()
+        mock.faults.add("type = APPEND_BLOCK_END", do="drop")
+        waiting = [await writer.submit(b"x", routing_key=f"k{at}") for at in range(20)]
+        closing = asyncio.create_task(writer.abort())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert all(isinstance(each.exception(), Closed) for each in waiting)
+        assert pravega.metrics().flows == 0
