@@ -289,9 +289,10 @@ class Connection(asyncio.BufferedProtocol):
         """Carries out what a read brought. Once the peer has too much to read, keeps the others for later."""
         session, hub = self.session, self._hub
         assert session is not None
-        if self._gate is not None:
+        gate = self._gate
+        if gate is not None and (gate.full or self._held_back_bytes):
             self._stall_if_overfull()
-        if self._is_paused() or self._backlog:
+        if self._paused or self._stalled or self._backlog:
             self._keep(items)
             return
         hub.enter(self)
@@ -385,13 +386,14 @@ class Connection(asyncio.BufferedProtocol):
         self._hub.service.counters.bytes_out += size
         out = session.take_out()
         gate = self._gate
-        if gate is not None and (self._held or gate.mark > gate.committed):
-            mark = gate.mark
-            if not self._held:
-                gate.hold(self, mark)
-            self._held.append((mark, out, size))
-            self._held_back_bytes += size
-            return
+        if gate is not None:
+            held, mark = self._held, gate.mark
+            if held or mark > gate.committed:
+                if not held:
+                    gate.hold(self, mark)
+                held.append((mark, out, size))
+                self._held_back_bytes += size
+                return
         self._transmit(transport, out, large=large)
 
     def _transmit(self, transport: asyncio.Transport, out: list[Buffer], *, large: bool) -> None:
