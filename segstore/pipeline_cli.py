@@ -5,7 +5,6 @@ Exit status: 0; 1 if something could not be read (on standard error) or differs 
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import contextmanager
 from functools import partial
@@ -172,6 +171,8 @@ def replay_part(host: str, port: int, timeout_s: float, part: int, records: list
     """Replays one part; what a task runs. Raises OSError if the store cannot be reached."""
     from segstore.pipeline.replay_plan import Outcome
     from segstore.replaying import drive
+
+    import asyncio
 
     found = asyncio.run(drive(records, host, port, timeout_s=timeout_s, all_differences=True))
     told = [str(each) for each in found.differences[:_MOST_TOLD]]
