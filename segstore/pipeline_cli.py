@@ -169,10 +169,10 @@ def replay(
 
 def replay_part(host: str, port: int, timeout_s: float, part: int, records: list[Record]) -> Outcome:
     """Replays one part; what a task runs. Raises OSError if the store cannot be reached."""
+    import asyncio
+
     from segstore.pipeline.replay_plan import Outcome
     from segstore.replaying import drive
-
-    import asyncio
 
     found = asyncio.run(drive(records, host, port, timeout_s=timeout_s, all_differences=True))
     told = [str(each) for each in found.differences[:_MOST_TOLD]]
