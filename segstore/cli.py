@@ -241,6 +241,7 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--takeover-delay-ms", type=_MS, default=500.0, show_default=True, help="Before another's is taken.")
 @click.option("--preload", is_flag=True, help="Open what is owned again at once, not on first use.")
 @click.option("--stale-node", type=click.Choice(["wait", "replace"]), default="wait", show_default=True)
+@click.option("--load-report-interval-ms", type=_MS, default=5_000.0, show_default=True, help="Between load reports.")
 @click.option("--rebalance/--no-rebalance", default=True, show_default=True, help="Share containers evenly.")
 @click.option(
     "--zookeeper-patience-ms", type=_MS, default=60_000.0, show_default=True, help="Of silence, then this ends."

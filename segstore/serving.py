@@ -70,7 +70,7 @@ class ServeOptions(StoreSettings):
     zookeeper: HOST:PORT of the ZooKeeper that makes several processes one cluster; None for this process alone.
     zookeeper_patience_ms: so long ZooKeeper may be silent before this process ends.
     session_timeout_ms, session_expired_policy, session_reconnect_retries, takeover_delay_ms, preload, stale_node,
-        rebalance: as in `OwnershipSettings`.
+        load_report_interval_ms, rebalance: as in `OwnershipSettings`.
     """
 
     controller_port: int | None = None
@@ -95,6 +95,7 @@ class ServeOptions(StoreSettings):
     takeover_delay_ms: float = Field(default=500.0, ge=0)
     preload: bool = False
     stale_node: Literal["wait", "replace"] = "wait"
+    load_report_interval_ms: float = Field(default=5_000.0, gt=0)
     rebalance: bool = True
 
 
@@ -143,6 +144,7 @@ _OWNERSHIP = (
     "takeover_delay_ms",
     "preload",
     "stale_node",
+    "load_report_interval_ms",
     "rebalance",
 )
 

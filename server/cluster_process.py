@@ -56,6 +56,7 @@ __all__ = ["ClusterProcess"]
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0
+_CONNECT_MS = 3_000
 _OVER = (SessionState.LOST, SessionState.CLOSED)
 
 
@@ -111,7 +112,9 @@ class ClusterProcess:
         self._faults = faults
         self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
         self._coordinator = coordinator or ZooKeeperCoordinator(
-            zookeeper, session_timeout_ms=settings.ownership.session_timeout_ms
+            zookeeper,
+            session_timeout_ms=settings.ownership.session_timeout_ms,
+            connect_timeout_ms=max(_CONNECT_MS, settings.ownership.session_timeout_ms),
         )
         self._folder: SharedFolder | None = None
         self._storage: FolderStorage | None = None
@@ -183,6 +186,7 @@ class ClusterProcess:
             self._candidate = Candidate(
                 f"{host}:{port}", where, self._lead, self._resign, stale_node=settings.ownership.stale_node
             )
+            self._candidate.on_change = self._front.leader_changed
             self._present = Present(where)
         ownership = self._ownership = ContainerOwnership(
             f"{host}:{port}",

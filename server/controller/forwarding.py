@@ -9,6 +9,7 @@ processes trust each other by the certificate that they share.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -50,6 +51,7 @@ class ForwardingServer(_Handler):
         self._server = server
         self._tls = tls
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._calls: dict[Any, Endpoint] = {}
         self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
 
     @classmethod
@@ -82,18 +84,32 @@ class ForwardingServer(_Handler):
             assert leader is not None
             kept = [(key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT)]
             ask = self._channel(leader).unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
-            call = ask(
-                request, metadata=(*kept, (_HANDED_ON, "1")), timeout=context.time_remaining()
-            )
+            call = ask(request, metadata=(*kept, (_HANDED_ON, "1")), timeout=context.time_remaining())
+            self._calls[call] = leader
             try:
                 answer: bytes = await call
                 context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+            except asyncio.CancelledError:
+                if call in self._calls:
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the controller's leader has gone")
+                raise AssertionError("abort raises") from None
             except grpc.aio.AioRpcError as error:
                 await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
                 raise AssertionError("abort raises") from error
+            finally:
+                self._calls.pop(call, None)
             return answer
 
         return handle
+
+    def leader_changed(self) -> None:
+        """Calls that an earlier leader has not answered are answered UNAVAILABLE."""
+        now = self.leader()
+        for call, leader in tuple(self._calls.items()):
+            if leader != now:
+                del self._calls[call]
+                call.cancel()
 
     def _channel(self, leader: Endpoint) -> grpc.aio.Channel:
         channel = self._channels.get(leader)

@@ -47,6 +47,7 @@ class Candidate:
     Attributes:
         leads: whether it is this one.
         leader: where the leader is, as far as is known.
+        on_change: is called when that is another.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Candidate:
         """name: of the store. where: how others find this process. stale_node: as in `OwnershipSettings`."""
         self.leads = False
         self.leader: Location | None = None
+        self.on_change: Callable[[], None] = _nobody
         self._data = msgspec.json.encode(_Leader(name, where.host, where.port))
         self._lead = lead
         self._resign = resign
@@ -92,8 +94,13 @@ class Candidate:
         except SessionExpired:
             return
         finally:
-            self.leader = None
+            self._know(None)
             await self._stop()
+
+    def _know(self, leader: Location | None) -> None:
+        if leader != self.leader:
+            self.leader = leader
+            self.on_change()
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
         """Acts on the node as it is; False: it is to be looked at again at once."""
@@ -101,6 +108,7 @@ class Candidate:
             await self._stop()
         node = await session.get(CONTROLLER, changed.set)
         if node is None:
+            self._know(None)
             await self._stop()
             try:
                 await session.create(CONTROLLER, self._data, ephemeral=True)
@@ -109,12 +117,13 @@ class Candidate:
             return False
         if node.owner == session.session_id:
             if not self.leads:
+                self._know(None)
                 await self._lead()
-                self.leads, self.leader = True, None
+                self.leads = True
             return True
         await self._stop()
         if node.data == self._data:  # ours, of an older session
-            self.leader = None
+            self._know(None)
             if self._replace:
                 try:
                     await session.delete(CONTROLLER, node.version)
@@ -126,9 +135,9 @@ class Candidate:
             leader = msgspec.json.decode(node.data, type=_Leader)
         except msgspec.DecodeError as error:
             log.warning("node %s says nothing about a leader: %s", CONTROLLER, error)
-            self.leader = None
+            self._know(None)
         else:
-            self.leader = Location(leader.host, leader.port)
+            self._know(Location(leader.host, leader.port))
         return True
 
     async def _stop(self) -> None:
@@ -176,3 +185,7 @@ class Present:
 def _location(name: str) -> Location | None:
     host, _, port = name.rpartition(":")
     return Location(host, int(port)) if host and port.isdecimal() else None
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""

@@ -318,6 +318,11 @@ class DataDirectory:
 
     # --- what is in force -------------------------------------------------------------------------------------------
 
+    @property
+    def is_over(self) -> bool:
+        """Whether another process has gone on from here, so that what this one does counts no more."""
+        return False
+
     def ended(self, lasts: Mapping[int, int]) -> None:
         """The journals in force are read, up to these batches by their numbers, and are not written to any more."""
 

@@ -416,8 +416,8 @@ class Durability:
                 continue
 
     def _cannot_write(self, error: Exception) -> None:
-        if isinstance(error, Fenced):
-            self.committer.fail(str(error), logging.WARNING)
+        if isinstance(error, Fenced) or self.directory.is_over:
+            self.committer.fail(f"{self.directory.path} is another store's now: {error}", logging.WARNING)
             return
         self.committer.fail(
             f"{self.directory.path} cannot be written to ({error}): nothing is acknowledged any more; "
@@ -542,7 +542,8 @@ class Durability:
                         await self._take_snapshot(ending=True)
                     except (OSError, JournalFailed) as error:
                         # Everything is in the journals; they are read when the directory is opened again.
-                        log.error("%s was closed without a last snapshot: %s", self.directory.path, error)
+                        level = logging.INFO if self.directory.is_over else logging.ERROR
+                        log.log(level, "%s was closed without a last snapshot: %s", self.directory.path, error)
         finally:
             if self._executor is not None:
                 self._executor.shutdown()

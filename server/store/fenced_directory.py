@@ -120,6 +120,10 @@ class FencedDirectory(DataDirectory):
         self.manifest = found
         self.committed = old.committed
 
+    @property
+    def is_over(self) -> bool:
+        return self.epoch.is_over
+
     def ended(self, lasts: Mapping[int, int]) -> None:
         journals = tuple(msgspec.structs.replace(each, last=lasts[each.number]) for each in self.manifest.journals)
         self.manifest = msgspec.structs.replace(self.manifest, journals=journals)

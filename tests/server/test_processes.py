@@ -1,4 +1,4 @@
-"""Containers in a folder that several stores share: an opening fences the older ones, and nothing acknowledged is lost."""
+"""Containers in a folder that several stores share: an opening fences the older ones, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
 from segstore.server.coordination.processes import FolderStorage, SharedFolder
-from segstore.server.coordination.types import Disconnected
+from segstore.server.coordination.processes_identity import CLUSTER, identify
+from segstore.server.coordination.types import CoordinationError, Disconnected
 from segstore.server.store.container import Container
 from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign
 from segstore.server.store.durable import MIN_MEMORY_BYTES
@@ -331,3 +333,77 @@ def write_some(member: Member, size: int = 100) -> None:
         if member.store.owns(name):
             member.store.create_segment(name, now_ms=1)
             write(member.store, name, bytes([number]) * size)
+
+
+# --- whose folder it is -------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def coordination() -> AsyncIterator[InProcessSession]:
+    coordinator = InProcessCoordinator()
+    session = await coordinator.connect()
+    try:
+        yield session
+    finally:
+        await session.aclose()
+        coordinator.close()
+
+
+async def test_the_first_process_says_whose_the_folder_is_and_the_others_read_it(tmp_path: Path) -> None:
+    async with coordination() as session:
+        first, second = await asyncio.gather(*[identify(session, "zk", tmp_path / "new", 4) for _ in range(2)])
+        assert first == second
+        assert await identify(session, "zk", tmp_path / "new", 4) == first
+        assert [each.name for each in (tmp_path / "new").iterdir()] == ["CLUSTER"]
+    async with coordination() as empty:  # a coordination service that knows nothing is told
+        assert await identify(empty, "zk", tmp_path / "new", 4) == first
+
+
+async def test_a_folder_that_is_not_the_clusters_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    async with coordination() as ours, coordination() as theirs, coordination() as fresh:
+        data = tmp_path / "data"
+        cluster = (await identify(ours, "zk", data, 4)).cluster
+        other = (await identify(theirs, "zk2", tmp_path / "other", 4)).cluster
+        with pytest.raises(DirectoryForeign, match="a cluster of 4 containers, and this one has 5; start it with --co"):
+            await identify(ours, "zk", data, 5)
+        with pytest.raises(DirectoryForeign, match=f"to cluster {cluster}, and ZooKeeper at zk2 knows.*{other}"):
+            await identify(theirs, "zk2", data, 4)
+        with pytest.raises(DirectoryForeign, match=f"holds nothing of cluster {cluster}, which ZooKeeper at zk knows"):
+            await identify(ours, "zk", tmp_path / "empty", 4)
+        assert not (tmp_path / "empty").exists()
+        (tmp_path / "strange").mkdir()
+        (tmp_path / "strange" / "letter.txt").write_text("dear all")
+        with pytest.raises(DirectoryForeign, match=r"is not a cluster's, it holds 'letter.txt'"):
+            await identify(fresh, "zk", tmp_path / "strange", 4)
+        (tmp_path / "alone").mkdir()
+        (tmp_path / "alone" / "MANIFEST").write_text("of one process")
+        with pytest.raises(DirectoryForeign, match="is that of one process; start it without --zookeeper"):
+            await identify(fresh, "zk", tmp_path / "alone", 4)
+        (data / "CLUSTER").write_bytes((data / "CLUSTER").read_bytes().replace(b"4", b"3"))
+        with pytest.raises(DirectoryDamaged, match="CLUSTER is damaged: it does not have its checksum"):
+            await identify(ours, "zk", data, 4)
+
+
+async def test_a_node_that_is_not_a_clusters_is_named(tmp_path: Path) -> None:
+    async with coordination() as session:
+        await session.create(CLUSTER, b"mine")
+        with pytest.raises(CoordinationError, match="node /segstore/cluster of ZooKeeper at zk is not a cluster's"):
+            await identify(session, "zk", tmp_path / "new", 4)
+        assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.seed("57.7")
+async def test_without_the_fence_an_older_owner_would_acknowledge_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Epoch, "check", lambda _: None)
+    async with members(tmp_path) as (old, new):
+        await old.open()
+        name = in_container(0)
+        old.store.create_segment(name, now_ms=1)
+        await old.settled()
+        await new.open()
+        write(old.store, name, b"too late")
+        holder = old.hold()
+        await until(lambda: holder.released)
+        assert new.store.segment_info(name).length == 0

@@ -1,0 +1,228 @@
+"""Processes of `segstore serve --zookeeper` that a test starts, stops, freezes and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from segstore.client import ClientSettings, connect
+from segstore.client.retry import Backoff
+
+__all__ = ["IMPATIENT", "Processes", "Serving", "Workload", "chaos"]
+
+PATIENCE_S = 60.0
+_PADDING = bytes(200)
+PROMPT = ("--session-timeout-ms", "1000", "--takeover-delay-ms", "50", "--load-report-interval-ms", "300")
+
+IMPATIENT = ClientSettings(
+    retry=Backoff(initial_ms=10, multiplier=2, max_ms=300, jitter=0.2, max_attempts=200), request_timeout_ms=5_000
+)
+"""A client that asks again soon and for long."""
+
+
+class Serving:
+    """One process; `start` it again on the same ports as often as wanted."""
+
+    def __init__(self, number: int, options: tuple[str, ...], log: Path) -> None:
+        self.number = number
+        self.options = options
+        self.log = log
+        self.announced: dict[str, str | None] = {}
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, "it was not started"
+        return self._process
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def controller(self) -> str:
+        return str(self.announced["controller"])
+
+    def said(self) -> str:
+        """What it wrote to standard error, in all its lives."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    async def start(self) -> None:
+        """Starts it and waits for its announcement."""
+        ports = [str(self.announced.get(part) or ":0").rpartition(":")[2] for part in ("segment_store", "controller")]
+        command = [sys.executable, "-m", "segstore", "serve", "--announce", "json", *self.options]
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, "--port", ports[0], "--controller-port", ports[1], stdout=PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            line = await self._process.stdout.readline()
+        assert line, f"process {self.number} did not start: {self.said()[-3000:]}"
+        self.announced = json.loads(line)
+
+    async def kill(self) -> None:
+        """As a crash does."""
+        self._signal(signal.SIGKILL)
+        await self.ended()
+
+    async def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            await self.process.stdout.read()
+            return await self.process.wait()
+
+    async def end(self) -> int:
+        """As asked to."""
+        self._signal(signal.SIGTERM)
+        return await self.ended()
+
+    def freeze(self) -> None:
+        """It stands still until `thaw`; nothing if it has ended."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.runs:
+            with suppress(ProcessLookupError):  # it has ended just now
+                self.process.send_signal(number)
+
+
+class Processes:
+    """Several on one folder. The context kills what is left of them."""
+
+    def __init__(self, folder: Path, zookeeper: str, count: int, *options: str) -> None:
+        self.folder = folder
+        self.all = [
+            Serving(
+                number,
+                ("--zookeeper", zookeeper, "--data", str(folder / "data"), *PROMPT, *options),
+                folder / f"process-{number}.log",
+            )
+            for number in range(count)
+        ]
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.gather(*(each.start() for each in self.all))
+        except BaseException:
+            await self._kill_all()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._kill_all()
+
+    async def _kill_all(self) -> None:
+        for each in self.all:
+            if each._process is not None:
+                await each.kill()
+
+    @property
+    def uri(self) -> str:
+        """Of all their controllers."""
+        return "tcp://" + ",".join(each.controller for each in self.all)
+
+
+class Workload:
+    """Writers with keys of their own, each of which numbers its events; what was acknowledged is kept."""
+
+    def __init__(self, uri: str, writers: int, settings: ClientSettings = IMPATIENT) -> None:
+        self.uri = uri
+        self.settings = settings
+        self.scope, self.stream = "a", "s"
+        self.acknowledged = [0] * writers
+        self.going = True
+
+    async def make(self, segments: int) -> None:
+        async with connect(self.uri, self.settings) as client:
+            await client.controller.create_scope(self.scope)
+            await client.controller.create_stream(self.scope, self.stream, segments=segments)
+
+    async def _write(self, number: int) -> None:
+        async with (
+            connect(self.uri, self.settings) as client,
+            client.event_writer(self.scope, self.stream) as writer,
+        ):
+            sent = 0
+            while self.going:
+                some = [b"%d %d %s" % (number, sent + each, _PADDING) for each in range(20)]
+                await asyncio.gather(*[await writer.submit(each, routing_key=f"key {number}") for each in some])
+                sent += len(some)
+                self.acknowledged[number] = sent
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """All write, and have had something acknowledged, until the end of the context; they end what they began."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(len(self.acknowledged)):
+                tasks.create_task(self._write(number), name=f"writer {number}")
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    while not all(self.acknowledged):  # noqa: ASYNC110  what is looked at has no event
+                        await asyncio.sleep(0.01)
+                yield
+            finally:
+                self.going = False
+
+    async def check(self) -> int:
+        """Reads all back; how many events there are. Everything is there once, and in order for each key."""
+        found: dict[int, list[int]] = {number: [] for number in range(len(self.acknowledged))}
+        async with connect(self.uri, self.settings) as client:
+            await client.controller.seal_stream(self.scope, self.stream)
+            async with client.event_reader(self.scope, self.stream) as reader:
+                async for event in reader:
+                    of, at, _ = bytes(event.data).split(b" ", 2)
+                    found[int(of)].append(int(at))
+        for number, events in found.items():
+            count = self.acknowledged[number]
+            if events != list(range(count)):
+                wrong = next((at for at, found_there in enumerate(events) if found_there != at), len(events))
+                raise AssertionError(
+                    f"writer {number}: {len(events)} events, {count} acknowledged; "
+                    f"the first that is wrong is at {wrong}: {events[wrong : wrong + 5]}"
+                )
+        return sum(map(len, found.values()))
+
+
+async def chaos(processes: Processes, random: Random, rounds: int, *, most_frozen_s: float = 2.5) -> dict[str, int]:
+    """Kills, freezes and ends processes at random moments, one at a time, and starts them again; what was done."""
+    done = {"killed": 0, "frozen": 0, "asked to end": 0, "ended by themselves": 0}
+    for _ in range(rounds):
+        await asyncio.sleep(random.uniform(0.05, 0.6))
+        victim = random.choice(processes.all)
+        match random.choice(["kill", "kill", "freeze", "freeze", "end"]):
+            case "kill":
+                done["killed"] += 1
+                await victim.kill()
+            case "end":
+                done["asked to end"] += 1
+                await victim.end()
+            case "freeze":
+                done["frozen"] += 1
+                victim.freeze()
+                await asyncio.sleep(random.uniform(0.1, most_frozen_s))
+                victim.thaw()
+                await asyncio.sleep(0.3)
+        for each in processes.all:
+            if not each.runs:
+                done["ended by themselves"] += each is not victim or each.process.returncode == 1
+                await asyncio.sleep(random.uniform(0, 0.5))
+                await each.start()
+    return done
+
+

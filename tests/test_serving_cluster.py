@@ -1,0 +1,236 @@
+"""`segstore serve --zookeeper`: processes are one cluster, whoever of them is killed, frozen or started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from segstore.client import ClientSettings, connect
+from tests.cluster_processes import IMPATIENT, PROMPT, Processes, Workload, chaos
+from tests.official.client import OfficialClient
+from tests.server.certificates import write_certificate
+from tests.server.coordination.zookeeper_server import PART, zookeeper
+
+pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(180)]
+
+PATIENCE_S = 60.0
+RECONNECT = ("--session-expired-policy", "reconnect")
+SMALL = ("--containers", "2")
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with zookeeper(tmp_path_factory.mktemp("zookeeper")) as address:
+        yield address
+
+
+@pytest.fixture
+def place(server: str) -> str:
+    """A part of the tree for one cluster."""
+    return f"{server}/cluster-{next(_names)}"
+
+
+def refused(folder: Path, zookeeper: str, *options: str) -> str:
+    """The complaint of a process that does not begin: one sentence, and a status."""
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0", *PROMPT),
+            *("--zookeeper", zookeeper, "--data", str(folder), *options),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.stdout == ""
+    assert ended.returncode != 0
+    said = [each for each in ended.stderr.splitlines() if each.startswith("segstore")]
+    assert len(said) == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return said[0]
+
+
+# --- writing and reading through it all ---------------------------------------------------------------------------
+
+
+@pytest.mark.seed("57.7")
+@pytest.mark.seed("57.8")
+async def test_nothing_acknowledged_is_lost_doubled_or_reordered_whatever_happens_to_processes(
+    tmp_path: Path, place: str
+) -> None:
+    async with Processes(tmp_path, place, 3, *RECONNECT) as processes:
+        work = Workload(processes.uri, 3)
+        await work.make(4)
+        async with asyncio.timeout(PATIENCE_S * 2):
+            async with work.running():
+                done = await chaos(processes, Random(57), 4, most_frozen_s=1.8)
+            assert await work.check() > 0
+        assert sum(done.values()) >= 4
+
+
+@pytest.mark.needs("pravega, the official client")
+async def test_the_official_client_writes_and_reads_while_processes_are_killed_and_started_again(
+    tmp_path: Path, place: str
+) -> None:
+    what = {"scope": "a", "stream": "s", "keys": 20, "per_key": 300}
+    async with Processes(tmp_path, place, 2) as processes:
+        first, second = processes.all
+        await Workload(processes.uri, 0).make(3)
+        uri = f"tcp://{first.controller}"
+        async with (
+            OfficialClient(uri, "events.read", **what) as reader,
+            OfficialClient(uri, "events.write", **what, in_flight=100, pauses=2) as writer,
+        ):
+            await reader.said("reading")
+            await writer.said("writing")
+            await writer.said("paused")
+            await second.kill()
+            writer.go_on()
+            await second.start()
+            await writer.said("paused")
+            await are_at(uri, 2)
+            writer.go_on()
+            second.freeze()  # until its session is over and its containers are the other's
+            await are_at(uri, 1)
+            second.thaw()
+            await writer.result()
+            assert await reader.result() == {"events": 6000, "wrong": [], "problem": ""}
+
+
+async def are_at(uri: str, stores: int) -> None:
+    """Returns when the controller names so many stores for the segments of the stream."""
+    async with connect(uri, IMPATIENT) as client, asyncio.timeout(PATIENCE_S):
+        segments = await client.controller.current_segments("a", "s")
+        found: set[object] = set()
+        while len(found) != stores:
+            found = {await client.controller.endpoint_of("a", "s", each.segment_id) for each in segments}
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.seed("57.1")
+async def test_with_shutdown_a_store_whose_session_has_expired_ends_and_says_so(tmp_path: Path, place: str) -> None:
+    async with Processes(tmp_path, place, 2, *SMALL) as processes:
+        first, second = processes.all
+        work = Workload(processes.uri, 2)
+        await work.make(4)
+        await are_at(processes.uri, 2)
+        async with work.running():
+            second.freeze()
+            await are_at(f"tcp://{first.controller}", 1)
+            second.thaw()
+            assert await second.ended() == 1
+        assert "segstore: the store ends: its coordination session has expired" in second.said()
+        await second.start()
+        assert await work.check() > 0
+        assert [await each.end() for each in processes.all] == [0, 0]
+
+
+@pytest.mark.seed("57.6")
+async def test_every_process_serves_the_controller_and_another_leads_it_when_the_leader_is_killed(
+    tmp_path: Path, place: str
+) -> None:
+    async with Processes(tmp_path, place, 2, *SMALL) as processes:
+        uris = [f"tcp://{each.controller}" for each in processes.all]
+        for number, uri in enumerate(uris):
+            async with connect(uri, IMPATIENT) as client:
+                await client.controller.create_scope(f"scope-{number}")
+                await client.controller.create_stream(f"scope-{number}", "s", segments=2)
+        for number, victim in enumerate(processes.all):
+            await victim.kill()
+            async with connect(uris[1 - number], IMPATIENT) as client, asyncio.timeout(PATIENCE_S):
+                assert [each async for each in client.controller.list_scopes()] == ["scope-0", "scope-1"]
+                await client.controller.create_stream("scope-0", f"made-{number}", segments=1)
+            await victim.start()
+        async with connect(processes.uri, IMPATIENT) as client:
+            found = [each async for each in client.controller.list_streams("scope-0")]
+        assert {"s", "made-0", "made-1"} <= {str(each) for each in found}
+
+
+async def test_transactions_and_scaling_go_over_the_wire(tmp_path: Path, place: str) -> None:
+    async with Processes(tmp_path, place, 2, *SMALL) as processes, connect(processes.uri, IMPATIENT) as client:
+        await Workload(processes.uri, 0).make(4)
+        async with client.transaction_writer("a", "s") as writer:
+            kept, dropped = writer.begin(), writer.begin()
+            await kept.open()
+            for number in range(20):
+                await kept.write(b"kept %d" % number, routing_key=str(number))
+            await dropped.open()
+            await dropped.write(b"dropped")
+            await dropped.abort()
+            await kept.commit()
+        now = await client.controller.current_segments("a", "s")
+        halves = [(number / 8, (number + 1) / 8) for number in range(8)]
+        await client.controller.scale("a", "s", [each.segment_id for each in now], halves)
+        await client.controller.seal_stream("a", "s")
+        async with client.event_reader("a", "s") as reader, asyncio.timeout(PATIENCE_S):
+            found = sorted([bytes(event.data) async for event in reader])
+        assert found == sorted(b"kept %d" % number for number in range(20))
+
+
+async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Path, place: str) -> None:
+    certificate, key = write_certificate(tmp_path)
+    users = tmp_path / "users"
+    users.write_text("admin:secret:*,READ_UPDATE\n")
+    options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--password-file", str(users), "--auth-key", "k")
+    settings = IMPATIENT.model_copy(
+        update=ClientSettings(username="admin", password="secret", tls_ca_file=certificate).model_dump(
+            include={"username", "password", "tls_ca_file"}
+        )
+    )
+    async with Processes(tmp_path, place, 2, *SMALL, *options) as processes:
+        work = Workload(processes.uri.replace("tcp://", "tls://"), 2, settings)
+        await work.make(4)
+        async with work.running():
+            await processes.all[1].kill()
+            await processes.all[1].start()
+        assert await work.check() > 0
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_needs_a_folder(place: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "segstore", "serve", "--zookeeper", place],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "segstore serve: zookeeper needs data: a folder that all processes share, as containers move between them\n"
+    )
+
+
+def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path: Path) -> None:
+    said = refused(tmp_path / "data", "127.0.0.1:1")
+    assert said.startswith("segstore: ZooKeeper at 127.0.0.1:1 does not answer: ")
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(tmp_path: Path, place: str) -> None:
+    async with Processes(tmp_path, place, 1, *SMALL) as processes:
+        assert await processes.all[0].end() == 0
+    data = tmp_path / "data"
+    identity = (data / "CLUSTER").read_bytes()
+    cluster = json.loads(identity.split(b"\n", 1)[1])["cluster"]
+
+    assert refused(data, place, "--containers", "3") == (
+        f"segstore: {data} belongs to a cluster of 2 containers, and this one has 3; "
+        "start it with --containers 2, or choose another directory"
+    )
+    assert f"holds nothing of cluster {cluster}, which ZooKeeper at {place} knows" in refused(
+        tmp_path / "empty", place, *SMALL
+    )
+    assert not (tmp_path / "empty").exists()
+    assert (data / "CLUSTER").read_bytes() == identity
