@@ -132,7 +132,8 @@ def block_fill(exchanges: DataFrame) -> DataFrame:
     return exchanges.sparkSession.sql(
         """
         SELECT premature,
-          CAST(CASE WHEN block_bytes = 0 THEN 100 ELSE used * 100 DIV block_bytes END DIV 10 * 10 AS INT) AS fill_percent,
+          CAST(CASE WHEN block_bytes = 0 THEN 100 ELSE used * 100 DIV block_bytes END DIV 10 * 10 AS INT)
+            AS fill_percent,
           count(*) AS blocks, sum(block_bytes) AS block_bytes, sum(used) AS used_bytes
         FROM (SELECT premature, block_bytes, least(append_bytes, block_bytes) AS used
           FROM {exchanges} WHERE premature IS NOT NULL)

@@ -23,8 +23,7 @@ from segstore.wire.names import SegmentName
 from segstore.wire.trace_blocks import Direction, Record, RecordKind
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 __all__ = [
     "LINK_COLUMNS",
@@ -195,8 +194,6 @@ def _hubs(users: dict[str, list[Connection]], most: int = 5) -> tuple[tuple[Conn
 
 # --- the job ------------------------------------------------------------------------------------------------------
 
-_OUTCOME: Final = "part int, requests long, replies long, different long, differences array<string>, error string"
-
 
 def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
     """Replays each part in a task of its own and gives what came of it, in order of the parts.
@@ -217,8 +214,7 @@ def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
     dealt = rows.select(*REPLAY_COLUMNS).join(f.broadcast(assigned), ["file", "connection"])
     count = max(1, len(parts.parts))
     by_task = dealt.repartitionById(count, f.col("part")).sortWithinPartitions("part", "file", "block", "record")
-    found = by_task.mapInArrow(_Task(run), _OUTCOME).collect()
-    return sorted(Outcome(*row) for row in found)
+    return sorted(by_task.rdd.mapPartitions(_Task(run)).collect())
 
 
 class _Task:
@@ -227,35 +223,26 @@ class _Task:
     def __init__(self, run: Replayer) -> None:
         self.run = run
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        types = [pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.list_(pa.string()), pa.string()]
-        for part, records in _by_part(batches):
-            outcome = self._outcome(part, records)
-            arrays = [pa.array([value], kind) for value, kind in zip(outcome, types, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, list(Outcome._fields))
-
-    def _outcome(self, part: int, records: list[Record]) -> Outcome:
-        try:
-            return self.run(part, records)
-        except (OSError, ValueError) as error:
-            return Outcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Outcome]:
+        for part, records in _by_part(rows):
+            try:
+                yield self.run(part, records)
+            except (OSError, ValueError) as error:
+                yield Outcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")
 
 
-def _by_part(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Record]]]:
+def _by_part(rows: Iterable[Row]) -> Iterator[tuple[int, list[Record]]]:
     """The records of each part, their connections numbered anew: numbers of two files are different connections."""
     part: int | None = None
     records: list[Record] = []
     numbers: dict[Connection, int] = {}
-    for batch in batches:
-        for row in batch.to_pylist():
-            if row["part"] != part:
-                if part is not None:
-                    yield part, records
-                part, records, numbers = row["part"], [], {}
-            number = numbers.setdefault((row["file"], row["connection"]), len(numbers) + 1)
-            direction, kind = Direction[row["direction"].upper()], RecordKind[row["kind"].upper()]
-            records.append(Record(row["ts_ns"], number, direction, kind, row["frame"]))
+    for row in rows:
+        if row.part != part:
+            if part is not None:
+                yield part, records
+            part, records, numbers = row.part, [], {}
+        number = numbers.setdefault((row.file, row.connection), len(numbers) + 1)
+        direction, kind = Direction[row.direction.upper()], RecordKind[row.kind.upper()]
+        records.append(Record(row.ts_ns, number, direction, kind, bytes(row.frame)))
     if part is not None:
         yield part, records

@@ -179,7 +179,7 @@ class _Report:
     def _skipped(self, rows: DataFrame, strict: bool) -> None:
         lost = rows.where("kind = 'skipped' OR (kind = 'frame' AND error IS NOT NULL)")
         lost = lost.selectExpr("file", "block AS offset", "record", "kind", "size AS bytes", "error")
-        kept = self._shown("skipped", lost, "file, offset, record")
+        kept = self._shown("skipped", lost, "kind DESC, file, offset, record")
         first = self._facts["skipped"]["rows"][:1]
         if first and strict:
             where = f"record {first[0]['record']}: " if first[0]["record"] is not None else ""

@@ -1,0 +1,64 @@
+"""Connections that share a segment or a writer are in one part; all others may be apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.pipeline.replay_plan import Link, links_of, plan
+from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
+from segstore.wire.names import transaction_name
+from tests.pipeline.support import write_fixture
+from tests.wire.traces import record
+
+
+def linked(*pairs: tuple[int, str | None]) -> list[Link]:
+    return [Link("a", connection, key, 0) for connection, key in pairs] + [
+        Link("a", connection, None, 10) for connection in {connection for connection, _ in pairs}
+    ]
+
+
+def test_what_hangs_together_over_a_third_is_in_one_part() -> None:
+    found = plan(linked((1, "x"), (2, "x"), (2, "y"), (3, "y"), (4, "z"), (5, None)), 3)
+    assert [part.connections for part in found.parts] == [
+        (("a", 1), ("a", 2), ("a", 3)), (("a", 4),), (("a", 5),)
+    ]  # fmt: skip
+    assert found.components == 3
+    assert found.hubs == ((("a", 2), 2), (("a", 1), 1), (("a", 3), 1))
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.none() | st.sampled_from("abcdefgh"))), st.integers(1, 6))
+def test_every_connection_is_in_one_part_and_no_key_in_two(pairs: list[tuple[int, str | None]], parts: int) -> None:
+    found = plan(linked(*pairs), parts)
+    part_of = found.part_of()
+    assert set(part_of) == {("a", connection) for connection, _ in pairs}
+    assert sum(len(part.connections) for part in found.parts) == len(part_of)
+    assert len(found.parts) <= parts
+    for key in {key for _, key in pairs if key is not None}:
+        assert len({part_of["a", connection] for connection, named in pairs if named == key}) == 1
+    assert sum(part.records for part in found.parts) == 10 * len(part_of)
+
+
+def test_transactions_batches_of_merges_and_writers_tie_connections(tmp_path: Path) -> None:
+    segment, other = "scope/s/0.#epoch.0", "scope/s/1.#epoch.0"
+    records = [
+        record(ReadSegment(segment, 0, 1, "", 1), connection=1),
+        record(ReadSegment(transaction_name(segment, UUID(int=7)), 0, 1, "", 1), connection=2),
+        record(MergeSegmentsBatch(1, "target", [other, "b"], ""), connection=3),
+        record(ReadSegment(other, 0, 1, "", 1), connection=4),
+        record(SetupAppend(1, UUID(int=1), "c", ""), connection=5),
+        record(SetupAppend(1, UUID(int=1), "d", ""), connection=6),
+        record(ReadSegment("alone", 0, 1, "", 1), connection=7),
+    ]
+    found = plan(links_of(str(write_fixture(tmp_path / "a.jsonl", records))), 4)
+    together = {tuple(connection for _, connection in part.connections) for part in found.parts}
+    assert together == {(1, 2), (3, 4), (5, 6), (7,)}
+
+
+def test_no_part_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one part"):
+        plan([], 0)

@@ -1,0 +1,256 @@
+"""A report has, row by row, what the reference has, says what it skipped, and leaves nothing where it fails."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from segstore.pipeline.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
+from segstore.pipeline.reference import Reference, reference
+from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
+from segstore.pipeline.trace_rows import BadTrace, trace_rows
+from segstore.wire import ReadSegment, SetupAppend
+from segstore.wire.schema import COMMANDS
+from segstore.wire.trace import Record, RecordKind
+from tests.pipeline.planted import planted, soup
+from tests.pipeline.support import write_capture
+from tests.spark import SPARK
+from tests.wire.traces import frame, record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+
+RECORDED = Path(__file__).parent.parent.parent / "fixtures" / "traces"
+HOSTILE = "scope/<script>alert(1)</script>/0.#epoch.0"
+
+
+class Made:
+    """A report, and what the reference says of the same traces."""
+
+    def __init__(self, folder: Path, traces: list[str], facts: dict[str, Any], steps: list[str]) -> None:
+        self.folder = folder
+        self.traces = traces
+        self.facts = facts
+        self.steps = steps
+        self.plain: Reference = reference(traces)
+        self.exchanges = [dict(zip(EXCHANGE_COLUMNS, row, strict=True)) for row in self.plain.exchanges]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.facts[name]["rows"]
+        return rows
+
+
+@contextmanager
+def quick(spark: SparkSession) -> Iterator[None]:
+    """Without compiling a class for each of a hundred small queries: that takes longer than they do."""
+    names = ("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled")
+    before = {name: str(spark.conf.get(name)) for name in names}
+    for name in names:
+        spark.conf.set(name, "false")
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    from segstore.pipeline.report import report
+
+    folder = tmp_path_factory.mktemp("report")
+    traces = folder / "traces"
+    traces.mkdir()
+    records = [*planted(3)[0], record(SetupAppend(1, UUID(int=9), HOSTILE, ""), connection=900)]
+    whole = write_capture(traces / "a.wtrace", records, a_block=60).read_bytes()
+    (traces / "torn.wtrace").write_bytes(whole[: len(whole) // 3])
+    for seed in range(2):
+        write_capture(traces / f"soup{seed}.wtrace", soup(seed, 2000, 15), a_block=30)
+    steps: list[str] = []
+    paths = [str(traces), str(RECORDED)]
+    with quick(spark):
+        facts = report(spark, paths, folder / "out" / "report", progress=steps.append)
+    return Made(folder / "out" / "report", paths, facts, steps)
+
+
+@pytest.mark.parametrize(("name", "columns"), [("exchanges", EXCHANGE_COLUMNS), ("violations", VIOLATION_COLUMNS)])
+def test_every_row_equals_the_reference(spark: SparkSession, made: Made, name: str, columns: tuple[str, ...]) -> None:
+    found = spark.read.parquet(str(made.folder / name))
+    assert tuple(found.columns) == columns
+    assert sorted(repr(tuple(row)) for row in found.collect()) == sorted(map(repr, getattr(made.plain, name)))
+
+
+def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(made: Made) -> None:
+    waits: dict[str, list[int]] = {}
+    for each in made.exchanges:
+        if each["status"] in (Status.ANSWERED, Status.REFUSED):
+            waits.setdefault(each["command"], []).append(each["latency_ns"])
+    found = {row["command"]: row for row in made.rows("latency_by_command")}
+    assert found.keys() == waits.keys()
+    from segstore.pipeline.analysis import BUCKET_BITS
+
+    for command, times in waits.items():
+        times.sort()
+        row = found[command]
+        assert (row["times"], row["least_ns"], row["most_ns"]) == (len(times), times[0], times[-1])
+        assert row["mean_ns"] == sum(times) // len(times)
+        for percent, name in ((50, "p50_ns"), (99, "p99_ns")):
+            value = times[-(-len(times) * percent // 100) - 1]
+            assert value <= row[name] <= value + (value >> BUCKET_BITS)
+    assert sum(row["times"] for row in made.rows("latency_histogram")) == sum(map(len, waits.values()))
+
+
+def test_ends_rules_and_unpaired_are_those_of_the_reference(made: Made) -> None:
+    ended = Counter(each["status"] for each in made.exchanges)
+    assert made.facts["status"] == {str(status): ended[status] for status in Status}
+    broken = Counter(row[0] for row in made.plain.violations)
+    found = {row["rule"]: row["broken"] for row in made.facts["rules"]}
+    assert found == {rule.name: broken[rule.name] for rule in Rule}
+    assert made.facts["unpaired"] == sum(each["paired"] is False for each in made.exchanges)
+    lost = [each for each in made.exchanges if each["status"] == Status.LOST]
+    assert made.facts["lost_events"] == sum(each["last_event"] - each["first_event"] + 1 for each in lost) > 0
+
+
+def test_what_was_skipped_is_counted_with_file_and_offset(made: Made) -> None:
+    (torn,) = made.plain.skipped
+    assert made.facts["skipped_stretches"] == 1
+    assert made.facts["skipped_bytes"] == torn[2]
+    (row,) = [row for row in made.rows("skipped") if row["kind"] == "skipped"]
+    assert (row["file"], row["offset"], row["bytes"], row["error"]) == torn
+    undecoded = sum(row[0] == Rule.DECODES.name for row in made.plain.violations)
+    assert made.facts["undecoded_frames"] == undecoded > 0
+
+
+def test_errors_are_counted_by_kind(made: Made) -> None:
+    failing = {cls.type_name for cls in COMMANDS.values() if cls.is_failure} | {"CONDITIONAL_CHECK_FAILED"}
+    wanted = Counter(
+        (each["reply_command"], each["command"]) for each in made.exchanges if each["reply_command"] in failing
+    )
+    assert {(row["error"], row["request"]): row["times"] for row in made.rows("errors")} == wanted
+
+
+def test_most_bytes_in_flight_of_a_connection_are_those_of_a_walk_along_it(made: Made) -> None:
+    walks: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for each in made.exchanges:
+        if each["append_bytes"] is not None:
+            walk = walks.setdefault((each["file"], each["connection"], each["life"]), [])
+            walk.append((each["block"], each["record"], each["append_bytes"]))
+            if each["status"] in (Status.ANSWERED, Status.REFUSED):
+                walk.append((each["reply_block"], each["reply_record"], -each["append_bytes"]))
+    most = {}
+    for who, walk in walks.items():
+        under_way = highest = 0
+        for *_, step in sorted(walk):
+            under_way += step
+            highest = max(highest, under_way)
+        most[who] = highest
+    for row in made.rows("connections"):
+        who = (row["file"], row["connection"], row["life"])
+        assert row["most_in_flight_bytes"] == most.get(who, 0)
+    assert made.rows("connections")[0]["most_in_flight_bytes"] == max(most.values())
+
+
+def test_premature_ends_of_blocks_and_their_fill_are_counted(made: Made) -> None:
+    wanted: Counter[tuple[bool, int]] = Counter()
+    for each in made.exchanges:
+        if each["premature"] is not None:
+            size = each["block_bytes"]
+            filled = 100 * min(each["append_bytes"], size) // size if size else 100
+            wanted[each["premature"], filled // 10 * 10] += 1
+    assert {(row["premature"], row["fill_percent"]): row["blocks"] for row in made.rows("block_fill")} == wanted
+    assert any(premature for premature, _ in wanted)
+
+
+def test_streams_name_their_writers_and_those_that_never_appended(made: Made) -> None:
+    set_up = {(e["file"], e["writer_id"]) for e in made.exchanges if (e["segment"] or "").startswith("scope/s/")
+              and e["command"] in ("SETUP_APPEND", "APPEND_BLOCK_END", "CONDITIONAL_APPEND")}  # fmt: skip
+    wrote = [e for e in made.exchanges if e["append_bytes"] is not None and (e["segment"] or "").startswith("scope/s/")]
+    (row,) = [row for row in made.rows("streams") if row["stream"] == "scope/s"]
+    assert row["writers"] == len(set_up)
+    assert row["writers_idle"] == len(set_up - {(e["file"], e["writer_id"]) for e in wrote})
+    assert row["appends"] == len(wrote)
+    assert row["segments_written"] == len({e["segment"] for e in wrote})
+    assert row["bytes"] == sum(e["append_bytes"] for e in wrote)
+
+
+def test_connections_that_are_open_are_counted_over_time(made: Made) -> None:
+    lives: dict[tuple[Any, ...], list[int]] = {}
+    opens: Counter[tuple[Any, ...]] = Counter()
+    for file, connection, ts_ns, kind in trace_rows(made.traces, ["file", "connection", "ts_ns", "kind"]):
+        if kind != "skipped":
+            opens[file, connection] += kind == "open"
+            lives.setdefault((file, connection, max(1, opens[file, connection])), []).append(ts_ns)
+    ticks = made.facts["ticks"]
+    for row in made.rows("over_time")[::10]:
+        start = (ticks["first"] + row["tick"]) * ticks["width_ns"]
+        open_now = sum(min(at) < start + ticks["width_ns"] and max(at) >= start for at in lives.values())
+        assert row["connections"] == open_now
+
+
+def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made, spark: SparkSession) -> None:
+    from segstore.pipeline.report import PAGE, STEPS
+
+    assert made.steps == list(STEPS)
+    assert [each.name for each in made.folder.parent.iterdir()] == ["report"]
+    assert json.loads((made.folder / "report.json").read_text()) == made.facts
+    assert "alert(1)</script>" not in (made.folder / PAGE).read_text()
+    assert spark.read.parquet(str(made.folder / "exchanges")).count() == len(made.exchanges)
+    assert any(".zstd" in each.name for each in (made.folder / "exchanges").iterdir())
+
+
+def test_strict_fails_with_file_and_offset_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    from segstore.pipeline.report import report
+
+    trace = write_capture(tmp_path / "a.wtrace", [record(ReadSegment("s", 0, 1, "", 1)), record(frame(9, b"\0"))])
+    with pytest.raises(BadTrace, match="record 1: READ_SEGMENT") as caught:
+        report(spark, [str(trace)], tmp_path / "out", strict=True)
+    assert caught.value.path == str(trace)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.wtrace"]
+
+
+def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, tmp_path: Path, made: Made) -> None:
+    from segstore.pipeline.report import ReportError, report
+
+    (tmp_path / "mine").write_text("kept")
+    for replace in (False, True):
+        with pytest.raises(ReportError, match="is no report"):
+            report(spark, made.traces, tmp_path, replace=replace)
+    with pytest.raises(ReportError, match="holds a report already"):
+        report(spark, made.traces, made.folder)
+    with pytest.raises(ReportError, match="cannot be written"):
+        report(spark, made.traces, tmp_path / "mine" / "below")
+    with pytest.raises(FileNotFoundError):
+        report(spark, [str(tmp_path / "*.wtrace")], tmp_path / "out")
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+
+class Counting:
+    """Replays nothing; says what it was given."""
+
+    def __call__(self, part: int, records: list[Record]) -> Outcome:
+        if part == 1:
+            raise ConnectionRefusedError("nobody listens")
+        frames = [each for each in records if each.kind is RecordKind.FRAME]
+        told = sorted({str(each.connection) for each in records})
+        return Outcome(part, len(records), len(frames), 0, told)
+
+
+def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession, made: Made) -> None:
+    reader = spark.read.format("segstore.trace")
+    columns = "file,block,record,kind,ts_ns,connection,direction,command,segment,source,writer_id,fields,frame"
+    rows = reader.option("columns", columns).option("tokens", "true").load(made.traces).where("kind <> 'skipped'")
+    found = plan(links(rows), 3)
+    assert found == plan(links_of(made.traces), 3)
+    outcomes = replay(rows, found, Counting())
+    assert [each.part for each in outcomes] == [0, 1, 2]
+    assert outcomes[1].error == "ConnectionRefusedError: nobody listens"
+    for part in (0, 2):
+        assert outcomes[part].requests == found.parts[part].records
+        assert len(outcomes[part].differences) == len(found.parts[part].connections)
