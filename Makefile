@@ -22,7 +22,7 @@ DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pipeline bench-pooling \
-	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-stream-lag \
+	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
 	conformance fuzz docs cert proto soak spark-cluster clean
 
 help: ## this list
@@ -34,6 +34,7 @@ serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port
 	@$(VENV)/bin/segstore serve $(ARGS)
 
 test: $(DEV) ## run every test; options for pytest in ARGS
+	@tools/system_packages.sh chromium
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
@@ -72,6 +73,9 @@ bench-capacity: $(DEV) ## memory of segments, entries and connections; latency u
 
 bench-lazy-producers: $(DEV) ## what many writers cost that write little: eager, lazy, connected to a few segments
 	$(PY) -m bench.lazy_producers $(ARGS)
+
+bench-matching: $(DEV) ## matching on Spark beside DuckDB, and from which size of a trace on a report pays
+	$(PY) -m bench.matching $(ARGS)
 
 bench-large-events: $(DEV) ## events of 24 to 256 MiB, against the same bytes as events of 1 MB
 	$(PY) -m bench.large_events $(ARGS)

@@ -46,6 +46,7 @@ PARTS: dict[str, Callable[[], bool]] = {
         find_spec("pravega_client") is not None or bool(os.environ.get("OFFICIAL_CLIENT_PYTHON"))
     ),
     "git": lambda: shutil.which("git") is not None,
+    "chromium": lambda: shutil.which("chromium") is not None,
     "Java 17 or newer": lambda: (java_version() or 0) >= JAVA,
     "ZooKeeper (Java 17 or newer and PySpark's jars)": zookeeper_starts,
     "../shared": (ROOT.parent / "shared").is_dir,
