@@ -39,6 +39,7 @@ __all__ = [
     "errors",
     "histogram",
     "latencies",
+    "percentile_name",
     "placed",
     "require",
     "traffic",

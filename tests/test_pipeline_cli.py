@@ -1,0 +1,45 @@
+"""`segstore pipeline report | replay` on the command line, as far as it goes without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from segstore.cli import main
+from segstore.pipeline_cli import replay_part
+from segstore.testing import ServerThread
+from segstore.tracing import TraceFile
+
+RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
+
+
+@pytest.mark.parametrize("arguments", [["report", "-o", "out"], ["replay"], ["replay", "--to", "127.0.0.1:1"]])
+def test_paths_that_name_no_trace_are_an_error_before_java_is_started(tmp_path: Path, arguments: list[str]) -> None:
+    nowhere = str(tmp_path / "*.wtrace")
+    found = CliRunner().invoke(main, ["pipeline", arguments[0], nowhere, *arguments[1:]])
+    assert found.exit_code == 1
+    assert f"{nowhere}: there is no such trace" in found.output
+
+
+def test_without_a_store_the_parts_are_told(tmp_path: Path) -> None:
+    found = CliRunner().invoke(main, ["pipeline", "replay", str(RECORDED / "read_group.jsonl"), "--parts", "2"])
+    assert found.exit_code == 0
+    assert found.output.startswith("part 0: 7 connections")
+    assert len(found.output.splitlines()) == 2
+
+
+def test_a_part_is_replayed_at_a_store_and_its_replies_compared() -> None:
+    with TraceFile(RECORDED / "write.jsonl") as trace:
+        records = list(trace.records())
+    with ServerThread() as servers:
+        server = servers.serve()
+        again = replay_part(server.host, server.port, 10.0, 3, records)
+        twice = replay_part(server.host, server.port, 10.0, 3, records)
+    assert (again.part, again.different, again.error) == (3, 0, None)
+    assert again.requests > 10
+    assert twice.different > 0
+    assert "SEGMENT_ALREADY_EXISTS came instead of SEGMENT_CREATED" in twice.differences[0]
+    with pytest.raises(OSError, match="127"):
+        replay_part("127.0.0.1", 1, 1.0, 0, records)
