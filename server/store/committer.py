@@ -328,8 +328,10 @@ class Committer:
                 except Fenced as error:
                     failed = True
                     self._tell(self.fail, str(error), logging.WARNING)
-                except (OSError, sqlite3.Error, MemoryError) as error:
+                except Exception as error:  # whatever it is, those who wait must hear of it
                     failed = True
+                    if not isinstance(error, (OSError, sqlite3.Error, MemoryError)):
+                        log.exception("a commit to %s failed in a way that nobody foresaw", self._where)
                     why = (
                         f"{self._where} cannot be written to ({error}): nothing is acknowledged any more; "
                         "what was acknowledged is there when the store is started again"

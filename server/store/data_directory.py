@@ -238,7 +238,7 @@ class DataDirectory:
         path = self.path
         if path.exists() and not path.is_dir():
             raise DirectoryForeign(path, f"{path} is no directory")
-        path.mkdir(parents=True, exist_ok=True)
+        self._make(path)
         names = {each.name for each in path.iterdir()}
         if _MANIFEST not in names and (others := sorted(names - {_LOCK, COMMITTED_FILE, _NEW_MANIFEST})):
             if any(numbered(each) is not None for each in others):
@@ -254,6 +254,8 @@ class DataDirectory:
         if not (path / _MANIFEST).exists():
             self._mark = os.open(path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
             self.note(0)
+            # A manifest that outlives a loss of power without it would be taken for damage.
+            self.files.sync(self._mark)
             self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
             return
         self._read()
@@ -278,6 +280,13 @@ class DataDirectory:
         # A directory that cannot be written to is found out before anything depends on it.
         self.note(self.committed)
         self._put(found)
+
+    def _make(self, path: Path) -> None:
+        """Make a directory, and those above it, whose names outlive a loss of power."""
+        missing = [each for each in (path, *path.parents) if not each.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for each in reversed(missing):
+            self.files.sync_folder(each.parent)
 
     def look_at(self) -> None:
         """Read what is in force in a directory that may be another process's. Raises `DataError`, `OSError`."""

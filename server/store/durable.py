@@ -90,6 +90,9 @@ _JOURNAL_BYTES: Final = 32 * 1024 * 1024
 _FIRST_JOURNAL_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 _TIDY_AFTER_S: Final = 5.0
+_JOURNALS_READ: Final = 4
+"""More of them make a start take a snapshot, however short they are: a store that dies early again and again, too, is
+to start in bounded time."""
 _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
 
 
@@ -343,6 +346,8 @@ class Durability:
         committer.on_look = self._look.set
         committer.batch_bytes = self._replayed_bytes
         self._saved(0)
+        if len(self._ended) > _JOURNALS_READ:
+            self._tidy_at_s = 0
         if self._replayed_bytes > self._snapshot_bytes:
             self._look.set()
         self._keeper = asyncio.create_task(self._keep(), name="segstore data directory")

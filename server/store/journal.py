@@ -53,6 +53,15 @@ _SCHEMA: Final = (
     "parts INTEGER NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL)"
 )
 _INSERT: Final = "INSERT INTO groups (first, last, parts, payload, crc) VALUES (?, ?, ?, ?, ?)"
+_OF_THE_SYSTEM: Final = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
+"""What SQLite says where it was not let; what it read is another matter."""
 _COMMITTED: Final = "SELECT first, last, parts, payload, crc FROM groups ORDER BY id"
 
 
@@ -225,6 +234,9 @@ def read_journal(path: Path, base_crc: int) -> Iterator[Group]:
         finally:
             db.close()
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_SYSTEM:
+            # Also to read it, SQLite makes the shared memory anew: a file beside it.
+            raise OSError(f"SQLite cannot read {path.name}: {error}") from error
         raise JournalDamaged(path, f"SQLite says: {error}") from error
 
 
