@@ -169,7 +169,8 @@ class Members:
     async def start_one(self, number: int, make: Callable[[int], SegmentStoreServer]) -> None:
         """Starts a store that was stopped or has ended; it is given its share by and by. Raises as `start` does."""
         await self.ownerships[number].stop()
-        await asyncio.gather(*self._ending)  # one that ends by itself has its port until then
+        await self._servers[number].stop(drain_s=0)  # one that was about to end has its port until then
+        await asyncio.gather(*self._ending)
         self._servers[number] = make(number)
         await self._servers[number].start()
         self.ownerships[number] = self._ownership(number)
