@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -150,7 +151,7 @@ def _matching(spark: SparkSession, folder: Path, frames: int, rounds: int) -> tu
 
     contenders = {"Spark": by_spark, "DuckDB": by_duckdb, "a dictionary": lambda: _plain(parquet)}
     by_spark()
-    times = take_turns({name: lambda work=work: _timed(work, expected) for name, work in contenders.items()}, rounds)
+    times = take_turns({name: partial(_timed, work, expected) for name, work in contenders.items()}, rounds)
     ratio = times.ratio("Spark", "DuckDB")
     figure = Figure("matching, Spark in local[2] against DuckDB, time", ratio, MATCHING_GOAL, at_most=True)
     rows_of = [(name, f"{count:,}", f"{times.ratio(name, 'DuckDB'):.1f}") for name in contenders]
@@ -247,7 +248,7 @@ def run(effort: Effort) -> Report:
                 begun = time.perf_counter()
                 expected[trace] = _by_one_process(trace)
                 seconds["one process"].append(time.perf_counter() - begun)
-                seconds["local[2]"].append(_timed(lambda trace=trace: _by_spark(spark, trace), expected[trace]))
+                seconds["local[2]"].append(_timed(partial(_by_spark, spark, trace), expected[trace]))
         finally:
             spark.stop()
         with _cluster(folder) as url:
@@ -255,7 +256,7 @@ def run(effort: Effort) -> Report:
             try:
                 _by_spark(spark, traces[0][0])
                 for trace, _ in traces:
-                    spent = _timed(lambda trace=trace: _by_spark(spark, trace), expected[trace])
+                    spent = _timed(partial(_by_spark, spark, trace), expected[trace])
                     seconds["a master with two workers"].append(spent)
             finally:
                 spark.stop()
