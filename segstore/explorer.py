@@ -118,7 +118,8 @@ class Exploration(NamedTuple):
     unreached: list[CutPoint]
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.runs} runs, {len(self.findings)} broke", *map(str, self.findings)])
+        missed = [f"not reached: {each}" for each in self.unreached]
+        return "\n".join([f"{self.runs} runs, {len(self.findings)} broke", *map(str, self.findings), *missed])
 
 
 async def explore(

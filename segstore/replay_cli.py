@@ -49,6 +49,17 @@ def _records(path: Path) -> list[Record]:
     return found
 
 
+def _tell_left_out(records: list[Record]) -> None:
+    """Says which bytes of a trace's clients are no requests, so that nobody waits for them."""
+    if records:
+        first = records[0]
+        click.echo(
+            f"left out, as no requests: {len(records)} of the records of clients; "
+            f"the first has {len(first.data)} bytes, on connection {first.connection}",
+            err=True,
+        )
+
+
 def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | None:
     if given in ("max", "recorded"):
         return None if given == "max" else 1.0
@@ -145,6 +156,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         of_clients(records) if with_controller else records,
         **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
     )
+    _tell_left_out(server.replay.left_out)
     async with server, contextlib.AsyncExitStack() as stack:
         said = f"segstore replays: {server.host}:{server.port}"
         if with_controller:
@@ -211,9 +223,13 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     import asyncio
 
     from segstore.explorer import ClientFailed, explore_command, explore_trace
+    from segstore.server.replay_script import read_script
     from segstore.wire.filters import FilterError
 
     records = _records(trace)
+    left_out: list[Record] = []
+    read_script(records, left_out)
+    _tell_left_out(left_out)
     # Each cut is a warning of a store: here they are what was asked for.
     logging.getLogger("segstore.server.listener").addFilter(_is_no_cut)
     try:
@@ -248,5 +264,7 @@ def _explored(found: Exploration, out: Path | None) -> int:
             values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
             write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
             click.echo(f"  written to {path}")
+    for cut in found.unreached:
+        click.echo(f"not reached: {cut}", err=True)
     click.echo(f"{found.runs} runs, {len(found.findings)} broke", err=True)
     return 1 if found.findings else 0

@@ -13,6 +13,7 @@ longer; when the run is over, no connection is left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from segstore.wire import CreateTransientSegment, FrameDecoder, SegmentCreated, Unknown, WireError, decode, encode
+from segstore.wire import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    CreateTransientSegment,
+    SegmentCreated,
+    Unknown,
+    WireError,
+    decode,
+    encode,
+)
 from segstore.wire.describe import describe, lines
 from segstore.wire.exchanges import Exchange, Exchanges
 from segstore.wire.trace import Direction, Record, RecordKind
@@ -92,47 +102,82 @@ def report(difference: ReplyDifference, *, left: str = "expected", right: str = 
 
 
 class _Peer:
-    """A connection to the store: what came and was not claimed."""
+    """A connection to the store: what came and was not claimed.
+
+    came: frames, whether or not they decode, each with its time. rest: bytes behind them that make no frame, or none
+    so far. ended: why nothing more is to be expected.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.came: deque[tuple[int, bytes]] = deque()
+        self.rest = bytearray()
         self.bytes = 0
         self.ended = ""
+        self._framed = True
         self._news = asyncio.Event()
         self._task = asyncio.create_task(self._read(reader), name="segstore replay reads")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        decoder, rest = FrameDecoder(unknown="keep"), bytearray()
         try:
             while data := await reader.read(1 << 16):
-                now_ns = time.time_ns()
-                decoder.feed(data)
-                rest += data
-                while len(rest) >= 8 and len(rest) >= (size := 8 + int.from_bytes(rest[4:8], "big")):
-                    self.came.append((now_ns, bytes(rest[:size])))
-                    self.bytes += size
-                    del rest[:size]
+                self.rest += data
+                self._cut(time.time_ns())
                 self._news.set()
-                if self.bytes > _MOST_WAITING_BYTES:
+                if self.bytes + len(self.rest) > _MOST_WAITING_BYTES:
                     self.ended = f"the store sent more than {_MOST_WAITING_BYTES} bytes that nobody waited for"
                     return
-            self.ended = "the store closed the connection" + (f" within a frame of {len(rest)} bytes" if rest else "")
-        except WireError as error:
-            self.ended = f"the store sent what is no frame: {error}"
+            within = f" within a frame of {len(self.rest)} bytes" if self.rest else ""
+            self.ended = self.ended or f"the store closed the connection{within}"
         except OSError as error:
-            self.ended = f"the connection broke: {error}"
+            self.ended = self.ended or f"the connection broke: {error}"
         finally:
             self._news.set()
 
+    def _cut(self, now_ns: int) -> None:
+        """Takes the whole frames off what came."""
+        rest, at = self.rest, 0
+        while self._framed and len(rest) - at >= HEADER_BYTES:
+            length = int.from_bytes(rest[at + 4 : at + 8], "big", signed=True)
+            size = HEADER_BYTES + length
+            if length < 0 or size > MAX_FRAME_BYTES:
+                self._framed = False
+                self.ended = f"the store sent what is no frame: a header that announces {length} bytes"
+            elif len(rest) - at < size:
+                break
+            else:
+                self.came.append((now_ns, bytes(rest[at : at + size])))
+                self.bytes += size
+                at += size
+        del rest[:at]
+
+    async def unframed(self, size: int, timeout_s: float) -> bytes:
+        """The bytes behind the last frame, once they are so many or the connection has ended; else what there is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while len(self.rest) < size and not self._task.done():
+                    self._news.clear()
+                    await self._news.wait()
+        found = bytes(self.rest[:size])
+        del self.rest[:size]
+        return found
+
+    async def over(self, timeout_s: float) -> bool:
+        """Whether the store has ended the connection, in time."""
+        await asyncio.wait([self._task], timeout=timeout_s)
+        return self._task.done()
+
     async def reply(self, expected: bytes, timeout_s: float) -> tuple[int, bytes] | None:
-        """The reply that belongs to an expected one; if none does, the first that came; None if none came."""
+        """The reply that belongs to an expected one; if none does, the first that came; None if none came.
+
+        One that does not decode belongs to whichever is expected when it is looked at.
+        """
         looked, wanted = 0, _claim(expected)
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     for index in range(looked, len(self.came)):
-                        if _claim(self.came[index][1]) == wanted:
+                        if _claim(self.came[index][1]) in (wanted, None):
                             return self._take(index)
                     looked = len(self.came)
                     if self.ended:
@@ -228,6 +273,8 @@ class _Driver:
                 await self._request(record)
             case RecordKind.FRAME, _:
                 await self._reply(record, seen)
+            case RecordKind.BYTES, _:
+                await self._unframed(record)
 
     def _keep(self, number: int, direction: Direction, kind: RecordKind, data: bytes, at_ns: int | None = None) -> None:
         self.records.append(Record(at_ns or time.time_ns(), number, direction, kind, data))
@@ -247,20 +294,17 @@ class _Driver:
             self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
             if self._compare:
                 self.differences.append(ReplyDifference(number, self._number, None, None, frame, ()))
+        if peer.rest:
+            self._keep(number, Direction.REPLY, RecordKind.BYTES, bytes(peer.rest))
+            if self._compare:
+                self.differences.append(ReplyDifference(number, self._number, None, None, bytes(peer.rest), ()))
         self._keep(number, Direction.REQUEST, RecordKind.CLOSE, b"{}")
 
     async def _closed_by_store(self, number: int) -> None:
         peer = self._peers.get(number)
-        if peer is not None:
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    while not peer.ended:
-                        peer._news.clear()
-                        await peer._news.wait()
-            except TimeoutError:
-                if self._compare:
-                    why = f"the store has not closed the connection within {self._timeout_s:g} s, as in the trace"
-                    self.differences.append(ReplyDifference(number, self._number, None, None, None, (), why))
+        if peer is not None and not await peer.over(self._timeout_s) and self._compare:
+            why = f"the store has not closed the connection within {self._timeout_s:g} s, as in the trace"
+            self.differences.append(ReplyDifference(number, self._number, None, None, None, (), why))
         await self._end(number)
 
     async def _request(self, record: Record) -> None:
@@ -277,10 +321,13 @@ class _Driver:
             peer.writer.write(data)
 
     def _translated(self, frame: bytes) -> bytes:
-        """A request with the names of transient segments that the store has made up."""
+        """A frame with the names of transient segments that the store has made up."""
         if not self._names or not any(name.encode() in frame for name in self._names):
             return frame
-        command = decode(frame)
+        try:
+            command = decode(frame)
+        except WireError:
+            return frame  # nobody knows where its names are
         changes = {
             name: self._names[value]
             for name in command.__struct_fields__
@@ -292,7 +339,7 @@ class _Driver:
         number = record.connection
         peer = self._peers.get(number) or await self._open(number)
         request = seen.answers[-1].record.data if seen.answers else None
-        expected = self._translated_reply(record.data)
+        expected = self._translated(record.data)
         self.replies += 1
         # After one reply that never came, the next ones are not waited for as long: nothing is held up for ever.
         patience = self._timeout_s if number not in self._late else min(self._timeout_s, 0.05)
@@ -306,27 +353,34 @@ class _Driver:
         at_ns, frame = found
         self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
         self._learn(seen, record.data, frame)
-        if not self._compare or frame == self._translated_reply(record.data):
+        expected = self._translated(record.data)
+        if not self._compare or frame == expected:
             return
         fields = tuple(
-            each
-            for each in compare_frames(self._translated_reply(record.data), frame)
-            if each.field.partition(".")[0] not in self._ignore
+            each for each in compare_frames(expected, frame) if each.field.partition(".")[0] not in self._ignore
         )
         if fields:
             self.differences.append(ReplyDifference(number, self._number, request, record.data, frame, fields))
 
-    def _translated_reply(self, frame: bytes) -> bytes:
-        try:
-            return self._translated(frame)
-        except WireError:
-            return frame
+    async def _unframed(self, record: Record) -> None:
+        """The store of the trace has sent what makes no frame, such as half of one before it closed."""
+        number = record.connection
+        peer = self._peers.get(number) or await self._open(number)
+        found = await peer.unframed(len(record.data), self._timeout_s)
+        if found:
+            self._keep(number, Direction.REPLY, RecordKind.BYTES, found)
+        if self._compare and found != record.data:
+            fields = compare_frames(record.data, found) if found else ()
+            why = peer.ended or f"none came within {self._timeout_s:g} s"
+            self.differences.append(
+                ReplyDifference(number, self._number, None, record.data, found or None, fields, why)
+            )
 
     def _learn(self, seen: Exchange, expected: bytes, actual: bytes) -> None:
         """Remembers the name that the store has made up for a transient segment of the trace."""
         if not seen.answers or not isinstance(seen.answers[-1].command, CreateTransientSegment):
             return
-        traced, live = decode(expected), decode(actual)
+        traced, live = (describe(frame, unknown="keep").command for frame in (expected, actual))
         if isinstance(traced, SegmentCreated) and isinstance(live, SegmentCreated):
             self._names[traced.segment] = live.segment
 

@@ -164,10 +164,10 @@ class _Conversation(asyncio.Protocol):
 
     def __init__(self, server: TraceServer) -> None:
         self._server = server
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(unknown="keep")
         self._blocks = AppendBlockDecoder()
         self._transport: asyncio.Transport | None = None
-        self._expected: deque[Step] = deque()
+        self._expected: deque[Step] | None = None
         self._number = 0
         self._timers: deque[asyncio.TimerHandle] = deque()
         self._last_at = 0.0
@@ -178,7 +178,6 @@ class _Conversation(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._server.connections += 1
         self._number = self._server.connections
-        self._expected = self._server.replay.connection()
         self._server._open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -226,6 +225,9 @@ class _Conversation(asyncio.Protocol):
         server = self._server
         if isinstance(item, SetupAppend) and self._passing is not None:
             self._passing.set_ups.pop(item.writer_id, None)
+        if self._expected is None:
+            # Now and not before: of a connection on which nothing is asked, a trace has nothing.
+            self._expected = server.replay.connection()
         found = server.replay.answer(item, self._expected)
         if found is not None:
             if isinstance(item, SetupAppend) and server.missing == "pass":

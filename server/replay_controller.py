@@ -21,7 +21,7 @@ from segstore.server.controller.operations import ScopeCreated, StreamCreated
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig
 from segstore.server.controller.segment_admin import Endpoint, Load
 from segstore.server.controller.state import TABLE_SUFFIX, State
-from segstore.wire import DataAppended, SegmentRead, SegmentsBatchMerged, StreamSegmentInfo, decode
+from segstore.wire import DataAppended, SegmentRead, SegmentsBatchMerged, StreamSegmentInfo, WireError, decode
 from segstore.wire.block_decoder import Append
 from segstore.wire.names import SegmentName
 
@@ -74,7 +74,10 @@ def _lengths(steps: Iterable[Step]) -> dict[str, int]:
     found: dict[str, int] = {}
     for step in steps:
         for each in step.replies:
-            reply = decode(each.frame)
+            try:
+                reply = decode(each.frame)
+            except WireError:
+                continue  # it says nothing of lengths
             match reply:
                 case DataAppended() if isinstance(step.item, Append):
                     name, length = step.item.segment, reply.current_segment_write_offset

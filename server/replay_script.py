@@ -1,10 +1,11 @@
 """A trace as the script of a store: which request is answered with what.
 
 The requests of a trace are taken as a store takes them: appends made whole again, so that it does not matter how a
-client cuts them into frames. A reply belongs to the last request that it answers; one that answers none, to the request
-before it. A request of the client fits one of the trace if all their fields are equal, but for what differs from run to
-run: request ids and delegation tokens, and, translated, writer ids and names of transient segments. Replies are
-translated back.
+client cuts them into frames. A reply belongs to the last request that it answers; one that answers none, or that does
+not decode, to the request before it. A request of the client fits one of the trace if all their fields are equal, but
+for what differs from run to run: request ids and delegation tokens, and, translated, writer ids and names of transient
+segments. Where any order will do, neither does it matter how events are batched (`segstore.server.replay_batches`).
+Replies are translated back.
 
 Pure: frames in, what to answer out. Invariants: a request of the trace is used once, save Hello and KeepAlive where
 any order will do; a writer of the client stands for one of the trace and the other way round; where nothing is to be
@@ -21,6 +22,7 @@ from uuid import UUID
 
 import msgspec
 
+from segstore.server.replay_batches import Batches, as_acknowledged
 from segstore.wire import (
     Command,
     CreateTransientSegment,
@@ -56,7 +58,7 @@ _NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sou
 
 
 class ScriptedReply(NamedTuple):
-    """A reply of the trace. delay_ns: how long behind its request it came."""
+    """A reply of the trace: a frame, or bytes that make none. delay_ns: how long behind its request it came."""
 
     frame: bytes
     delay_ns: int
@@ -142,14 +144,19 @@ def of_clients(records: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
-def read_script(records: Iterable[Record]) -> list[Step]:
-    """The requests of a trace, in order, with what each was answered. Frames that do not decode are left out."""
-    return _Script().read(records)
+def read_script(records: Iterable[Record], left_out: list[Record] | None = None) -> list[Step]:
+    """The requests of a trace, in order, with what each was answered.
+
+    left_out: takes the records of a client that make no request: half frames, frames that do not decode, and appends
+    that break the rules of blocks.
+    """
+    return _Script([] if left_out is None else left_out).read(records)
 
 
 class _Script:
-    def __init__(self) -> None:
+    def __init__(self, left_out: list[Record]) -> None:
         self.steps: list[Step] = []
+        self._left_out = left_out
         self._exchanges = Exchanges()
         self._decoders: dict[int, AppendBlockDecoder] = {}
         self._last: dict[int, Step] = {}
@@ -167,10 +174,12 @@ class _Script:
                 self._serials.pop(record.connection, None)  # a number that comes again is another connection
                 if last is not None and record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY:
                     last.closes = True
-            elif seen.command is not None and record.direction is Direction.REQUEST:
-                self._request(seen, seen.command)
-            elif seen.command is not None:
+            elif record.direction is Direction.REPLY:
                 self._reply(seen)
+            elif seen.command is not None:
+                self._request(seen, seen.command)
+            else:
+                self._left_out.append(record)
         return self.steps
 
     def _request(self, seen: Exchange, command: Command) -> None:
@@ -178,7 +187,8 @@ class _Script:
         try:
             item = self._decoders.setdefault(number, AppendBlockDecoder()).feed(command)
         except WireError:
-            return  # an append that breaks the rules of blocks: no store answers it
+            self._left_out.append(seen.record)  # an append that breaks the rules of blocks: no store answers it
+            return
         if item is None:
             return
         if number not in self._serials:
@@ -211,14 +221,24 @@ class Ids:
             return traced is live
         return self._live.get(traced, live) == live and self._traced.get(live, traced) == traced
 
+    def traced(self, live: UUID) -> UUID:
+        """The writer of the trace for which one of the client stands; itself if none does."""
+        return self._traced.get(live, live)
+
     def pair(self, traced: UUID | None, live: UUID | None) -> None:
         """From now on they stand for each other."""
         if traced is not None and live is not None:
             self._live[traced], self._traced[live] = live, traced
 
     def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
-        """A reply of the trace as the client is to have it. request: of the trace; live: the client's."""
-        command = decode(frame)
+        """A reply of the trace as the client is to have it. request: of the trace; live: the client's.
+
+        What does not decode is given as it is.
+        """
+        try:
+            command = decode(frame)
+        except WireError:
+            return frame
         changes: dict[str, Any] = {}
         for name in command.__struct_fields__:
             value = getattr(command, name)
@@ -246,16 +266,19 @@ class Ids:
 class Replay:
     """The state of a trace that answers clients.
 
-    mode: "strict": each connection of the client is one of the trace, in the order in which they were opened, and its
+    mode: "strict": each connection of the client is one of the trace, in the order of their first requests, and its
     requests come in the order of the trace. "match": requests fit wherever they are in the trace.
+    left_out: records of the trace's clients that make no request, as `read_script` says.
     """
 
     def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
         self.mode = mode
-        self.steps = read_script(records)
+        self.left_out: list[Record] = []
+        self.steps = read_script(records, self.left_out)
         self.ids = Ids()
+        self._batches = Batches(self.steps)
         self._connections: deque[deque[Step]] = deque()
-        self._by_key: dict[Any, list[Step]] = {}
+        self._by_key: dict[Any, list[Step]] = {}  # those that are still to be asked, and what may be asked again
         order: dict[int, deque[Step]] = {}
         for step in self.steps:
             if step.connection not in order:
@@ -264,24 +287,30 @@ class Replay:
             self._by_key.setdefault(step.key, []).append(step)
 
     def connection(self) -> deque[Step]:
-        """What a new connection of the client is to ask, in order; empty in the mode "match" and when all have come."""
+        """What the next connection of the client that asks something is to ask, in order.
+
+        Empty in the mode "match" and when all connections of the trace have come.
+        """
         return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
         """What a request is answered; None if it is not the one that is expected, or is not in the trace."""
         key = _key(item, self.ids.names)
         live = getattr(item, "writer_id", None)
-        candidates = self._by_key.get(key, []) if self.mode == "match" else list(islice(expected, 1))
-        fitting = [
-            step
-            for step in candidates
-            if step.key == key and self.ids.fits(getattr(step.item, "writer_id", None), live)
-        ]
-        step = next((each for each in fitting if not each.used), None)
-        if step is None and fitting and self.mode == "match" and isinstance(item, _REPEATABLE):
-            step = fitting[-1]
+        candidates = self._by_key.get(key, []) if self.mode == "match" else islice(expected, 1)
+        step = again = None
+        for each in candidates:
+            if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live):
+                if not each.used:
+                    step = each
+                    break
+                again = each
+        step = step or again
         if step is None:
-            return None
+            return self._batched(item) if self.mode == "match" and isinstance(item, Append) else None
+        if self.mode == "match" and not isinstance(item, _REPEATABLE):
+            self._by_key[key].remove(step)
+            self._batches.used(step)
         if expected and expected[0] is step:
             expected.popleft()
         step.used += 1
@@ -290,6 +319,18 @@ class Replay:
             ScriptedReply(self.ids.translate(each.frame, step.item, item), each.delay_ns) for each in step.replies
         )
         return Answer(step, replies, step.closes and not (self.mode == "match" and step.used > 1))
+
+    def _batched(self, item: Append) -> Answer | None:
+        """What an append is answered whose events the trace has in other batches."""
+        writer_id = self.ids.traced(item.writer_id)
+        batch = self._batches.take(item, writer_id, self.ids.names.get(item.segment, item.segment))
+        if batch is None:
+            return None
+        for each in batch.finished:
+            each.used += 1
+            self._by_key[each.key].remove(each)
+        frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
+        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), False)
 
     def unused(self) -> Counter[str]:
         """The requests of the trace that nobody has made, by command."""

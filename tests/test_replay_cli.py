@@ -100,6 +100,23 @@ def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
     assert (process.returncode, out, said) == (0, "", "")
 
 
+def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
+    line = '{"at_ns": 9, "conn": 1, "dir": "request", "hex": "0000001e00000003616263"}\n'
+    trace.write_text(trace.read_text() + line)
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=20)[1]
+        finally:
+            process.kill()
+    expected = "left out, as no requests: 1 of the records of clients; the first has 11 bytes, on connection 1\n"
+    assert said.startswith(expected)
+    assert run("explore", trace).stderr.startswith(expected)
+
+
 @pytest.mark.needs("pravega, the official client")
 def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) -> None:
     script, path = tmp_path / "client.py", tmp_path / "run.wtrace"

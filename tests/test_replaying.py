@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -127,6 +128,48 @@ async def test_two_stores_that_are_alike_do_not_differ_and_others_do(recorded: l
         left, right = (one.host, one.port), (other.host, other.port)
         found = await diff_stores(recorded, left, right, timeout_s=0.1)
         assert "WRONG_HOST came instead of SEGMENT_CREATED" in str(found.differences[0])
+
+
+@pytest.mark.parametrize(("between_ms", "pace"), [(20, 1.0), (20_000, 1000.0)])
+async def test_requests_are_made_at_the_times_of_the_trace_or_scaled(between_ms: int, pace: float) -> None:
+    trace = [
+        Record(at * between_ms * 1_000_000, 1, direction, RecordKind.FRAME, encode(HELLO))
+        for at in range(3)
+        for direction in Direction
+    ]
+    async with MockSegmentStore() as mock:
+        started_s = asyncio.get_running_loop().time()
+        found = await drive(trace, mock.host, mock.port, pace=pace)
+        took_s = asyncio.get_running_loop().time() - started_s
+    # Never earlier; how much later, the machine says.
+    assert took_s >= 0.039
+    assert (found.requests, found.differences) == (3, [])
+
+
+async def test_a_reply_that_does_not_decode_is_a_difference_with_its_bytes() -> None:
+    trace = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(create())),
+        Record(1, 1, Direction.REPLY, RecordKind.FRAME, encode(SegmentCreated(1, SEGMENT))),
+    ]
+    async with MockSegmentStore() as mock:
+        mock.faults.add("type = CREATE_SEGMENT", do={"corrupt": 17})  # in the length of the name
+        found = await drive(trace, mock.host, mock.port)
+    (difference,) = found.differences
+    assert "a malformed frame came instead of SEGMENT_CREATED" in str(difference)
+    assert difference.actual is not None
+    assert len(difference.actual) == len(trace[1].data)
+    assert any("request_id" in line for line in report(difference))
+
+
+async def test_half_a_reply_that_nobody_expected_is_a_difference() -> None:
+    trace = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(create())),
+        Record(1, 1, Direction.REPLY, RecordKind.CLOSE, b"{}"),
+    ]
+    async with MockSegmentStore() as mock:
+        mock.faults.add("type = CREATE_SEGMENT", do={"close": "after", "reply_bytes": 9})
+        found = await drive(trace, mock.host, mock.port)
+    assert [each.actual for each in found.differences] == [encode(SegmentCreated(1, SEGMENT))[:9]]
 
 
 async def test_a_pace_must_be_one() -> None:

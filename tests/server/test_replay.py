@@ -153,29 +153,65 @@ async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:
             await asyncio.wait_for(peer.reader.read(1), 0.02)
 
 
-async def test_the_end_that_a_store_made_of_a_connection_is_replayed(tmp_path: Path) -> None:
-    async def client(host: str, port: int) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(encode(HELLO) + encode(append(1)))
-        async with asyncio.timeout(PATIENCE_S):
-            while await reader.read(100):
-                pass
-        writer.close()
+async def until_closed(host: str, port: int) -> bytes:
+    """A client that makes a segment, and takes what comes until the store closes."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(encode(HELLO) + encode(create()))
+    async with asyncio.timeout(PATIENCE_S):
+        heard = await reader.read(-1)
+    writer.close()
+    return heard
 
-    async def client_in_two(host: str, port: int) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(encode(HELLO) + encode(create()))
-        async with asyncio.timeout(PATIENCE_S):
-            await reader.readexactly(16 + len(encode(SegmentCreated(1, SEGMENT))))
-            assert await reader.read(1) == b""
-        writer.close()
 
+@pytest.mark.parametrize("length", [10_000, 11])
+async def test_the_end_that_a_store_made_of_a_connection_is_replayed(tmp_path: Path, length: int) -> None:
+    """Also within a reply: what makes no frame is sent as it was, and recorded again it is the same."""
     async with MockSegmentStore() as mock:
-        mock.faults.add("type = CREATE_SEGMENT", do={"close": "after", "reply_bytes": 10_000})
-        recorded = await record(tmp_path / "closed.wtrace", client_in_two, mock)
+        mock.faults.add("type = CREATE_SEGMENT", do={"close": "after", "reply_bytes": length})
+        recorded = await record(tmp_path / "closed.wtrace", until_closed, mock)
+    wanted = encode(HELLO) + encode(SegmentCreated(1, SEGMENT))[:length]
     async with TraceServer(recorded) as server:
-        await client_in_two(server.host, server.port)
+        assert await until_closed(server.host, server.port) == wanted
         assert server.problems == []
+    async with TraceServer(recorded) as server:
+        again = await drive(recorded, server.host, server.port)
+    assert again.differences == []
+    assert streams(again.records) == streams(recorded)
+    async with MockSegmentStore() as mock:
+        found = await drive(recorded, mock.host, mock.port, timeout_s=0.1)
+    said = "a malformed frame was expected, but none came within 0.1 s" if length == 11 else "has not closed"
+    assert said in str(found.differences[0]) + found.differences[0].why
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_replies_that_do_not_decode_are_sent_as_they_are(mode: str) -> None:
+    malformed = b"\0\0\0\x1e\0\0\0\3abc"
+    unknown = b"\0\0\x7f\x7f\0\0\0\2hi"
+    spoilt = b"\0\0\0\1\xff\xff\xff\xff and so on"
+    pieces = [
+        (Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        (Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+        (Direction.REQUEST, RecordKind.FRAME, unknown),
+        (Direction.REPLY, RecordKind.FRAME, malformed),
+        (Direction.REPLY, RecordKind.FRAME, unknown),
+        (Direction.REQUEST, RecordKind.FRAME, encode(create())),
+        (Direction.REPLY, RecordKind.BYTES, spoilt),
+        (Direction.REPLY, RecordKind.CLOSE, b"{}"),
+    ]
+    trace = [Record(at, 1, *each) for at, each in enumerate(pieces)]
+    async with TraceServer(trace, mode=mode) as server:  # type: ignore[arg-type]  # one of the two
+        found = await drive(trace, server.host, server.port)
+        assert (found.differences, server.problems, sum(server.unused().values())) == ([], [], 0)
+    assert streams(found.records) == streams(trace)
+
+
+async def test_connections_on_which_nothing_is_asked_do_not_count(recorded: list[Record]) -> None:
+    empty = [Record(0, 99, Direction.REQUEST, kind, b"{}") for kind in (RecordKind.OPEN, RecordKind.CLOSE)]
+    async with TraceServer([*empty, *recorded]) as server:
+        _, probing = await asyncio.open_connection(server.host, server.port)
+        probing.close()
+        await writes(server.host, server.port)
+        assert (server.problems, sum(server.unused().values())) == ([], 0)
 
 
 def test_bytes_that_are_no_frames_are_left_out_of_the_script() -> None:
@@ -185,7 +221,9 @@ def test_bytes_that_are_no_frames_are_left_out_of_the_script() -> None:
         Record(2, 1, Direction.REQUEST, RecordKind.FRAME, encode(append(1))),
         Record(3, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
     ]
-    (step,) = read_script(records)
+    left_out: list[Record] = []
+    (step,) = read_script(records, left_out)
+    assert left_out == records[1:3], "an append of a writer that was not set up is none"
     assert (step.type_name, [each.delay_ns for each in step.replies]) == ("HELLO", [3])
 
 
