@@ -478,7 +478,11 @@ class Container(ContainerState):
         if index is None or index.sealed or index.index_entry_size != ENTRY_BYTES:
             return
         if index.event_count is None or event_count > index.event_count:
-            self._commit(IndexAppended(name, pack_entry(length, event_count, now_ms), event_count, now_ms))
+            entry = pack_entry(length, event_count, now_ms)
+            if self._journal is None:  # as `_commit` does it; where appends are rare each of them brings an entry
+                self._apply_index_entry(index, entry, event_count, now_ms)
+            else:
+                self._commit(IndexAppended(name, entry, event_count, now_ms))
 
     # Inside
 

@@ -73,10 +73,7 @@ class ContainerState:
                 segment = self.segments[name]
                 self._set(segment, values, now_ms)
             case IndexAppended(name, data, event_count, now_ms):
-                segment = self.segments[name]
-                segment.write(data)
-                self._set(segment, ((EVENT_COUNT, event_count),), now_ms)
-                self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+                self._apply_index_entry(self.segments[name], data, event_count, now_ms)
             case SegmentCreated(name, kind, values, now_ms):
                 self._apply_create(name, kind, values, now_ms)
             case SegmentSealed(name, now_ms):
@@ -159,6 +156,13 @@ class ContainerState:
         self.apply(operation)
         if self._journal is not None:
             self._journal(operation)
+
+    def _apply_index_entry(self, index: Segment, entry: bytes, event_count: int, now_ms: int) -> None:
+        index.write(entry)
+        index.event_count = event_count
+        index.last_modified_ms = now_ms
+        if index.waiters is not None:
+            self.waiters.wake(index, WakeReason.DATA, below=index.length)
 
     def _apply_create(self, name: str, kind: int, values: Iterable[tuple[UUID, int]], now_ms: int) -> None:
         segment = Segment(name, kind, self._pool, now_ms, indexed=is_user_stream_segment(name))
