@@ -20,6 +20,7 @@ Refused: with `JournalDamaged`, a journal that does not hold what was written to
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,9 +206,10 @@ def _read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{name}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
 
 
-def read_journal(path: Path, base_crc: int) -> Iterator[Group]:
+def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> Iterator[Group]:
     """The groups of a journal that nobody writes to, in order. Raises `JournalDamaged`, `OSError`.
 
+    copied_to: a folder for a copy that is read instead, because SQLite makes a file beside what it reads.
     That it ends where it was written to last is for the caller to see: the number of the last group says so.
     """
     base = path.read_bytes()
@@ -215,10 +217,15 @@ def read_journal(path: Path, base_crc: int) -> Iterator[Group]:
         raise JournalDamaged(path, "the database does not have the checksum that the manifest keeps of it")
     log = path.with_name(path.name + "-wal")
     _check_header(log)
+    source = path
+    if copied_to is not None:
+        source = copied_to / path.name
+        for each in (path, log):
+            shutil.copyfile(each, copied_to / each.name)
     # What SQLite left in its shared memory is made again from the log.
-    path.with_name(path.name + "-shm").unlink(missing_ok=True)
+    source.with_name(path.name + "-shm").unlink(missing_ok=True)
     try:
-        db = _read_only(path)
+        db = _read_only(source)
         try:
             held: list[bytes] = []
             rows = db.execute(_COMMITTED)

@@ -7,6 +7,7 @@ read: it says what else there is. Refused, with `DataError`: a directory that is
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zlib import crc32
 
@@ -67,10 +68,13 @@ def _verify(directory: DataDirectory) -> Verified:
         files += 1
         base = directory.path / file_names(entry.number)[0]
         try:
-            for group in read_journal(base, entry.base_crc):
-                if group.first != batch + 1:
-                    raise JournalDamaged(base, f"batch {batch} is followed by batch {group.first}")
-                batch = group.last
+            with TemporaryDirectory(prefix="segstore-verify-") as folder:
+                for group in read_journal(base, entry.base_crc, Path(folder)):
+                    if entry.last is not None and group.first > entry.last:
+                        break
+                    if group.first != batch + 1:
+                        raise JournalDamaged(base, f"batch {batch} is followed by batch {group.first}")
+                    batch = group.last
             log = directory.path / file_names(entry.number)[1]
             at = padding_fault(log)
             if at is not None:
@@ -82,8 +86,6 @@ def _verify(directory: DataDirectory) -> Verified:
             faults.append(str(error))
         except OSError as error:
             faults.append(f"{base} cannot be read: {error.strerror or error}")
-        finally:
-            (directory.path / file_names(entry.number)[2]).unlink(missing_ok=True)
     if batch < directory.committed:
         faults.append(
             f"the journals in {directory.path} end with batch {batch}, and batch {directory.committed} was committed"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import sqlite3
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from segstore.cli import main
-from segstore.server.store.data_directory import DataError
+from segstore.server.store import journal
+from segstore.server.store.data_directory import DataError, DirectoryUnusable
 from segstore.server.store.errors import DataDamaged
 from segstore.server.store.verify import verify
 from tests.server.durable.support import make, running, write
@@ -124,3 +126,21 @@ def test_the_command_line_says_what_is_damaged(crashed: Path, tmp_path: Path) ->
     found = CliRunner().invoke(main, ["verify", str(path)])
     assert found.exit_code == 1
     assert found.output == f"{chunk} is damaged at byte 65536: a block does not have its checksum\n"
+
+
+def test_verify_changes_nothing(crashed: Path) -> None:
+    before = {each.name: each.read_bytes() for each in files_of(crashed)}
+    assert verify(crashed).faults == []
+    assert {each.name: each.read_bytes() for each in files_of(crashed)} == before
+
+
+async def test_a_journal_that_the_system_does_not_let_be_read_is_not_called_damaged(
+    crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(crashed, path)
+    none = tmp_path / "none"
+    monkeypatch.setattr(journal, "_read_only", lambda _: sqlite3.connect(f"file:{none}?mode=ro", uri=True))
+    with pytest.raises(DirectoryUnusable, match="cannot be used as a data directory: SQLite cannot read"):
+        await opened_and_read(path)
+    assert all("cannot be read: SQLite" in each for each in verify(path).faults[:-1])

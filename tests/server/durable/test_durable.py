@@ -15,6 +15,7 @@ from segstore.server.store.errors import StoreError
 from segstore.server.store.store import SegmentStore
 from segstore.server.store.verify import verify
 from tests.server.durable.support import NONE, everything, running, write
+from tests.server.support import until
 
 
 def one_of_each(store: SegmentStore) -> None:
@@ -208,3 +209,19 @@ async def test_memory_is_bounded_while_there_is_ten_times_as_much(tmp_path: Path
             highest = max(highest, durability.cache.held_bytes)
         assert highest <= MIN_MEMORY_BYTES
         assert sum(store.segment(name).length for name in names) == 10 * MIN_MEMORY_BYTES
+
+
+async def test_a_store_that_ends_early_again_and_again_does_not_gather_journals(tmp_path: Path) -> None:
+    name = "scope/stream/0.#epoch.0"
+    most = 0
+    for number in range(12):
+        async with running(tmp_path, crash=True) as (durability, store):
+            if number == 0:
+                store.create_segment(name, now_ms=1)
+            write(store, name, b"%04d" % number)
+            if number > 4:
+                await until(lambda durability=durability: durability.snapshots or len(durability._ended) <= 4)
+        most = max(most, sum(each.endswith("-wal") for each in os.listdir(tmp_path)))
+    assert most <= 10
+    async with running(tmp_path) as (_, again):
+        assert again.segment(name).read_bytes(0, 48) == b"".join(b"%04d" % number for number in range(12))

@@ -52,6 +52,7 @@ class Failing:
 ERRORS = {
     "a full disk": (OSError(errno.ENOSPC, "No space left on device"), True),
     "a write that fails": (sqlite3.OperationalError("disk I/O error"), True),
+    "what nobody foresaw": (ValueError("a fault of this program"), True),
     "an fsync that fails": (OSError(errno.EIO, "Input/output error"), False),
 }
 
