@@ -4,13 +4,14 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from segstore.server.store.attributes import AttributeUpdate, UpdateType
-from segstore.server.store.durable import MIN_MEMORY_BYTES
+from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
 from segstore.server.store.errors import StoreError
 from segstore.server.store.store import SegmentStore
 from segstore.server.store.verify import verify
@@ -211,6 +212,10 @@ async def test_memory_is_bounded_while_there_is_ten_times_as_much(tmp_path: Path
         assert sum(store.segment(name).length for name in names) == 10 * MIN_MEMORY_BYTES
 
 
+def has_few_journals(durability: Durability) -> bool:
+    return durability.snapshots > 0 or len(durability._ended) <= 4
+
+
 def journals_in(path: Path) -> int:
     return len(list(path.glob("*-wal")))
 
@@ -224,7 +229,7 @@ async def test_a_store_that_ends_early_again_and_again_does_not_gather_journals(
                 store.create_segment(name, now_ms=1)
             write(store, name, b"%04d" % number)
             if number > 4:
-                await until(lambda durability=durability: durability.snapshots or len(durability._ended) <= 4)
+                await until(partial(has_few_journals, durability))
         most = max(most, journals_in(tmp_path))
     assert most <= 10
     async with running(tmp_path) as (_, again):
