@@ -45,6 +45,8 @@ STEPS: Final = (
 """What a progress bar names, in order."""
 _SHOWN: Final = 30
 """Rows of a table on the page; the whole table is in Parquet."""
+_EXAMPLES: Final = 3
+"""Places that the page tells of each rule that was broken."""
 _FORMAT: Final = "segstore.trace"
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS)))
 
@@ -203,7 +205,16 @@ class _Report:
     def _broken(self, violations: DataFrame) -> None:
         by = {row["rule"]: row["count"] for row in violations.groupBy("rule").count().collect()}
         self._facts["rules"] = [{"rule": rule.name, "says": str(rule), "broken": by.get(rule.name, 0)} for rule in Rule]
-        self._take("violations", violations, "rule, ts_ns, file, block, record")
+        some = violations.sparkSession.sql(
+            f"""
+            SELECT * EXCEPT (place) FROM (SELECT *, row_number() OVER (
+                PARTITION BY rule ORDER BY ts_ns, file, block, record) AS place FROM {{violations}})
+            WHERE place <= {_EXAMPLES}
+            """,
+            violations=violations,
+        )
+        self._take("violations", some, "rule, ts_ns, file, block, record", _EXAMPLES * len(Rule) + 1)
+        self._facts["violations"]["all"] = sum(by.values())
 
     def _pooling(self, frames: DataFrame, exchanges: DataFrame) -> None:
         facts = self._facts

@@ -30,7 +30,7 @@ a{color:#0057a3}section{background:#fff;border:1px solid #dfe3e8;border-radius:8
 caption{text-align:left;font-weight:600;padding:0 0 6px}
 th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid #eceff2;vertical-align:top}
 th{color:#555;font-weight:600;white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-td{overflow-wrap:anywhere;min-width:4ch}td.n{white-space:nowrap}tr.bad td{background:#fff3e8}
+td{white-space:nowrap}td.w{white-space:normal;overflow-wrap:anywhere;min-width:40ch}tr.bad td{background:#fff3e8}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:0 0 14px}
 .tile{border:1px solid #dfe3e8;border-radius:6px;padding:10px 14px}.tile b{display:block;font-size:22px}
 .tile.bad{background:#fff3e8;border-color:#e0a060}.tile.bad b::before{content:"! "}
@@ -45,6 +45,9 @@ for(const each of JSON.parse(document.getElementById("plots").textContent)){
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 )
+_LONG: Final = 60
+"""Characters from which on a cell is wrapped."""
+_LABELS: Final = ("request_id", "block", "record", "connection", "life", "offset", "part", "flow", "expected", "actual")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECTIONS: Final = (
     ("summary", "Summary"),
@@ -61,6 +64,10 @@ _SECTIONS: Final = (
 )
 
 Facts = dict[str, Any]
+
+
+class _Label(int):
+    """A number that names something, and so is written as it is."""
 
 
 def page(facts: Facts) -> str:
@@ -132,11 +139,13 @@ def _cell(value: Any) -> str:
         return "<td></td>"
     if isinstance(value, bool):
         return f"<td>{'yes' if value else 'no'}</td>"
+    if isinstance(value, _Label):
+        return f'<td class="n">{value}</td>'
     if isinstance(value, int | float):
         shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
         return f'<td class="n">{shown}</td>'
     plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(value))
-    return f"<td>{html.escape(plain)}</td>"
+    return f"<td{' class=w' if len(plain) > _LONG else ''}>{html.escape(plain)}</td>"
 
 
 def _table(
@@ -161,18 +170,22 @@ def _table(
 
 
 def _shown(facts: Facts, name: str, caption: str, columns: dict[str, str], *, where: str = "") -> str:
-    """A table of `report.json`, these columns of it, under these names; columns that end in _ns as µs."""
+    """A table of `report.json`, these columns of it, under these names; times are told in µs."""
     table = facts.get(name)
     if not table or not table["rows"]:
         return f"<p>{html.escape(caption)}: none.</p>"
-    rows = [[_in_us(column, row[column]) for column in columns] for row in table["rows"]]
+    rows = [[_told(column, row[column]) for column in columns] for row in table["rows"]]
     more = table["all"] - len(rows)
     rest = f'<p class="more">{more:,} more in <code>{html.escape(where or name)}</code>.</p>' if more > 0 else ""
     return _table(caption, list(columns.values()), rows) + rest
 
 
-def _in_us(column: str, value: Any) -> Any:
-    return value / 1e3 if column.endswith("_ns") and not column.endswith("ts_ns") and value is not None else value
+def _told(column: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if column in _LABELS:
+        return _Label(value)
+    return value / 1e3 if column.endswith("_ns") else value
 
 
 # --- sections -----------------------------------------------------------------------------------------------------
