@@ -141,10 +141,12 @@ class Processes:
 class Workload:
     """Writers with keys of their own, each of which numbers its events; what was acknowledged is kept."""
 
-    def __init__(self, uri: str, writers: int, settings: ClientSettings = IMPATIENT) -> None:
+    def __init__(
+        self, uri: str, writers: int, settings: ClientSettings = IMPATIENT, *, scope: str = "a", stream: str = "s"
+    ) -> None:
         self.uri = uri
         self.settings = settings
-        self.scope, self.stream = "a", "s"
+        self.scope, self.stream = scope, stream
         self.acknowledged = [0] * writers
         self.going = True
 
@@ -224,5 +226,3 @@ async def chaos(processes: Processes, random: Random, rounds: int, *, most_froze
                 await asyncio.sleep(random.uniform(0, 0.5))
                 await each.start()
     return done
-
-
