@@ -329,7 +329,10 @@ def _servers(mock: Mock) -> list[SegmentStoreServer]:
 
 
 def _contents(mock: Mock) -> dict[str, list[bytes]]:
-    """The events of each segment; of one that holds something else, all its bytes as one."""
+    """The events of each segment but tables; of one that holds something else, all its bytes as one.
+
+    What is in a table, such as the state of a reader group, is often not the same in two good runs.
+    """
     found = {}
     segments = {
         name: (server.store, segment)
@@ -338,7 +341,7 @@ def _contents(mock: Mock) -> dict[str, list[bytes]]:
         for name, segment in part.segments.items()
     }
     for name, (store, segment) in segments.items():
-        if is_index(name) or is_transient(name):
+        if is_index(name) or is_transient(name) or segment.is_table:
             continue
         data, offset = b"", segment.start_offset
         while offset + len(data) < segment.length:

@@ -15,7 +15,18 @@ from segstore.explorer import CutPoint, explore, explore_command, explore_trace
 from segstore.server import MockSegmentStore
 from segstore.server.replay_script import Step, read_script
 from segstore.trace_client import TraceClient, _Line, shortened
-from segstore.wire import AppendSetup, KeepAlive, SetupAppend, encode
+from segstore.wire import (
+    AppendSetup,
+    CreateTableSegment,
+    KeepAlive,
+    SetupAppend,
+    TableEntries,
+    TableEntry,
+    TableKey,
+    TableValue,
+    UpdateTableEntries,
+    encode,
+)
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
 from tests.server.traffic import record
@@ -177,6 +188,18 @@ async def test_a_recorded_dialogue_can_be_explored(tmp_path: Path) -> None:
         recorded = await record(tmp_path / "good.wtrace", client, mock)
     found = await explore_trace(recorded, match="type = APPEND_BLOCK_END")
     assert (found.findings, found.runs) == ([], 16)
+
+
+async def test_tables_may_hold_something_else_in_each_run() -> None:
+    async def client(mock: MockSegmentStore) -> None:
+        async with await Peer.connect(mock) as peer:
+            entry = TableEntry(TableKey(b"key", -1), TableValue(uuid4().bytes))
+            update = UpdateTableEntries(3, "scope/table", "", TableEntries((entry,)))
+            heard = await peer.ask(HELLO, CreateTableSegment(2, "scope/table", False, 0, "", 0), update)
+            assert heard[-1].type_name == "TABLE_ENTRIES_UPDATED"
+
+    found = await explore(client, match="type = HELLO", cuts=["after"])
+    assert (found.findings, found.runs) == ([], 2)
 
 
 class Forgetful(TraceClient):
