@@ -284,7 +284,7 @@ class WriterMachine:
             self._stored(stored)
         if self._trying:
             self._send_others()
-        elif self._events.queue and self._events.oldest is None:
+        elif self._events.queue and self._events.oldest is None and (self._flow is None or self._flow.turn is None):
             self._ask_turn()  # what is too large for an append has waited for this
 
     def _send_others(self) -> None:

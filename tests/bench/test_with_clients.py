@@ -58,6 +58,7 @@ def test_this_client_is_measured_beside_the_official_one(monkeypatch: pytest.Mon
 
 
 @linux
+@pytest.mark.seed("36.show")
 @pytest.mark.usefixtures("grpc_runs")
 def test_pooling_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench import pooling
@@ -72,6 +73,7 @@ def test_pooling_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
+@pytest.mark.seed("601.8")
 @pytest.mark.usefixtures("grpc_runs")
 def test_a_node_that_never_answers_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench import setup_timeout

@@ -50,6 +50,7 @@ from segstore.wire import (
     FrameDecoder,
     GetStreamSegmentInfo,
     InvalidEventNumber,
+    KeepAlive,
     NoSuchSegment,
     OperationUnsupported,
     Padding,
@@ -65,10 +66,13 @@ from segstore.wire import (
     SegmentRead,
     SetupAppend,
     StreamSegmentInfo,
+    TruncateSegment,
     WrongHost,
+    decode,
     encode,
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
+from segstore.wire.blocks import AppendBlockEncoder, FixedBlockSize
 from segstore.wire.request_id import pack, unpack
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, create, endpoint, settings, until
 from tests.server.support import Peer
@@ -210,6 +214,30 @@ def test_the_commands_of_the_seed_carry_a_request_id_and_an_append_block_does_no
     assert ReadSegment("s", 0, 1, "").request_id == -1
 
 
+def as_older(command: Command, missing_bytes: int = 8) -> Command:
+    """What is read of the frame of a peer that does not know its last fields."""
+    body = encode(command)[8:-missing_bytes]
+    return decode(encode(command)[:4] + len(body).to_bytes(4) + body)
+
+
+@pytest.mark.seed("36.15")
+@pytest.mark.parametrize(
+    ("command", "missing_bytes"),
+    [
+        (ReadSegment("s", 0, 1, "t", 7), 8),
+        (SegmentRead("s", 0, True, False, b"data", 7), 8),
+        (AppendBlockEnd(UUID(int=3), 1, b"x", 1, 1, 7), 8),
+        (ConditionalAppend(UUID(int=3), 2, 1, Event(b"ab"), 7), 8),
+        (DataAppended(7, UUID(int=3), 2, 1, 5), 16),  # its offset is younger still
+        (ConditionalCheckFailed(UUID(int=3), 2, 7), 8),
+    ],
+    ids=lambda value: getattr(value, "type_name", ""),
+)
+def test_a_request_id_that_an_older_peer_does_not_send_is_minus_one(command: Command, missing_bytes: int) -> None:
+    assert decode(encode(command)).request_id == 7  # type: ignore[attr-defined]
+    assert as_older(command, missing_bytes).request_id == -1  # type: ignore[attr-defined]
+
+
 @pytest.mark.seed("36.15")
 async def test_replies_to_appends_and_reads_carry_the_request_id() -> None:
     async with MockSegmentStore() as store:
@@ -231,6 +259,8 @@ async def test_replies_to_appends_and_reads_carry_the_request_id() -> None:
 @pytest.mark.seed("36.16")
 async def test_sealed_truncated_and_missing_carry_the_offset() -> None:
     assert SegmentIsSealed(1, "s").offset == SegmentIsTruncated(1, "s", 0).offset == NoSuchSegment(1, "s").offset == -1
+    for known in (SegmentIsSealed(1, "s", "", 9), SegmentIsTruncated(1, "s", 3, "", 9), NoSuchSegment(1, "s", "", 9)):
+        assert as_older(known).offset == -1, "an older peer does not send it"  # type: ignore[attr-defined]
     async with MockSegmentStore() as store:
         await make(store)
         writer = UUID(int=3)
@@ -243,6 +273,12 @@ async def test_sealed_truncated_and_missing_carry_the_offset() -> None:
             assert sealed.offset == 9
             assert isinstance(missing, NoSuchSegment)
             assert missing.offset == 55
+            other = "scope/stream/1.#epoch.0"
+            await peer.ask(create(other), SetupAppend(5, writer, other, ""))
+            await peer.ask(AppendBlockEnd(writer, 4, b"data", 1, 1, 5))
+            (_, truncated) = await peer.ask(TruncateSegment(6, other, 3, ""), ReadSegment(other, 1, 100, "", 7))
+            assert isinstance(truncated, SegmentIsTruncated)
+            assert (truncated.start_offset, truncated.offset) == (3, 1)
 
 
 # --- 36.17 to 36.21: frames of appends ------------------------------------------------------------------------------
@@ -356,6 +392,47 @@ async def test_many_writers_on_one_connection_each_arrive_whole_and_in_order(bat
         for segment in segments:
             assert content(store, segment)[:4_000] == expected[segment][:4_000]
             assert store.store.segment_info(segment).length == len(expected[segment])
+
+
+@pytest.mark.seed("36.19")
+def test_who_does_not_own_the_open_block_queues_and_another_command_pads_it_and_flushes_the_queue() -> None:
+    first, second = UUID(int=1), UUID(int=2)
+    encoder = AppendBlockEncoder(lambda _: FixedBlockSize(100))
+    for writer in (first, second):
+        encoder.command(SetupAppend(1, writer, SEGMENT, ""))
+    out = encoder.append(SEGMENT, first, 1, 1, b"owner", 1, 0.0)
+    assert encoder.append(SEGMENT, second, 1, 1, b"queued", 2, 0.0) == [], "another's block is open"
+    assert encoder.append(SEGMENT, first, 2, 1, b"again", 1, 0.0) == [b"again"]
+    out = [*out, b"again", *encoder.command(KeepAlive())]
+    block, end, queued, queued_end, command = FrameDecoder().feed(b"".join(out))
+    assert isinstance(block, AppendBlock)
+    assert bytes(block.data)[:10] == b"owneragain"
+    assert bytes(block.data)[10:14] == b"\xff\xff\xff\xff", "padding closes it"
+    assert isinstance(end, AppendBlockEnd)
+    assert (end.size_of_whole_events, end.num_events, end.last_event_number, bytes(end.data)) == (10, 2, 2, b"")
+    assert isinstance(queued, AppendBlock)
+    assert isinstance(queued_end, AppendBlockEnd)
+    assert (queued.writer_id, bytes(queued.data)) == (second, b"queued")
+    assert queued_end.writer_id == second
+    assert isinstance(command, KeepAlive)
+
+
+@pytest.mark.seed("36.20")
+def test_the_length_of_a_block_covers_its_fields_and_all_of_it_and_an_event_across_its_end_travels_in_two() -> None:
+    writer = UUID(int=1)
+    encoder = AppendBlockEncoder(lambda _: FixedBlockSize(100))
+    encoder.command(SetupAppend(1, writer, SEGMENT, ""))
+    out = b"".join(encoder.append(SEGMENT, writer, 1, 1, bytes(60), 1, 0.0))
+    assert int.from_bytes(out[4:8]) == 16 + 100 + 8, "it is larger than the append: with a tail's header"
+    out += b"".join(encoder.append(SEGMENT, writer, 2, 1, b"x" * 60, 1, 0.0))
+    block, end = FrameDecoder().feed(out)
+    assert isinstance(block, AppendBlock)
+    assert isinstance(end, AppendBlockEnd)
+    tail = bytes(block.data)[60:]
+    assert tail[:4] == PartialEvent.code.to_bytes(4, signed=True)
+    assert end.size_of_whole_events == 60
+    assert int.from_bytes(tail[4:8]) + len(end.data) == 60
+    assert tail[8:] + bytes(end.data) == b"x" * 60
 
 
 @pytest.mark.seed("36.21")

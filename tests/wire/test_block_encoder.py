@@ -133,6 +133,7 @@ def test_a_command_that_cannot_be_encoded_leaves_the_block_open() -> None:
     assert put(encoder, A, 2, b"y") == [b"y"]
 
 
+@pytest.mark.seed("36.18")
 def test_a_block_is_closed_when_its_time_is_over_and_not_before() -> None:
     encoder = ready(100, A)
     put(encoder, A, 1, b"x", now_ms=1000.0)
@@ -158,6 +159,7 @@ def test_what_a_lone_flush_leaves_behind_goes_out_in_time_when_asked_for() -> No
         assert kinds(encoder.tick(7.0)) == ([] if leftover_ms is None else ["APPEND_BLOCK", "APPEND_BLOCK_END"])
 
 
+@pytest.mark.seed("36.19")
 def test_pending_appends_are_flushed_above_a_mebibyte_or_500_events() -> None:
     encoder = ready(100, A, B)
     put(encoder, A, 1, b"x")

@@ -18,6 +18,7 @@ def busy(tracker: BlockSizeTracker, appends: int, size: int, gap_ms: float, outs
             tracker.record_ack(number - outstanding)
 
 
+@pytest.mark.seed("36.18")
 def test_nothing_is_batched_with_at_most_one_append_in_flight() -> None:
     tracker = BlockSizeTracker(0.0)
     assert tracker.block_size() == 0
@@ -39,24 +40,28 @@ def test_the_first_sizes_follow_from_the_averages_at_the_start() -> None:
     assert tracker.block_size() == 2 * 1024
 
 
+@pytest.mark.seed("36.18")
 def test_half_of_the_outstanding_appends_fill_a_block() -> None:
     tracker = BlockSizeTracker(0.0)
     busy(tracker, 20_000, 100, 0.1, 40)
     assert tracker.block_size() == pytest.approx(20 * 100, rel=0.02)
 
 
+@pytest.mark.seed("36.18")
 def test_a_block_takes_at_most_what_the_batch_time_brings() -> None:
     tracker = BlockSizeTracker(0.0)
     busy(tracker, 20_000, 100, 4.0, 1000)
     assert tracker.block_size() == pytest.approx(BATCH_MS / 4.0 * 100, rel=0.02)
 
 
+@pytest.mark.seed("36.18")
 def test_a_block_takes_at_least_one_append_however_slow_they_come() -> None:
     tracker = BlockSizeTracker(0.0)
     busy(tracker, 20_000, 100, 1000.0, 50)
     assert tracker.block_size() == pytest.approx(100, rel=0.02)
 
 
+@pytest.mark.seed("36.18")
 def test_a_block_has_a_largest_size() -> None:
     assert MAX_BLOCK_BYTES == 523_264
     tracker = BlockSizeTracker(0.0)

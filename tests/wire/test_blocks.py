@@ -122,6 +122,8 @@ def total_agrees(stream: dict[str, Any], data: bytes) -> bool:
     return bool(len(data) == stream["out_len"] and hashlib.sha256(data).hexdigest() == stream["out_sha256"])
 
 
+@pytest.mark.seed("36.19")
+@pytest.mark.seed("36.20")
 @pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream["name"])
 def test_a_recorded_stream_is_written_byte_for_byte_and_read_as_recorded(stream: dict[str, Any]) -> None:
     appends = {number: payloads(step) for number, step in enumerate(stream["steps"]) if step["op"] == "append"}
@@ -144,6 +146,7 @@ def test_a_recorded_stream_is_written_byte_for_byte_and_read_as_recorded(stream:
         agrees(result, line)
 
 
+@pytest.mark.seed("36.21")
 @pytest.mark.parametrize("case", DECODINGS, ids=lambda case: case["name"])
 def test_a_recorded_sequence_of_commands_is_answered_as_recorded(case: dict[str, Any]) -> None:
     decoder = AppendBlockDecoder()
