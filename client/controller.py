@@ -394,19 +394,21 @@ class ControllerLocations:
         self._controller = controller
         self._access: Access = access
         self._now_s = now_s
-        self._endpoints: dict[str, Endpoint] = {}
+        # Segments of transactions live where their parents do, and would else fill memory one by one.
+        self._endpoints: dict[tuple[str, str, int], Endpoint] = {}
         self._tokens: dict[tuple[str, str], TokenCache] = {}
 
     async def endpoint_of(self, segment: str) -> Endpoint:
-        known = self._endpoints.get(segment)
+        parts = _parts(segment)
+        known = self._endpoints.get(parts)
         if known is None:
-            scope, stream, segment_id = _parts(segment)
-            known = self._endpoints[segment] = await self._controller.endpoint_of(scope, stream, segment_id)
+            known = self._endpoints[parts] = await self._controller.endpoint_of(*parts)
         return known
 
     def forget(self, segment: str, endpoint: Endpoint) -> None:
-        if self._endpoints.get(segment) == endpoint:
-            del self._endpoints[segment]
+        parts = _parts(segment)
+        if self._endpoints.get(parts) == endpoint:
+            del self._endpoints[parts]
 
     async def token_for(self, segment: str) -> str:
         scope, stream, _ = _parts(segment)

@@ -299,3 +299,13 @@ async def test_what_cannot_be_begun_or_written_says_why() -> None:
             with pytest.raises(EventTooLarge) as caught:
                 await transaction.write(b"x" * 11)
             assert (caught.value.actual, caught.value.limit, caught.value.stream) == (11, 10, "a/s")
+
+
+async def test_what_is_remembered_of_places_does_not_grow_with_transactions() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        async with pravega.transaction_writer("a", "s") as writer:
+            for _ in range(5):
+                async with writer.begin() as transaction:
+                    await transaction.write(b"x", routing_key="k")
+        assert len(pravega.locations("WRITE")._endpoints) == 1
