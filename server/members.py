@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, MutableSequence
-from functools import partial
 
 from segstore.server.controller.operations import (
     Operation,
@@ -33,6 +32,8 @@ from segstore.server.runner import SegmentStoreServer
 __all__ = ["Members"]
 
 log = logging.getLogger(__name__)
+
+_ANOTHER_LOOK_S = 0.5
 
 _CONFIGURING = (ScopeCreated, ScopeDeleted, StreamCreated, StreamUpdated, StreamDeleted)
 
@@ -103,9 +104,12 @@ class Members:
         """Has each store own what it was made with. Raises Unreachable."""
         await self.configuration.start()
         for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
-            await ownership.start(numbers)
-        for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
-            await ownership.until(partial(ownership.served.issuperset, numbers))
+            await ownership.start(numbers, others=False)
+        for number, numbers in enumerate(self._dealt):
+            for container_id in numbers:
+                await self.move(container_id, number)
+        for ownership in self.ownerships:
+            ownership.take_others()
 
     async def stop(self) -> None:
         """Ends all sessions. May be called twice."""
@@ -140,22 +144,26 @@ class Members:
         return None
 
     async def move(self, container_id: int, to: int) -> None:
-        """Has one store give a container up and another take it; returns when it serves it.
+        """Has one store give a container up and another take it; returns when it has it.
 
         Raises RuntimeError if that one was stopped, before or meanwhile.
         """
         taker = self.ownerships[to]
-        while container_id not in taker.served:
-            if taker.ended:
+        while not taker.owns(container_id):
+            if taker.session is None:
                 raise RuntimeError(f"store {to} is stopped")
+            for number, other in enumerate(self.ownerships):
+                if number != to:
+                    other.leave(container_id)
+            giver = self.owner(container_id)
             taker.prefer(container_id)
-            if (giver := self.owner(container_id)) not in (None, to):
+            if giver is not None and giver != to:
                 self.ownerships[giver].give_up(container_id)
             try:
-                async with asyncio.timeout(_ASK_AGAIN_S):
-                    await taker.until(lambda: container_id in taker.served or taker.ended)
+                async with asyncio.timeout(_ANOTHER_LOOK_S):
+                    await taker.until(lambda: taker.owns(container_id) or taker.session is None)
             except TimeoutError:
-                continue  # a session that ended in between forgets what it was asked
+                continue  # a third one may have been quicker
 
     async def stop_one(self, number: int, *, drain_s: float) -> None:
         """Stops a store; the others take its containers. With `drain_s` 0 its connections are cut."""

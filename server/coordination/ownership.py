@@ -129,6 +129,7 @@ class ContainerOwnership:
         self._pokes: dict[int, asyncio.Event] = {}
         self._preferred: frozenset[int] = frozenset()
         self._reports = LoadReports(name, hosted, settings, self._random, self._rebalance)
+        self._others = asyncio.Event()
         self._ours: set[int] = set()  # made in this session, and not deleted by us
         self._replaced: set[tuple[int, int]] = set()  # nodes that were deleted: their containers, their sessions
         self._said: set[str] = set()
@@ -136,10 +137,15 @@ class ContainerOwnership:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def start(self, preferred: Iterable[int] = ()) -> None:
-        """Opens a session and begins to own; `preferred` are taken at once. Raises Unreachable."""
+    async def start(self, preferred: Iterable[int] = (), *, others: bool = True) -> None:
+        """Opens a session and begins to own; `preferred` are taken at once. Raises Unreachable.
+
+        others: take also what nobody has, when the turn comes; without, from `take_others` on.
+        """
         self._preferred = frozenset(preferred)
-        session = await self._coordinator.connect()
+        if others:
+            self._others.set()
+        self.session = session = await self._coordinator.connect()
         self._main = asyncio.create_task(self._run(session), name=f"ownership of {self.name}")
 
     async def stop(self) -> None:
@@ -163,6 +169,14 @@ class ContainerOwnership:
     def ended(self) -> bool:
         """Whether it was stopped, or shuts its store down: it will have no session any more."""
         return self._main is None or self.shutdown_reason is not None
+
+    def take_others(self) -> None:
+        """Take from now on what nobody has, when the turn comes."""
+        self._others.set()
+
+    def leave(self, container_id: int) -> None:
+        """Take a container only when the turn comes."""
+        self._preferred -= {container_id}
 
     def prefer(self, container_id: int) -> None:
         """Take a container as soon as nobody has it."""
@@ -346,6 +360,7 @@ class ContainerOwnership:
     async def _take(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> None:
         """Makes the node: at once if the container was ours, else when our turn has come and it is still nobody's."""
         if container_id not in self._preferred and container_id not in self._had:
+            await self._others.wait()
             delay_ms = self._settings.takeover_delay_ms * (1 + await self._turn(session, container_id))
             try:
                 async with asyncio.timeout(delay_ms / 1000):
