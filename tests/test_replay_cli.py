@@ -118,6 +118,7 @@ def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
 
 
 @pytest.mark.needs("pravega, the official client")
+@pytest.mark.timeout(300)  # five processes, each of which takes its time to begin on a loaded machine
 def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) -> None:
     script, path = tmp_path / "client.py", tmp_path / "run.wtrace"
     script.write_text(WRITES)
@@ -130,7 +131,7 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
             try:
                 assert process.stdout is not None
                 where = process.stdout.readline().rpartition("controller")[2].strip(" :\n").split(",")[0]
-                subprocess.run([sys.executable, str(script), where], check=True, timeout=60)
+                subprocess.run([sys.executable, str(script), where], check=True, timeout=120)
                 process.send_signal(signal.SIGTERM)
                 assert (process.wait(30), process.stdout.read()) == (status, "")
             finally:
