@@ -66,7 +66,7 @@ from segstore.wire import (
 
 __all__ = ["Killing"]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 NONE = -(1 << 63)
 WRITER = UUID(int=7)
 OTHER_WRITER = UUID(int=8)

@@ -18,7 +18,7 @@ from segstore.server.store.verify import verify
 from tests.server.durable.support import make, running, write
 
 NAME = "scope/stream/0.#epoch.0"
-PLACES = 40
+PLACES = 24
 """In each file, spread over its length."""
 
 

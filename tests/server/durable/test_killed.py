@@ -12,8 +12,11 @@ from tests.soak.killed import Killing
 @pytest.mark.timeout(180)
 async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(grpc_runs: None, tmp_path: Path) -> None:
     killing = Killing(tmp_path / "data", seed=5, actors=4, longest_s=0.5)
-    for _ in range(5):
+    rounds = 0
+    # On a machine that is busy elsewhere, a round may end before anything is acknowledged.
+    while rounds < 5 or (rounds < 20 and not sum(each.appends for each in killing.actors)):
         await killing.round()
+        rounds += 1
     assert killing.kills >= 3
     assert sum(each.appends for each in killing.actors) > 0
 
