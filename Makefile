@@ -7,6 +7,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
+SOAK_HISTORIES ?= 3000
 VECTORS ?=
 ARGS ?=
 
@@ -83,6 +84,9 @@ bench-large-events: $(DEV) ## events of 24 to 256 MiB, against the same bytes as
 bench-stream-lag: $(DEV) ## how far a streaming query on Spark is behind a stream that is written steadily
 	$(PY) -m bench.stream_lag $(ARGS)
 
+bench-ownership: $(DEV) ## containers that change owner and the write gap when a session expires, for both policies
+	$(PY) -m bench.ownership $(ARGS)
+
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
 	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)
 
@@ -103,6 +107,7 @@ soak: $(DEV) ## long runs: this client's order and dispatch, then the official c
 	$(PY) -m tests.soak.stream_sink
 	$(PY) -m tests.soak.stream_spark
 	$(PY) -m tests.soak.large_events
+	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 
 spark-cluster: $(DEV) ## a master and two workers of Spark on this machine, and a streaming round trip on them

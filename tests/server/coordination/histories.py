@@ -2,8 +2,10 @@
 
 Stores own containers whose state lies in a log that fences: an opening gives the next epoch, and what an owner of an
 older one appends is refused. Nobody tells the old owner, as no shared log does: it goes on from its memory until the
-log refuses it. Writers append numbered events, resend what was not acknowledged to whoever serves, and ask for their
-last number first, as clients do. All of it runs in virtual time from one seed.
+log refuses it. A store may also sleep: it hears nothing of its session, not even that it has expired, and wakes up as
+the owner that it was. Writers append numbered events, resend what was not acknowledged, and ask for their last number
+first, as clients do; a writer asks a controller that has known the owners for a while, and goes on with the store that
+served it last. All of it runs in virtual time from one seed.
 
 The checker holds (seeds 57.7, 57.8): nothing acknowledged is lost; per segment and writer the events are in order and
 there once; no two stores acknowledge in one epoch of a container.
@@ -136,6 +138,8 @@ class _Cluster:
             },
         )
         self.stores = [self.make(number) for number in range(stores)]
+        self.table: dict[int, Store] = {}
+        """The owners as the controller knows them: what was true a while ago."""
         self.acknowledged: list[Acknowledged] = []
         self.over = False
 
@@ -143,10 +147,12 @@ class _Cluster:
         """Appends events 0, 1, … each until it is acknowledged."""
         random = self.random
         number = 0
+        store: Store | None = None
         while number < events:
-            await asyncio.sleep(random.random() * 0.3)
-            store = random.choice(self.stores)
+            await asyncio.sleep(random.random() * 0.8)
             container_id = container_of(segment, CONTAINERS)
+            if store is None or store not in self.stores or random.random() < 0.25:
+                store = self._answer(container_id)
             if (first_use := store.first_uses.get(container_id)) is not None:
                 first_use()
             try:
@@ -160,14 +166,35 @@ class _Cluster:
                 offset = -1 if last >= number else container.segments[segment].length
             except StoreError:
                 self._refused(store, container_id)
+                store = None
                 continue
             if random.random() < 0.1:
+                store = None
                 continue  # the reply is lost
             epoch = store.epoch_of(container_id)
             self.acknowledged.append(
                 Acknowledged(store.ownership.name, container_id, epoch, segment, writer, number, offset)
             )
             number += 1
+
+    def _answer(self, container_id: int) -> Store:
+        """Whom to ask; now and then the controller looks again, and now and then a writer asks anyone."""
+        known = self.table.get(container_id)
+        if known not in self.stores or self.random.random() < 0.5:
+            owners = [each for each in self.stores if each.ownership.owns(container_id)]
+            known = self.table[container_id] = self.random.choice(owners or self.stores)
+        if known is None or self.random.random() < 0.2:
+            return self.random.choice(self.stores)
+        return known
+
+    async def _sleep(self, store: Store, session: Any, duration_s: float) -> None:
+        """A store whose coordination stands still, while what it has in memory goes on answering."""
+        coordinator = self.coordinator
+        coordinator.cut(session.session_id)
+        if self.random.random() < 0.5:
+            coordinator.expire(session.session_id)  # the others hear of it at once, it does when it wakes up
+        await asyncio.sleep(duration_s)
+        coordinator.heal(session)
 
     def _refused(self, store: Store, container_id: int) -> None:
         """A store that its log has refused knows that it is no owner, and drops what it had."""
@@ -179,17 +206,19 @@ class _Cluster:
         """Expiries, cuts that heal or do not, pauses of the service, stores that stop and start, moves."""
         random, coordinator = self.random, self.coordinator
         while not self.over:
-            await asyncio.sleep(random.random() * 4)
+            await asyncio.sleep(random.random() * 2)
             number = random.randrange(len(self.stores))
             store = self.stores[number]
             session: Any = store.ownership.session
-            match random.randrange(8):
+            match random.randrange(11):
                 case 0 if session is not None and session.session_id in coordinator.sessions:
                     coordinator.expire(session.session_id)
                 case 1 | 2 | 3 if session is not None and session.session_id in coordinator.sessions:
                     coordinator.cut(session.session_id)
                     await asyncio.sleep(random.random() * 6)
                     coordinator.heal(session)
+                case 8 | 9 | 10 if session is not None and session.session_id in coordinator.sessions:
+                    await self._sleep(store, session, random.random() * 6)
                 case 4:
                     coordinator.pause()
                     await asyncio.sleep(random.random() * 6)
