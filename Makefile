@@ -24,7 +24,7 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
-	conformance fuzz docs cert proto soak spark-cluster clean
+	bench-ownership conformance fuzz docs cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
