@@ -366,7 +366,10 @@ class GroupReader:
             return  # somebody else said so
         except TimeoutError as cause:
             raise RequestTimedOut(
-                f"the reader {self.name} did not get offline within {limit_ms:.0f} ms", limit=limit_ms
+                f"the reader {self.name} did not get offline within {limit_ms:.0f} ms",
+                segment=self._table.segment,
+                limit=limit_ms,
+                reader=self.name,
             ) from cause
         finally:
             self._table.close()

@@ -73,6 +73,11 @@ class GroupTable:
         self._versions: dict[_Key, int] = {}
         self._position = 0
 
+    @property
+    def segment(self) -> str:
+        """The name of the table segment."""
+        return self._table.name
+
     # --- the table --------------------------------------------------------------------------------------------------
 
     async def create(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from uuid import UUID
@@ -191,7 +192,8 @@ async def test_a_commit_after_the_end_of_the_lease_is_refused() -> None:
         async with pravega.transaction_writer("a", "s") as writer:
             transaction = writer.begin(lease_ms=10_000)
             await transaction.open()
-            await transaction.write(b"never seen")
+            with suppress(TransactionOver):  # on a slow machine the lease ends before the write
+                await transaction.write(b"never seen")
             await until(lambda: not of_transactions(mock))
             with pytest.raises(TransactionOver):
                 await transaction.commit()
