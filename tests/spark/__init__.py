@@ -7,6 +7,6 @@ __all__ = ["SPARK"]
 SPARK = [
     pytest.mark.xdist_group("spark"),
     pytest.mark.needs("Java 17 or newer"),
-    pytest.mark.timeout(300),  # the first one starts Java
+    pytest.mark.timeout(600),  # the first one starts Java, and the machine may have other things to do
 ]
 """The marks of every module here: `pytestmark = SPARK`."""

@@ -25,6 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.adaptive.enabled": "false",  # to plan anew as rows come costs more than they do
     }
     running = session("local[2]", app="tests", conf=conf, quick=True)
     running.sparkContext.setLogLevel("ERROR")
@@ -34,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     assert gateway is not None
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=60)
+    gateway.proc.wait(timeout=240)
 
 
 @pytest.fixture(autouse=True)

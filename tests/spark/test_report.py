@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from click.testing import CliRunner, Result
 
+from segstore import pipeline_cli
+from segstore.cli import main
 from segstore.pipeline.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
 from segstore.pipeline.reference import Reference, reference
 from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
 from segstore.pipeline.trace_rows import BadTrace, trace_rows
+from segstore.testing import ServerThread
 from segstore.wire import ReadSegment, SetupAppend
 from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import Record, RecordKind
@@ -36,11 +40,12 @@ HOSTILE = "scope/<script>alert(1)</script>/0.#epoch.0"
 class Made:
     """A report, and what the reference says of the same traces."""
 
-    def __init__(self, folder: Path, traces: list[str], facts: dict[str, Any], steps: list[str]) -> None:
+    def __init__(self, folder: Path, traces: list[str], steps: list[str], said: Result) -> None:
         self.folder = folder
         self.traces = traces
-        self.facts = facts
         self.steps = steps
+        self.said = said
+        self.facts: dict[str, Any] = json.loads((folder / "report.json").read_text())
         self.plain: Reference = reference(traces)
         self.exchanges = [dict(zip(EXCHANGE_COLUMNS, row, strict=True)) for row in self.plain.exchanges]
 
@@ -49,13 +54,39 @@ class Made:
         return rows
 
 
+class CommandLine:
+    """`segstore pipeline`, on the session of the tests."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.steps: list[str] = []
+        self._spark = spark
+
+    def __call__(self, *arguments: object) -> Result:
+        @contextmanager
+        def shared(*_: object) -> Iterator[SparkSession]:
+            yield self._spark
+
+        @contextmanager
+        def told(_: object) -> Iterator[Callable[[str], None]]:
+            yield self.steps.append
+
+        with pytest.MonkeyPatch.context() as patch, quick(self._spark):
+            patch.setattr(pipeline_cli, "_spark", shared)
+            patch.setattr(pipeline_cli, "_progress", told)
+            return CliRunner().invoke(main, ["pipeline", *map(str, arguments)])
+
+
 @contextmanager
 def quick(spark: SparkSession) -> Iterator[None]:
     """Without compiling a class for each of a hundred small queries: that takes longer than they do."""
-    names = ("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled")
-    before = {name: str(spark.conf.get(name)) for name in names}
-    for name in names:
-        spark.conf.set(name, "false")
+    instead = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    before = {name: str(spark.conf.get(name)) for name in instead}
+    for name, value in instead.items():
+        spark.conf.set(name, value)
     yield
     for name, value in before.items():
         spark.conf.set(name, value)
@@ -63,8 +94,6 @@ def quick(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    from segstore.pipeline.report import report
-
     folder = tmp_path_factory.mktemp("report")
     traces = folder / "traces"
     traces.mkdir()
@@ -72,12 +101,13 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     whole = write_capture(traces / "a.wtrace", records, a_block=60).read_bytes()
     (traces / "torn.wtrace").write_bytes(whole[: len(whole) // 3])
     for seed in range(2):
-        write_capture(traces / f"soup{seed}.wtrace", soup(seed, 2000, 15), a_block=30)
-    steps: list[str] = []
+        write_capture(traces / f"soup{seed}.wtrace", soup(seed, 1000, 15), a_block=30)
+    command = CommandLine(spark)
     paths = [str(traces), str(RECORDED)]
-    with quick(spark):
-        facts = report(spark, paths, folder / "out" / "report", progress=steps.append)
-    return Made(folder / "out" / "report", paths, facts, steps)
+    said = command("report", *paths, "-o", folder / "out" / "report")
+    if not isinstance(said.exception, SystemExit | None):
+        raise said.exception
+    return Made(folder / "out" / "report", paths, command.steps, said)
 
 
 @pytest.mark.parametrize(("name", "columns"), [("exchanges", EXCHANGE_COLUMNS), ("violations", VIOLATION_COLUMNS)])
@@ -126,6 +156,17 @@ def test_what_was_skipped_is_counted_with_file_and_offset(made: Made) -> None:
     assert (row["file"], row["offset"], row["bytes"], row["error"]) == torn
     undecoded = sum(row[0] == Rule.DECODES.name for row in made.plain.violations)
     assert made.facts["undecoded_frames"] == undecoded > 0
+
+
+def test_the_command_says_where_the_page_is_and_what_was_skipped(made: Made) -> None:
+    (torn,) = made.plain.skipped
+    assert made.said.exit_code == 1
+    assert made.said.stdout == f"{made.folder / 'report.html'}\n"
+    told = made.said.stderr.splitlines()
+    assert told[0] == f"{torn[0]}: at byte {torn[1]}: {torn[2]} bytes skipped: {torn[3]}"
+    lost = made.facts["skipped"]["all"]
+    assert len(told) == (lost if lost <= 20 else 21)
+    assert any("bytes skipped: record" in line for line in told)
 
 
 def test_errors_are_counted_by_kind(made: Made) -> None:
@@ -199,7 +240,6 @@ def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made, spa
 
     assert made.steps == list(STEPS)
     assert [each.name for each in made.folder.parent.iterdir()] == ["report"]
-    assert json.loads((made.folder / "report.json").read_text()) == made.facts
     assert "alert(1)</script>" not in (made.folder / PAGE).read_text()
     assert spark.read.parquet(str(made.folder / "exchanges")).count() == len(made.exchanges)
     assert any(".zstd" in each.name for each in (made.folder / "exchanges").iterdir())
@@ -254,3 +294,16 @@ def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession,
     for part in (0, 2):
         assert outcomes[part].requests == found.parts[part].records
         assert len(outcomes[part].differences) == len(found.parts[part].connections)
+
+
+def test_a_trace_is_replayed_by_tasks_and_what_differs_is_told(spark: SparkSession) -> None:
+    command = CommandLine(spark)
+    with ServerThread() as servers:
+        server = servers.serve()
+        replay_it = ("replay", RECORDED / "write.jsonl", "--parts", 2, "--to", f"{server.host}:{server.port}")
+        again = command(*replay_it)
+        twice = command(*replay_it)
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert again.stderr.endswith(" 0 differ\n")
+    assert twice.exit_code == 1
+    assert "SEGMENT_ALREADY_EXISTS came instead of SEGMENT_CREATED" in twice.stdout
