@@ -1,4 +1,4 @@
-"""The benchmark of expired sessions works, at a tiny size: who keeps its containers, and that writing stops and goes on."""
+"""The benchmark of expired sessions works, at a tiny size: who keeps its containers; writing stops and goes on."""
 
 from __future__ import annotations
 
