@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
 
+from segstore import pipeline_cli
 from segstore.cli import main
+from segstore.pipeline import session
 from segstore.pipeline_cli import replay_part
 from segstore.testing import ServerThread
 from segstore.tracing import TraceFile
@@ -21,6 +25,32 @@ def test_paths_that_name_no_trace_are_an_error_before_java_is_started(tmp_path: 
     found = CliRunner().invoke(main, ["pipeline", arguments[0], nowhere, *arguments[1:]])
     assert found.exit_code == 1
     assert f"{nowhere}: there is no such trace" in found.output
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    running = MagicMock()
+    running.sparkContext.defaultParallelism = 2
+    asked = MagicMock(return_value=running)
+    monkeypatch.setattr(session, "session", asked)
+    files = [str(RECORDED / "write.jsonl")]
+    with pytest.raises(ValueError, match="fails") if fails else nullcontext(), pipeline_cli._spark("local[2]", files):
+        running.stop.assert_not_called()
+        if fails:
+            raise ValueError("fails")
+    asked.assert_called_once_with("local[2]", app="segstore pipeline", quick=True)
+    running.conf.set.assert_called_once_with("spark.sql.shuffle.partitions", "2")
+    running.stop.assert_called_once_with()
+
+
+@pytest.mark.parametrize("arguments", [["report", "-o", "out"], ["replay", "--to", "127.0.0.1:1"]])
+def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    trace = str(RECORDED / "write.jsonl")
+    found = CliRunner().invoke(main, ["pipeline", arguments[0], trace, *arguments[1:]])
+    assert found.exit_code == 1
+    assert found.stderr == "segstore: Spark is not installed: pip install 'segstore[spark]'\n"
+    assert not Path("out").exists()
 
 
 def test_without_a_store_the_parts_are_told(tmp_path: Path) -> None:

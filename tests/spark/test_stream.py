@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
@@ -36,10 +37,15 @@ def uri(server: RunningServer) -> str:
     return f"tcp://{server.controller_uri}"
 
 
+def named(request: pytest.FixtureRequest) -> str:
+    """The test, as the name of a stream may be; the same in every run."""
+    return f"{request.function.__name__[:60]}-{crc32(request.node.name.encode())}".replace("_", "-")
+
+
 @pytest.fixture
 def options(server: RunningServer, uri: str, request: pytest.FixtureRequest) -> dict[str, str]:
     """Those of a stream of the test's own with 100 events on one segment and 200 on the three that follow."""
-    stream = "from-" + str(abs(hash(request.node.name)))
+    stream = "from-" + named(request)
     server.create_stream(SCOPE, stream)
     numbered = [(b"%d" % number, f"k{number}") for number in range(COUNT)]
     asyncio.run(write_events(uri, numbered[:100], stream))
@@ -50,7 +56,7 @@ def options(server: RunningServer, uri: str, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture
 def sink(server: RunningServer, uri: str, request: pytest.FixtureRequest) -> dict[str, str]:
-    stream = "to-" + str(abs(hash(request.node.name)))
+    stream = "to-" + named(request)
     server.create_stream(SCOPE, stream, segments=2)
     return {"controller": uri, "scope": SCOPE, "stream": stream}
 
