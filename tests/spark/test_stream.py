@@ -97,7 +97,7 @@ def test_a_stream_is_a_table(spark: SparkSession, options: dict[str, str]) -> No
     assert frame.count() == COUNT
     of_two = spark.read.format(FORMAT).schema("offset long, length int").options(**options).load()
     assert of_two.columns == ["offset", "length"]
-    assert of_two.selectExpr("sum(length)").first()[0] == sum(len(str(number)) for number in range(COUNT))
+    assert of_two.selectExpr("sum(length)").collect()[0][0] == sum(len(str(number)) for number in range(COUNT))
 
 
 def test_a_batch_is_written_with_keys_and_between_cuts(
