@@ -413,7 +413,10 @@ async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_
     part: Callable[[Client], Awaitable[None]], how: str
 ) -> None:
     complaints: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    asyncio.get_running_loop().set_exception_handler(
+        # gRPC's poller finds at times that another of its threads has read what woke it, and says so here.
+        lambda _, context: None if "PollerCompletionQueue" in context["message"] else complaints.append(context)
+    )
     async with good_cluster() as mock:
         assert mock.address is not None
         reached = 0
