@@ -154,7 +154,7 @@ class ByteWriter(_ByteStream):
         try:
             await self._requests.ask(segment, SealedReply, lambda id_, token: SealSegment(id_, segment, token))
         except SegmentSealed:
-            pass  # by this request, whose reply was lost, or by somebody else
+            return  # by this request, whose reply was lost, or by somebody else
 
     async def truncate(self, offset: int) -> None:
         """What lies before the offset is gone. An offset before the head changes nothing.

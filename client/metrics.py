@@ -80,9 +80,8 @@ class _Source:
             try:
                 self._loop.call_soon_threadsafe(take)
             except RuntimeError:
-                pass  # closed since: the age says so
-            else:
-                taken.wait(self._timeout_s)
+                return self._last, max(asked_s - self._read_at_s, 0.0)  # closed since: the age says so
+            taken.wait(self._timeout_s)
         return self._last, max(asked_s - self._read_at_s, 0.0)
 
     def _take(self) -> None:

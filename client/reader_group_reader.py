@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -239,11 +240,9 @@ class GroupReader:
         """Tells the group how far it is, each time that is due or a segment has ended, until the group is read."""
         try:
             while not self._over:
-                try:
+                with suppress(TimeoutError):  # which is being due by time
                     async with asyncio.timeout(refresh_s):
                         await self._due.wait()
-                except TimeoutError:
-                    pass  # due by time
                 self._due.clear()
                 await self._keep()
         except ClientError as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -162,10 +163,8 @@ class Registry:
         try:
             await self._table.update([item])
         except SegmentMissing:
-            try:
+            with suppress(SegmentExists):  # another task was faster
                 await self._table.create(key_bytes=_KEY_BYTES)
-            except SegmentExists:
-                pass  # another task was faster
             await self._table.update([item])
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -362,12 +363,9 @@ class ContainerOwnership:
         if container_id not in self._preferred and container_id not in self._had:
             await self._others.wait()
             delay_ms = self._settings.takeover_delay_ms * (1 + await self._turn(session, container_id))
-            try:
+            with suppress(TimeoutError):  # nobody took it
                 async with asyncio.timeout(delay_ms / 1000):
                     await changed.wait()
-            except TimeoutError:
-                pass  # nobody took it
-            else:
                 return
         try:
             await session.create(container_path(container_id), self.name.encode(), ephemeral=True)

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -69,10 +70,8 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
             f"start it with --containers {found.containers}, or choose another directory",
         )
     if known is None:
-        try:
+        with suppress(NodeExists):  # by one that started beside us; whether it has the same folder is seen now
             await session.create(CLUSTER, msgspec.json.encode(found))
-        except NodeExists:
-            pass  # by one that started beside us; whether it has the same folder is seen now
         known = await _known(session, where)
     if known != found:
         there = "no cluster any more" if known is None else f"cluster {known.cluster}"
@@ -141,10 +140,8 @@ def _make(path: Path, identity: _Identity) -> _Identity:
             written.write(b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
             written.flush()
             os.fsync(written.fileno())
-        try:
+        with suppress(FileExistsError):  # one that started beside us was first
             file.hardlink_to(new)
-        except FileExistsError:
-            pass  # one that started beside us was first
     finally:
         new.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

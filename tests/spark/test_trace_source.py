@@ -177,7 +177,7 @@ def twice(found: DataFrame) -> list[Row]:
     return sorted(tuple(row) for row in one.union(other).select("command").collect())
 
 
-@pytest.mark.xfail(reason="Spark 4.3.0 keeps what a pushed filter left of a DataFrame", strict=False)
+@pytest.mark.xfail(reason="Spark 4.3.0 keeps what a pushed filter left of a DataFrame")
 def test_a_dataframe_can_be_filtered_twice_where_filters_are_pushed_down(
     faulty: str, pushing: Callable[[str], DataFrame]
 ) -> None:
