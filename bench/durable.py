@@ -47,6 +47,7 @@ WAIT_S: Final = 60.0
 MEMORY_BYTES: Final = 64 << 20
 OPEN_WITHIN_S: Final = 2.0
 _WRITERS_OF_A_SEGMENT: Final = 16
+_BLOCK_BYTES: Final = 64 * 1024
 GOALS: Final = {1: 0.6, 64: 0.8}
 NONE: Final = -(1 << 63)
 ACK_BYTES: Final = len(encode(DataAppended(0, uuid.UUID(int=1), 0, 0, 0)))
@@ -102,7 +103,8 @@ def _rates(report: Report, effort: Effort, folder: Path) -> None:
 
 
 def _reopening(report: Report, effort: Effort, folder: Path) -> None:
-    size = round((1 << 30) * min(1.0, effort.scale))
+    whole = 16 * _BLOCK_BYTES  # of each segment as much: a read behind the end of a shorter one would wait
+    size = max(1, round((1 << 30) * min(1.0, effort.scale) / whole)) * whole
     data = folder / "reopened"
     with serving("--data", str(data)) as store:
         _fill(store.port, size, segments=16)
@@ -241,8 +243,8 @@ def _name(number: int) -> str:
 
 
 def _fill(port: int, size: int, *, segments: int, watched: Serving | None = None) -> int:
-    """Writes so many bytes, in blocks of 64 KiB with a few in flight; the most memory that the process had."""
-    block, in_flight, highest = 64 * 1024, 32, 0
+    """Writes so many bytes, whole blocks of 64 KiB with a few in flight; the most memory that the process had."""
+    block, in_flight, highest = _BLOCK_BYTES, 32, 0
     with _connect(port) as peer:
         writers = [uuid.uuid4() for _ in range(segments)]
         for number, writer in enumerate(writers):
@@ -274,7 +276,7 @@ def _check(port: int, size: int, *, segments: int) -> None:
                 read, at = read + count, at + count
                 if at >= size // segments:
                     break
-        if read < size // (64 * 1024) * 64 * 1024:
+        if read < size:
             raise RuntimeError(f"{read} bytes are there, {size} were written")
 
 
