@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from segstore import __version__
+from segstore.cli_errors import said
 from segstore.pipeline_cli import pipeline
 from segstore.replay_cli import diff_stores, explore, replay
 from segstore.trace_cli import trace
@@ -85,9 +86,14 @@ def _name(source: Any) -> str:
 
 def _pieces(source: Any) -> Iterable[Piece]:
     from segstore.wire.reading import Unreadable, pieces, recognise
+    from segstore.wire.trace_blocks import MAGIC
+    from segstore.wire.trace_fixture import is_fixture
 
+    given = source.read()
+    if given.startswith(MAGIC) or is_fixture(given[:64]):
+        raise click.ClickException(f"{_name(source)}: this is a trace, for `segstore trace show --hex`")
     try:
-        _, data = recognise(source.read())
+        _, data = recognise(given)
     except Unreadable as error:
         raise click.ClickException(f"{_name(source)}: {error}") from error
     return pieces(data)
@@ -186,7 +192,7 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--port", type=_PORT, default=12345, show_default=True, help="Segment store; 0 picks a free port.")
 @click.option("--controller-port", type=_PORT, default=9090, show_default=True, help="Controller (gRPC).")
 @click.option("--admin-port", type=_PORT, help="Admin commands of the segment store.")
-@click.option("--http-port", type=_PORT, help="Control API, metrics and web page.")
+@click.option("--http-port", type=_PORT, help="Control API and metrics (HTTP).")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep everything here.")
 @click.option(
     "--memory-bytes", type=int, metavar="N", help="Of segments' bytes in memory, with --data; 512 MiB if not given."
@@ -229,6 +235,7 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--trace-redact", is_flag=True, help="Leave delegation tokens out of the recording.")
 @click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--zookeeper", metavar="HOST:PORT", help="One cluster of all processes that name this and share --data.")
+@click.option("--configuration-zookeeper", metavar="HOST:PORT", help="For scopes and stream policies, if another.")
 @click.option("--session-timeout-ms", type=_MS, default=10_000.0, show_default=True, help="Of the ZooKeeper session.")
 @click.option(
     "--session-expired-policy",
@@ -269,7 +276,9 @@ def serve(**options: Any) -> int:
         serving.serve(settings)
     except serving.OptionsError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
-    except (OSError, FaultFileError, CoordinationError, DataError, serving.StoreFailed) as error:
+    except OSError as error:
+        raise click.ClickException(said(error)) from error
+    except (FaultFileError, CoordinationError, DataError, serving.StoreFailed) as error:
         raise click.ClickException(str(error)) from error
     return 0
 

@@ -25,8 +25,9 @@ from pydantic import Field
 
 from segstore import __version__
 from segstore.server import StoreSettings
-from segstore.server.cluster import Cluster, ClusterSettings
+from segstore.server.cluster import Cluster
 from segstore.server.cluster_process import ClusterProcess
+from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.controller.auth import Accounts, Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.coordination.policy import OwnershipSettings, PolicyName
@@ -68,6 +69,7 @@ class ServeOptions(StoreSettings):
     trace_redact: whether the recording leaves out delegation tokens.
     announce: "text" or "json".
     zookeeper: HOST:PORT of the ZooKeeper that makes several processes one cluster; None for this process alone.
+    configuration_zookeeper: the one that holds scopes and stream policies, with `zookeeper`; None for the same one.
     zookeeper_patience_ms: so long ZooKeeper may be silent before this process ends.
     session_timeout_ms, session_expired_policy, session_reconnect_retries, takeover_delay_ms, preload, stale_node,
         load_report_interval_ms, rebalance: as in `OwnershipSettings`.
@@ -88,6 +90,7 @@ class ServeOptions(StoreSettings):
     trace_redact: bool = False
     announce: str = "text"
     zookeeper: str | None = Field(default=None, min_length=1)
+    configuration_zookeeper: str | None = Field(default=None, min_length=1)
     zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
     session_timeout_ms: float = Field(default=10_000.0, gt=0)
     session_expired_policy: PolicyName = "shutdown"
@@ -177,10 +180,13 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
         return ClusterProcess(
             settings,
             options.zookeeper,
+            configuration_zookeeper=options.configuration_zookeeper,
             patience_ms=options.zookeeper_patience_ms,
             authority=authority,
             faults=faults,
         )
+    if options.configuration_zookeeper is not None:
+        raise ValueError("configuration_zookeeper needs zookeeper, by which processes are one cluster")
     return Cluster(settings, authority=authority, faults=faults)
 
 

@@ -8,218 +8,41 @@ it asks of the owning store directly, as one more caller of the same state, not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
+from segstore.server.cluster_parts import close_connections, control_api, controller_state
+from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.config import StoreSettings
 from segstore.server.controller.auth import Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.durable import image, recovered
-from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
 from segstore.server.controller.operations import Operation, encode
-from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.segment_admin import Endpoint, Load
-from segstore.server.controller.server import ControllerServer, TlsFiles
+from segstore.server.controller.server import ControllerServer
 from segstore.server.controller.state import State
+from segstore.server.coordination.configuration import configured
 from segstore.server.coordination.in_process import InProcessCoordinator
 from segstore.server.coordination.policy import OwnershipSettings
 from segstore.server.coordination.types import Coordinator
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import Faults, NoFaults
+from segstore.server.local_segments import LocalSegments
 from segstore.server.members import Members
 from segstore.server.observe import Observed, Observer
 from segstore.server.recorded_segments import RecordedSegments
 from segstore.server.runner import LoopClock, SegmentStoreServer
 from segstore.server.service import Clock
-from segstore.server.store.data_directory import DirectoryDamaged
-from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.store.errors import NoSuchSegment, NotOwner, SegmentExists, SegmentSealed, StoreError
-from segstore.server.store.store import SegmentStore
+from segstore.server.store.durable import Durability
 from segstore.wire.names import container_of
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
 
-__all__ = ["Cluster", "ClusterSettings", "LocalSegments", "MockCluster"]
-
-
-class ClusterSettings(BaseModel):
-    """A cluster in one process.
-
-    store: settings of each store; with several, `own` must be left open, and only the first has its port.
-    stores: how many.
-    controller_port: where the controller listens; 0 picks a free one, None is for no controller.
-    controller: how the controller behaves.
-    http_port: where the control API listens; 0 picks a free port, None is for none.
-    published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
-        loopback address, because a certificate names hosts.
-    ownership: how several stores own their containers.
-    data: the directory that everything is kept in, see `segstore.server.store.durable`; None for memory.
-    memory_bytes: how much of the segments' bytes is in memory at a time, with `data`.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    store: StoreSettings = StoreSettings()
-    stores: int = Field(default=1, ge=1)
-    controller_port: int | None = Field(default=None, ge=0, le=65535)
-    controller: ControllerConfig = ControllerConfig()
-    http_port: int | None = Field(default=None, ge=0, le=65535)
-    published_host: str | None = None
-    ownership: OwnershipSettings = OwnershipSettings()
-    data: Path | None = None
-    memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.memory_bytes is not None and self.data is None:
-            raise ValueError("memory_bytes needs data: without a directory everything is in memory")
-        return self
-
-    @property
-    def public_host(self) -> str:
-        """The name that clients are given."""
-        if self.published_host is not None:
-            return self.published_host
-        host = self.store.host
-        if self.store.tls_cert is not None and (host.startswith("127.") or host == "::1"):
-            return "localhost"
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-    def of_stores(self) -> list[StoreSettings]:
-        """The settings of each store. Raises ValueError if they cannot share the containers."""
-        if self.stores == 1:
-            return [self.store]
-        if self.store.own is not None:
-            raise ValueError("own is for a single store; several share all containers")
-        if self.stores > self.store.containers:
-            raise ValueError(f"{self.stores} stores need as many containers, there are {self.store.containers}")
-        return [
-            self.store.model_copy(
-                update={
-                    "own": frozenset(range(number, self.store.containers, self.stores)),
-                    **({"port": 0, "admin_port": None} if number else {}),
-                }
-            )
-            for number in range(self.stores)
-        ]
-
+__all__ = ["Cluster", "MockCluster"]
 
 _PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
 """For tests: what nobody owns is taken soon."""
-
-
-class LocalSegments:
-    """The segments of the stores in this process, as the controller asks for them (`SegmentAdmin`)."""
-
-    def __init__(self, servers: Sequence[SegmentStoreServer], public_host: str) -> None:
-        self._servers = servers
-        self._public_host = public_host
-        # Of one store, what it does not own nobody will; of several, somebody soon.
-        self._failed = SegmentStoreFailed if len(servers) == 1 else NobodyOwns
-
-    def server_of(self, segment: str) -> SegmentStoreServer:
-        """The store that owns the segment's container. Raises NotOwner."""
-        container = container_of(segment, self._servers[0].settings.containers)
-        for server in self._servers:
-            if server.store.owns(segment):
-                return server
-        raise NotOwner(segment, container=container)
-
-    def owner_of(self, segment: str) -> Endpoint:
-        try:
-            server = self.server_of(segment)
-        except NotOwner as error:
-            raise self._failed(segment, "be found for") from error
-        assert server.address is not None
-        return Endpoint(self._public_host, server.address[1])
-
-    def _do(self, segment: str, did: str, what: Callable[[SegmentStore, int], Any], *fine: type[StoreError]) -> Any:
-        """Carries out a change on the owning store; errors of the types in `fine` mean that it was done before."""
-        try:
-            server = self.server_of(segment)
-            result = what(server.store, server.service.now_ms())
-        except fine:
-            return None
-        except NotOwner as error:
-            raise self._failed(segment, did) from error
-        except StoreError as error:
-            raise SegmentStoreFailed(segment, did) from error
-        server.service.answer_waiting()
-        return result
-
-    async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
-        def create(store: SegmentStore, now_ms: int) -> None:
-            store.create_segment(
-                segment,
-                scale_type=scaling.kind,
-                target_rate=scaling.target_rate,
-                rollover_size=rollover_bytes,
-                now_ms=now_ms,
-            )
-
-        self._do(segment, "create", create, SegmentExists)
-
-    async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
-        def update(store: SegmentStore, now_ms: int) -> None:
-            store.update_policy(segment, scale_type=scaling.kind, target_rate=scaling.target_rate, now_ms=now_ms)
-
-        self._do(segment, "update", update, SegmentSealed)
-
-    async def seal_segment(self, segment: str) -> int:
-        self._do(segment, "seal", lambda store, now_ms: store.seal_segment(segment, now_ms=now_ms), SegmentSealed)
-        return await self.segment_length(segment)
-
-    async def segment_length(self, segment: str) -> int:
-        length: int = self._do(segment, "measure", lambda store, _: store.segment_info(segment).length)
-        return length
-
-    async def truncate_segment(self, segment: str, offset: int) -> None:
-        def truncate(store: SegmentStore, now_ms: int) -> None:
-            if offset > store.segment_info(segment).start_offset:
-                store.truncate_segment(segment, offset, now_ms=now_ms)
-
-        self._do(segment, "truncate", truncate)
-
-    async def delete_segment(self, segment: str) -> None:
-        self._do(segment, "delete", lambda store, _: store.delete_segment(segment), NoSuchSegment)
-
-    async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
-        def merge(store: SegmentStore, now_ms: int) -> None:
-            if store.segment(target).sealed:
-                raise SegmentSealed(target)
-            store.merge_batch(target, sources, now_ms=now_ms)
-
-        self._do(target, "merge into", merge)
-
-    async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
-        def create(store: SegmentStore, now_ms: int) -> None:
-            store.create_table_segment(segment, key_length=key_bytes, rollover_size=rollover_bytes, now_ms=now_ms)
-
-        self._do(segment, "create", create, SegmentExists)
-
-    async def delete_table(self, segment: str) -> None:
-        self._do(
-            segment,
-            "delete",
-            lambda store, _: store.delete_table_segment(segment, must_be_empty=False),
-            NoSuchSegment,
-        )
-
-    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        loads: dict[str, Load] = {}
-        for name in segments:
-            try:
-                segment = self.server_of(name).store.segment(name)
-            except (NoSuchSegment, NotOwner):
-                continue
-            loads[name] = Load(segment.event_count or 0, segment.length)
-        return loads
 
 
 class Cluster(Observed):
@@ -304,21 +127,12 @@ class Cluster(Observed):
         """Opens the data directory and gives the stores and the controller the state that it has of them."""
         durability.open()
         durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
-        try:
-            state = recovered(durability.controller_image, durability.controller_operations)
-        except ValueError as error:
-            raise DirectoryDamaged(durability.path, durability.path, f"the controller's state: {error}") from error
-        durability.controller_image, durability.controller_operations = b"", []
-        durability.controller_state = lambda: image(state)
-        self._controller_state = state
+        self._controller_state = controller_state(durability)
         self.failure = asyncio.get_running_loop().create_future()
         await durability.start()
 
     def _failed(self, why: str) -> None:
-        """Nothing can be made durable any more, so nobody is told anything any more."""
-        for store in self.stores:
-            for connection in tuple(store.hub.connections):
-                connection.failed(why)
+        close_connections(self.stores, why)
         if self.failure is not None and not self.failure.done():
             self.failure.set_result(why)
 
@@ -339,8 +153,8 @@ class Cluster(Observed):
                 await self.members.start()
             if with_controller and self.settings.controller_port is not None:
                 await self.start_controller()
-            if self.settings.http_port is not None:
-                await self._start_control_api(self.settings.http_port)
+            self._control_api = await control_api(self.settings, self.stores, self._faults, lambda: self.controller)
+            self.http_address = None if self._control_api is None else self._control_api.address
         except BaseException:
             await self.stop(drain_s=0)
             raise
@@ -361,14 +175,14 @@ class Cluster(Observed):
             state=self._controller_state,
         )
         if self.members is not None:
-            self.members.publish(self.controller.state)
-        cert, key = settings.store.tls_cert, settings.store.tls_key
+            state = self.controller.state
+            self.members.configuration.publish(lambda: configured(state))
         self._served = await ControllerServer.start(
             self.controller,
             settings.store.host,
             settings.controller_port or 0,
             authority=self._authority,
-            tls=None if cert is None or key is None else TlsFiles(cert, key),
+            tls=settings.tls,
             published_host=settings.public_host,
             settled=None if durability is None else durability.committer.settled,
         )
@@ -378,16 +192,7 @@ class Cluster(Observed):
         if self.durability is not None:
             self.durability.controller_journal(encode(operation))
         if self.members is not None:
-            self.members.controller_did(operation)
-
-    async def _start_control_api(self, port: int) -> None:
-        from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
-
-        settings = self.settings
-        controlled = Controlled(self.stores, self._faults, lambda: self.controller)
-        self._control_api = ControlApi(controlled, settings.store.host, port, names=[settings.public_host])
-        await self._control_api.start()
-        self.http_address = self._control_api.address
+            self.members.configuration.changed_by(operation)
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
         """Stops the control API and the controller, then the stores. May be called twice."""

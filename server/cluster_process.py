@@ -12,41 +12,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
-from segstore.server.cluster import ClusterSettings
-from segstore.server.controller.auth import Authority, Permission
+from segstore.server.cluster_leader import ControllerLeader
+from segstore.server.cluster_parts import close_connections, control_api
+from segstore.server.cluster_settings import ClusterSettings
+from segstore.server.controller.auth import Authority
 from segstore.server.controller.controller import Controller, wall_clock_ms
-from segstore.server.controller.durable import image, recovered
 from segstore.server.controller.forwarding import ForwardingServer
-from segstore.server.controller.operations import Operation, encode
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import ControllerServer, TlsFiles
+from segstore.server.coordination.configuration import Configuration
 from segstore.server.coordination.hosted import HostedStore
 from segstore.server.coordination.ownership import ContainerOwnership
 from segstore.server.coordination.processes import FolderStorage, SharedFolder
-from segstore.server.coordination.processes_identity import identify
+from segstore.server.coordination.processes_identity import confirm, identify
 from segstore.server.coordination.processes_leader import Candidate, Present
 from segstore.server.coordination.processes_owners import Location, Owners
 from segstore.server.coordination.types import (
     CoordinationError,
     CoordinationSession,
     Coordinator,
-    Disconnected,
     SessionState,
 )
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.faults import Faults
-from segstore.server.remote_segments import RemoteSegments
 from segstore.server.runner import SegmentStoreServer
 from segstore.server.service import Clock
 from segstore.server.store.container import Container
-from segstore.server.store.data_directory import DataError, DirectoryDamaged
-from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.store.fence import Epoch, Fenced
+from segstore.server.store.data_directory import DataError
+from segstore.server.store.durable import Durability
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
@@ -60,14 +56,6 @@ _CONNECT_MS = 3_000
 _OVER = (SessionState.LOST, SessionState.CLOSED)
 
 
-class _Leading(NamedTuple):
-    epoch: Epoch
-    durability: Durability
-    controller: Controller
-    calls: ControllerServer
-    segments: RemoteSegments
-
-
 class ClusterProcess:
     """What `segstore serve --zookeeper` runs.
 
@@ -75,6 +63,7 @@ class ClusterProcess:
         settings: as given.
         stores: the one that is here.
         controller: while this process leads it.
+        configuration: scopes and stream policies, of a session with the service for them.
         controller_address, http_address: as in `Cluster`.
         failure: done when this process cannot go on, with a sentence that says why.
     """
@@ -88,10 +77,11 @@ class ClusterProcess:
         authority: Authority | None = None,
         faults: Faults | None = None,
         clock: Clock | None = None,
-        coordinator: Coordinator | None = None,
+        configuration_zookeeper: str | None = None,
     ) -> None:
         """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
-        patience_ms: so long ZooKeeper may be silent before this process ends. coordinator: in place of ZooKeeper.
+        patience_ms: so long ZooKeeper may be silent before this process ends. configuration_zookeeper: the one that
+        holds scopes and stream policies, if it is another; this process does not end when it is lost.
 
         Raises ValueError for settings that are not for a process of several.
         """
@@ -111,19 +101,16 @@ class ClusterProcess:
         self._patience_s = patience_ms / 1000
         self._faults = faults
         self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
-        self._coordinator = coordinator or ZooKeeperCoordinator(
-            zookeeper,
-            session_timeout_ms=settings.ownership.session_timeout_ms,
-            connect_timeout_ms=max(_CONNECT_MS, settings.ownership.session_timeout_ms),
-        )
-        self._folder: SharedFolder | None = None
+        self._coordinator = self._service(zookeeper)
+        self._configured_where = configuration_zookeeper or zookeeper
+        self.configuration = Configuration(self._service(self._configured_where))
         self._storage: FolderStorage | None = None
         self._owners = Owners(settings.store.containers)
         self._ownership: ContainerOwnership | None = None
         self._front: ForwardingServer | None = None
         self._candidate: Candidate | None = None
         self._present: Present | None = None
-        self._leading: _Leading | None = None
+        self._leader_here: ControllerLeader | None = None
         self._following: asyncio.Task[None] | None = None
         self._control_api: ControlApi | None = None
 
@@ -139,7 +126,8 @@ class ClusterProcess:
 
     @property
     def controller(self) -> Controller | None:
-        return None if self._leading is None else self._leading.controller
+        here = self._leader_here
+        return None if here is None or here.leading is None else here.leading.controller
 
     @property
     def ownership(self) -> ContainerOwnership:
@@ -147,6 +135,12 @@ class ClusterProcess:
         if self._ownership is None:
             raise RuntimeError("the process is not started")
         return self._ownership
+
+    def _service(self, where: str) -> Coordinator:
+        timeout_ms = self.settings.ownership.session_timeout_ms
+        return ZooKeeperCoordinator(
+            where, session_timeout_ms=timeout_ms, connect_timeout_ms=max(_CONNECT_MS, timeout_ms)
+        )
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -169,7 +163,7 @@ class ClusterProcess:
             folder = await identify(session, self._where, self._path, settings.store.containers)
         finally:
             await session.aclose()
-        self._folder = folder
+        await self._start_configuration(folder)
         storage = self._storage = FolderStorage(folder, self._make_container, settings.memory_bytes)
         storage.on_failure = self._store_failed
         storage.before_loss = server.hub.flush
@@ -179,7 +173,7 @@ class ClusterProcess:
         host, port = settings.public_host, server.address[1] if server.address else 0
         if settings.controller_port is not None:
             self._front = await ForwardingServer.start(
-                settings.store.host, settings.controller_port, leader=self._leader, tls=self._tls()
+                settings.store.host, settings.controller_port, leader=self._leader, tls=settings.tls
             )
             self.controller_address = (host, self._front.port)
             where = Location(host, self._front.port)
@@ -188,6 +182,10 @@ class ClusterProcess:
             )
             self._candidate.on_change = self._front.leader_changed
             self._present = Present(where)
+            leader = self._leader_here = ControllerLeader(
+                settings, folder, self._owners, self.configuration, self._authority, self._servers
+            )
+            leader.on_failure, leader.on_lost = self._store_failed, self._overtaken
         ownership = self._ownership = ContainerOwnership(
             f"{host}:{port}",
             self._coordinator,
@@ -196,13 +194,20 @@ class ClusterProcess:
             settings.store.containers,
             settings.ownership,
             on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
+            drop_caches=self.configuration.drop,
         )
         storage.on_lost = ownership.lost
         await ownership.start()
         self._following = asyncio.create_task(self._follow(), name="cluster process")
-        if settings.http_port is not None:
-            await self._start_control_api(settings.http_port)
+        self._control_api = await control_api(settings, self.stores, self._faults, lambda: self.controller)
+        self.http_address = None if self._control_api is None else self._control_api.address
         await self._settle()
+
+    async def _start_configuration(self, folder: SharedFolder) -> None:
+        """Opens the session with the service for the configuration, which must not be another cluster's."""
+        session = await self.configuration.start()
+        if self._configured_where != self._where:
+            await confirm(session, self._configured_where, folder)
 
     async def _settle(self) -> None:
         """Waits until there is a controller, and all containers have an owner; not for ever."""
@@ -230,26 +235,12 @@ class ClusterProcess:
             strict_transient_attributes=settings.strict_transient_attributes,
         )
 
-    async def _start_control_api(self, port: int) -> None:
-        from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
-
-        settings = self.settings
-        controlled = Controlled(self.stores, self._faults, lambda: self.controller)
-        self._control_api = ControlApi(controlled, settings.store.host, port, names=[settings.public_host])
-        await self._control_api.start()
-        self.http_address = self._control_api.address
-
-    def _tls(self) -> TlsFiles | None:
-        cert, key = self.settings.store.tls_cert, self.settings.store.tls_key
-        return None if cert is None or key is None else TlsFiles(cert, key)
-
     def _fail(self, why: str) -> None:
         if self.failure is not None and not self.failure.done():
             self.failure.set_result(why)
 
     def _store_failed(self, why: str) -> None:
-        for connection in tuple(self.server.hub.connections):
-            connection.failed(why)
+        close_connections(self.stores, why)
         self._fail(why)
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
@@ -269,6 +260,7 @@ class ClusterProcess:
             await self._storage.aclose()
         if self._ownership is not None:
             await self._ownership.stop()
+        await self.configuration.aclose()
         if self._faults is not None:
             self._faults.report()
 
@@ -343,84 +335,18 @@ class ClusterProcess:
     def _servers(self) -> list[Endpoint]:
         return [] if self._present is None else [Endpoint(*each) for each in self._present.all]
 
-    def _recover(self) -> tuple[Epoch, Durability]:
-        assert self._folder is not None
-        epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
-        try:
-            durability.recover({})
-        except BaseException:
-            durability.directory.close()
-            epoch.check()
-            raise
-        return epoch, durability
-
     async def _lead(self) -> None:
-        try:
-            epoch, durability = await asyncio.to_thread(self._recover)
-        except Fenced as error:
-            raise Disconnected(str(error)) from error
-        try:
-            state = recovered(durability.controller_image, durability.controller_operations)
-        except ValueError as error:
-            durability.directory.close()
-            raise DirectoryDamaged(durability.path, durability.path, f"the controller's state: {error}") from error
-        durability.controller_image, durability.controller_operations = b"", []
-        durability.controller_state = lambda: image(state)
-        try:
-            await durability.start()
-        except BaseException:
-            await durability.close()
-            if epoch.is_over:
-                raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
-            raise
-        authority, store = self._authority, self.settings.store
-
-        def journal(operation: Operation) -> None:
-            durability.controller_journal(encode(operation))
-
-        segments = RemoteSegments(
-            self._owners,
-            store.containers,
-            token=lambda: authority.token("*", Permission.READ_UPDATE),
-            wire_version=store.wire_version,
-            tls=_trusting(self._tls()),
-        )
-        controller = Controller(segments, self.settings.controller, journal=journal, state=state)
-        calls = ControllerServer.behind(controller, authority, self._servers, durability.committer.settled)
-        made = self._leading = _Leading(epoch, durability, controller, calls, segments)
-        durability.on_failure = lambda why: self._controller_failed(made, why)
-        if durability.committer.failure:
-            self._controller_failed(made, durability.committer.failure)
+        assert self._leader_here is not None
+        made = await self._leader_here.lead()
         if self._front is not None:
-            self._front.local = calls.handlers
-        log.info("this process leads the controller, epoch %d", epoch.number)
-
-    def _controller_failed(self, made: _Leading, why: str) -> None:
-        if self._leading is not made:
-            return
-        if not made.epoch.is_over:
-            self._store_failed(why)
-        elif self._candidate is not None:
-            self._candidate.lost()
+            self._front.local = made.calls.handlers
 
     async def _resign(self) -> None:
-        made, self._leading = self._leading, None
         if self._front is not None:
             self._front.local = None
-        if made is None:
-            return
-        await made.calls.aclose()
-        await made.segments.aclose()
-        await made.durability.close()
-        # Calls that are still under way must not wait for what will never be durable.
-        made.durability.committer.fail("another process leads the controller now", logging.INFO)
+        if self._leader_here is not None:
+            await self._leader_here.resign()
 
-
-def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:
-    """Trusts the certificate that the processes share, and nothing else."""
-    if tls is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(tls.certificate)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
+    def _overtaken(self) -> None:
+        if self._candidate is not None:
+            self._candidate.lost()

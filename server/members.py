@@ -11,15 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, MutableSequence
 
-from segstore.server.controller.operations import (
-    Operation,
-    ScopeCreated,
-    ScopeDeleted,
-    StreamCreated,
-    StreamDeleted,
-    StreamUpdated,
-)
-from segstore.server.controller.state import State
 from segstore.server.coordination.configuration import Configuration
 from segstore.server.coordination.hosted import HostedStore
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
@@ -34,10 +25,6 @@ __all__ = ["Members"]
 log = logging.getLogger(__name__)
 
 _ANOTHER_LOOK_S = 0.5
-
-_CONFIGURING = (ScopeCreated, ScopeDeleted, StreamCreated, StreamUpdated, StreamDeleted)
-
-_ASK_AGAIN_S = 0.1
 
 
 class Members:
@@ -119,20 +106,6 @@ class Members:
         if isinstance(self.coordinator, InProcessCoordinator):
             self.coordinator.close()
         await asyncio.gather(*self._ending)
-
-    def publish(self, state: State) -> None:
-        """Has the configuration service hold what users have configured."""
-        self.configuration.publish(
-            lambda: {
-                scope.name: {name: each.config for name, each in scope.streams.items() if not each.is_internal}
-                for scope in state.scopes.values()
-            }
-        )
-
-    def controller_did(self, operation: Operation) -> None:
-        """The controller is about to change its state."""
-        if isinstance(operation, _CONFIGURING):
-            self.configuration.changed()
 
     # --- by a call --------------------------------------------------------------------------------------------------
 

@@ -260,10 +260,12 @@ def _segments_over_the_wire(local: Any, host: str, port: int) -> Any:
 
 
 async def _record(name: str, folder: Path) -> Path:
-    from segstore.server.cluster import Cluster, ClusterSettings, LocalSegments
+    from segstore.server.cluster import Cluster
+    from segstore.server.cluster_settings import ClusterSettings
     from segstore.server.config import StoreSettings
     from segstore.server.controller.controller import Controller
     from segstore.server.controller.server import ControllerServer
+    from segstore.server.local_segments import LocalSegments
     from segstore.tracing import TraceFile, write_trace
 
     cluster = Cluster(ClusterSettings(store=StoreSettings(port=0)))

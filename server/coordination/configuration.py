@@ -21,7 +21,16 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from segstore.server.controller.operations import (
+    Operation,
+    ScopeCreated,
+    ScopeDeleted,
+    StreamCreated,
+    StreamDeleted,
+    StreamUpdated,
+)
 from segstore.server.controller.policies import StreamConfig
+from segstore.server.controller.state import State
 from segstore.server.coordination.policy import backoff_s
 from segstore.server.coordination.types import (
     CoordinationError,
@@ -34,7 +43,7 @@ from segstore.server.coordination.types import (
     Unreachable,
 )
 
-__all__ = ["CONFIGURATION", "Configuration", "Configured", "NoConfiguration"]
+__all__ = ["CONFIGURATION", "Configuration", "Configured", "NoConfiguration", "configured"]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +54,16 @@ Configured = Mapping[str, Mapping[str, StreamConfig]]
 
 _CACHED: Final = 10_000
 """Nodes; with more, the cache begins anew."""
+
+_CONFIGURING: Final = (ScopeCreated, ScopeDeleted, StreamCreated, StreamUpdated, StreamDeleted)
+
+
+def configured(state: State) -> Configured:
+    """What users have configured."""
+    return {
+        scope.name: {name: each.config for name, each in scope.streams.items() if not each.is_internal}
+        for scope in state.scopes.values()
+    }
 
 
 class NoConfiguration(CoordinationError):
@@ -66,16 +85,17 @@ class Configuration:
         self._random = random or Random()
         self._cache: dict[str, Node | list[str] | None] = {}
         self._generation = 0
-        self._source: Callable[[], Configured] | None = None
+        self._source: Callable[[], Configured | None] = _nothing
         self._work = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Opens a session. Raises Unreachable."""
+    async def start(self) -> CoordinationSession:
+        """Opens a session and gives it, to look at. Raises Unreachable."""
         session = await self._coordinator.connect()
         self._main = asyncio.create_task(self._run(session), name="configuration")
+        return session
 
     async def aclose(self) -> None:
         """Ends the session. May be called twice."""
@@ -124,11 +144,12 @@ class Configuration:
         while session.state not in (SessionState.LOST, SessionState.CLOSED):
             await self._work.wait()
             self._work.clear()
-            if self._source is None or session.state is not SessionState.CONNECTED:
+            if session.state is not SessionState.CONNECTED or (wanted := self._source()) is None:
+                known = None  # meanwhile another one may publish
                 continue
             try:
                 known = await self._found(session) if known is None else known
-                await self._put(session, known, _nodes(self._source()))
+                await self._put(session, known, _nodes(wanted))
             except SessionExpired:
                 return
             except CoordinationError as error:
@@ -143,14 +164,23 @@ class Configuration:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def publish(self, source: Callable[[], Configured]) -> None:
-        """From now on, have the service hold what `source` gives."""
+    def publish(self, source: Callable[[], Configured | None]) -> None:
+        """From now on, have the service hold what `source` gives; nothing is changed there while that is None."""
         self._source = source
         self.changed()
+
+    def withdraw(self) -> None:
+        """From now on this is another one's to publish; what is there stays."""
+        self.publish(_nothing)
 
     def changed(self) -> None:
         """What is to be published is, or is about to be, another one."""
         self._work.set()
+
+    def changed_by(self, operation: Operation) -> None:
+        """The controller is about to do this."""
+        if isinstance(operation, _CONFIGURING):
+            self.changed()
 
     @staticmethod
     async def _found(session: CoordinationSession) -> dict[str, bytes]:
@@ -248,6 +278,10 @@ def _path(*names: str) -> str:
     """The node of a scope or of a stream. A name of dots alone is none of a node."""
     quoted = (quote(name, safe="") for name in names)
     return "/".join((CONFIGURATION, *(each if each.strip(".") else each.replace(".", "%2E") for each in quoted)))
+
+
+def _nothing() -> None:
+    """There is nothing to be published."""
 
 
 def _nodes(configured: Configured) -> dict[str, bytes]:

@@ -33,7 +33,7 @@ from segstore.server.store.data_directory import (
     DirectoryUnusable,
 )
 
-__all__ = ["CLUSTER", "identify"]
+__all__ = ["CLUSTER", "confirm", "identify"]
 
 CLUSTER: Final = "/segstore/cluster"
 
@@ -69,18 +69,30 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
             f"{path} belongs to a cluster of {found.containers} containers, and this one has {containers}; "
             f"start it with --containers {found.containers}, or choose another directory",
         )
+    await _agree(session, where, path, found, known)
+    return SharedFolder(path, found.cluster, containers)
+
+
+async def confirm(session: CoordinationSession, where: str, folder: SharedFolder) -> None:
+    """Has another coordination service know the cluster too. Raises as `identify` does."""
+    ours = _Identity(folder.cluster, folder.containers)
+    await _agree(session, where, folder.path, ours, await _known(session, where))
+
+
+async def _agree(
+    session: CoordinationSession, where: str, path: Path, ours: _Identity, known: _Identity | None
+) -> None:
     if known is None:
         with suppress(NodeExists):  # by one that started beside us; whether it has the same folder is seen now
-            await session.create(CLUSTER, msgspec.json.encode(found))
+            await session.create(CLUSTER, msgspec.json.encode(ours))
         known = await _known(session, where)
-    if known != found:
+    if known != ours:
         there = "no cluster any more" if known is None else f"cluster {known.cluster}"
         raise DirectoryForeign(
             path,
-            f"{path} belongs to cluster {found.cluster}, and ZooKeeper at {where} knows {there}; choose that one's "
+            f"{path} belongs to cluster {ours.cluster}, and ZooKeeper at {where} knows {there}; choose that one's "
             "directory, or give this one a name of its own: HOST:PORT/NAME",
         )
-    return SharedFolder(path, found.cluster, containers)
 
 
 async def _known(session: CoordinationSession, where: str) -> _Identity | None:

@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from segstore.server import FaultSettings, MockSegmentStore, Rule, StoreSettings
-from segstore.server.cluster import Cluster, ClusterSettings
+from segstore.server.cluster import Cluster
+from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.config import LimitSettings
 from segstore.server.faults import Faults
 from segstore.server.observe import Observer

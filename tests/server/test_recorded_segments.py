@@ -9,8 +9,9 @@ from uuid import UUID
 
 from segstore.replaying import drive, report
 from segstore.server import MockSegmentStore
-from segstore.server.cluster import LocalSegments, MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.local_segments import LocalSegments
 from segstore.server.recorded_segments import RecordedSegments
 from segstore.server.replay_script import of_clients, read_script
 from segstore.tracing import FileRecorder, TraceFile

@@ -1,0 +1,168 @@
+"""The controller of a cluster of processes, while this process leads it.
+
+What it remembers is in the shared folder, opened as a container is: whoever leads next fences this one. What it asks of
+segments goes over the wire to whoever owns them. What users configure it publishes to the configuration service.
+
+Invariant: between `lead` and `resign` calls are answered here; after `resign` nothing of it is left, and what it had
+not made durable was answered to nobody. Nothing is published by a leader that has been fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from segstore.server.cluster_parts import controller_state
+from segstore.server.cluster_settings import ClusterSettings
+from segstore.server.controller.auth import Authority, Permission
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.operations import Operation, encode
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.server import ControllerServer, TlsFiles
+from segstore.server.coordination.configuration import Configuration, Configured, configured
+from segstore.server.coordination.processes import SharedFolder
+from segstore.server.coordination.processes_owners import Owners
+from segstore.server.coordination.types import Disconnected
+from segstore.server.remote_segments import RemoteSegments
+from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.store.fence import Epoch, Fenced
+
+__all__ = ["ControllerLeader", "Leading"]
+
+log = logging.getLogger(__name__)
+
+
+class Leading(NamedTuple):
+    """A controller that was opened. calls: answers what is asked of it. segments: asks the stores."""
+
+    epoch: Epoch
+    durability: Durability
+    controller: Controller
+    calls: ControllerServer
+    segments: RemoteSegments
+
+
+class ControllerLeader:
+    """Opens the controller and gives it back.
+
+    Attributes:
+        leading: what is open; None while another process leads.
+        on_failure: is called with one sentence when the controller cannot be written to any more, though it is ours.
+        on_lost: is called when another process was found to lead.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        folder: SharedFolder,
+        owners: Owners,
+        configuration: Configuration,
+        authority: Authority,
+        servers: Callable[[], Sequence[Endpoint]],
+    ) -> None:
+        """owners: where the segments are. servers: where all processes serve the controller's calls."""
+        self.leading: Leading | None = None
+        self.on_failure: Callable[[str], None] = _nobody
+        self.on_lost: Callable[[], None] = _nothing
+        self._settings = settings
+        self._folder = folder
+        self._owners = owners
+        self._configuration = configuration
+        self._authority = authority
+        self._servers = servers
+
+    def _open(self) -> tuple[Epoch, Durability]:
+        epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
+        try:
+            durability.recover({})
+        except BaseException:
+            durability.directory.close()
+            epoch.check()
+            raise
+        return epoch, durability
+
+    async def lead(self) -> Leading:
+        """Opens the controller. Raises Disconnected if another one is quicker; DataError for the folder."""
+        try:
+            epoch, durability = await asyncio.to_thread(self._open)
+        except Fenced as error:
+            raise Disconnected(str(error)) from error
+        try:
+            state = controller_state(durability)
+        except BaseException:
+            durability.directory.close()
+            raise
+        try:
+            await durability.start()
+        except BaseException:
+            await durability.close()
+            if epoch.is_over:
+                raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
+            raise
+        authority, store = self._authority, self._settings.store
+
+        def journal(operation: Operation) -> None:
+            durability.controller_journal(encode(operation))
+            self._configuration.changed_by(operation)
+
+        segments = RemoteSegments(
+            self._owners,
+            store.containers,
+            token=lambda: authority.token("*", Permission.READ_UPDATE),
+            wire_version=store.wire_version,
+            tls=_trusting(self._settings.tls),
+        )
+        controller = Controller(segments, self._settings.controller, journal=journal, state=state)
+        calls = ControllerServer.behind(controller, authority, self._servers, durability.committer.settled)
+        made = self.leading = Leading(epoch, durability, controller, calls, segments)
+        durability.on_failure = lambda why: self._failed(made, why)
+        if durability.committer.failure:
+            self._failed(made, durability.committer.failure)
+
+        def to_publish() -> Configured | None:
+            return None if epoch.is_over else configured(state)
+
+        self._configuration.publish(to_publish)
+        log.info("this process leads the controller, epoch %d", epoch.number)
+        return made
+
+    def _failed(self, made: Leading, why: str) -> None:
+        if self.leading is not made:
+            return
+        if made.epoch.is_over:
+            self.on_lost()
+        else:
+            self.on_failure(why)
+
+    async def resign(self) -> None:
+        """Gives the controller back; nothing if it is not open."""
+        made, self.leading = self.leading, None
+        if made is None:
+            return
+        self._configuration.withdraw()
+        await made.calls.aclose()
+        await made.segments.aclose()
+        await made.durability.close()
+        # Calls that are still under way must not wait for what will never be durable.
+        made.durability.committer.fail("another process leads the controller now", logging.INFO)
+
+
+def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:
+    """Trusts the certificate that the processes share, and nothing else."""
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(tls.certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _nobody(_: object) -> None:
+    """Nobody wants to know."""
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

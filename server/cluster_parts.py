@@ -1,0 +1,56 @@
+"""What a cluster in one process and one of several processes have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from segstore.server.cluster_settings import ClusterSettings
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.durable import image, recovered
+from segstore.server.controller.state import State
+from segstore.server.faults import Faults
+from segstore.server.runner import SegmentStoreServer
+from segstore.server.store.data_directory import DirectoryDamaged
+from segstore.server.store.durable import Durability
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
+
+__all__ = ["close_connections", "control_api", "controller_state"]
+
+
+def controller_state(durability: Durability) -> State:
+    """What an open directory has of the controller; its snapshots keep that from now on. Raises `DirectoryDamaged`."""
+    try:
+        state = recovered(durability.controller_image, durability.controller_operations)
+    except ValueError as error:
+        raise DirectoryDamaged(durability.path, durability.path, f"the controller's state: {error}") from error
+    durability.controller_image, durability.controller_operations = b"", []
+    durability.controller_state = lambda: image(state)
+    return state
+
+
+async def control_api(
+    settings: ClusterSettings,
+    stores: Sequence[SegmentStoreServer],
+    faults: Faults | None,
+    controller: Callable[[], Controller | None],
+) -> ControlApi | None:
+    """The control API, listening; None where settings have no port for it. Raises as it does."""
+    if settings.http_port is None:
+        return None
+    from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
+
+    made = ControlApi(
+        Controlled(stores, faults, controller), settings.store.host, settings.http_port, names=[settings.public_host]
+    )
+    await made.start()
+    return made
+
+
+def close_connections(stores: Iterable[SegmentStoreServer], why: str) -> None:
+    """Nothing can be made durable any more, so nobody is told anything any more."""
+    for store in stores:
+        for connection in tuple(store.hub.connections):
+            connection.failed(why)
