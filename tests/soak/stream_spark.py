@@ -1,12 +1,13 @@
 """The stream sink's promise with Spark itself: its log, its retries, its processes, ended by SIGKILL.
 
 A seed is one streaming query from a stream to a stream, with a shuffle between. Events are written to the source, the
-query is started in a process of its own, and at a point of `POINTS` the driver and its Java are killed, or a task's
-Python, or the driver's commit is stopped and woken when another driver has done its work, or the store does not answer
-the merge. Then more is written and the query is started again with the same checkpoint. In the end the target has each
-event once. Now and then the target is scaled between two runs.
+query is run, and at a point of `POINTS` the driver and its Java are killed, or a task's Python, or the driver's commit
+is stopped and woken when another driver has done its work, or the store does not answer the merge. Then more is written
+and the query is run again with the same checkpoint, by another driver. In the end the target has each event once. Now
+and then a stream is scaled between two runs.
 
-Java starts in seconds, so a seed takes a minute or two; without Spark: `python -m tests.soak.stream_sink`.
+What takes long is Java. Drivers that are not to die run many queries; those that are to die are started while others
+work. Seeds run side by side, each on a server of its own. Without Spark: `python -m tests.soak.stream_sink`.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ import argparse
 import asyncio
 import json
 import os
+import queue
 import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping
-from importlib import import_module
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql.types import StructType
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
-from segstore.pipeline.segments import Segments
 from segstore.pipeline.session import session
-from segstore.pipeline.stream_registry import Registry
-from segstore.pipeline.stream_sink import StreamStreamWriter
-from segstore.pipeline.stream_source import StreamSource
 from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, scale, write_events
+from tests.soak.stream_struck import KilledSource
 
-__all__ = ["POINTS", "KilledSource"]
+__all__ = ["POINTS"]
 
 POINTS: Final = (
     "task before its write",
@@ -49,116 +50,182 @@ POINTS: Final = (
     "zombie driver",
 )
 ROOT: Final = Path(__file__).parent.parent.parent
-_POINT: Final = "SEGSTORE_SOAK_POINT"
-_FOLDER: Final = "SEGSTORE_SOAK_FOLDER"
-_PATIENCE_S: Final = 180.0
+MEMORY: Final = Path("/dev/shm")
+"""Where checkpoints are, if it is there: Spark writes several small files for each batch."""
+_CONF: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.python.daemon.module": "tests.soak.stream_struck",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stopTimeout": "60s",
+}
+_PATIENCE_S: Final = 300.0
+_SETTLE_S: Final = 0.05
+_PER_TRIGGER: Final = 40
 
 
 # --- inside Spark ---------------------------------------------------------------------------------------------------
 
 
-def _once(point: str) -> bool:
-    """Whether this is the point to strike, and it was not struck in this run."""
-    if os.environ.get(_POINT) != point:
-        return False
-    try:
-        Path(os.environ[_FOLDER], "struck").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _end_driver() -> None:
-    for process in json.loads(Path(os.environ[_FOLDER], "processes").read_text()):
-        os.kill(process, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _stop() -> None:
-    Path(os.environ[_FOLDER], "stopped").write_text(str(os.getpid()))
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-class KilledWriter(StreamStreamWriter):
-    """The sink, and where it is struck."""
-
-    def write(self, iterator: Iterator[Any]) -> Any:
-        if _once("task before its write"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = super().write(iterator)
-        if done.result.parts and _once("task after its write"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return done
-
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 — Spark's name
-        if not any(each.result.parts for each in messages if each is not None):
-            super().commit(messages, batchId)
-            return
-        if _once("driver before the merge"):
-            _end_driver()
-        merge_if, committed = Segments.merge_if, Registry.committed
-
-        async def merged(segments: Segments, *given: Any) -> bool:
-            if _once("zombie driver"):
-                _stop()
-            return await merge_if(segments, *given)
-
-        async def noted(registry: Registry, *given: Any) -> None:
-            if _once("driver after the merge"):
-                _end_driver()
-            await committed(registry, *given)
-
-        Segments.merge_if = merged  # type: ignore[method-assign]
-        Registry.committed = noted  # type: ignore[method-assign]
-        try:
-            super().commit(messages, batchId)
-        finally:
-            Segments.merge_if = merge_if  # type: ignore[method-assign]
-            Registry.committed = committed  # type: ignore[method-assign]
-        if _once("driver before the log"):
-            _end_driver()
-
-
-class KilledSource(StreamSource):
-    """`segstore.stream` with a sink that is struck."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-
-    @classmethod
-    def name(cls) -> str:
-        return "segstore.stream.killed"
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamStreamWriter:  # noqa: N802 — Spark's name
-        return KilledWriter(self.read_options, schema, overwrite)
-
-
-def drive(uri: str, seed: int, checkpoint: str) -> None:
-    """The query, to the end of what there is."""
-    spark = session("local[2,4]", app="soak", conf={"spark.sql.shuffle.partitions": "2"}, quick=True)
+def drive(answers: int) -> None:
+    """Runs the queries that stdin asks for, side by side, to the end of what there is; answers in lines of JSON."""
+    spark = session("local[2,4]", app="soak", conf=_CONF, quick=True)
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(KilledSource)
-    java = spark.sparkContext._gateway.proc.pid
-    Path(os.environ[_FOLDER], "processes").write_text(json.dumps([java, os.getpid()]))
-    of = {"controller": uri, "scope": SCOPE}
-    frame = spark.readStream.format("segstore.stream").options(**of, stream=f"in{seed}", maxEventsPerTrigger="150")
-    rows = frame.load().selectExpr("event", "concat('k', cast(cast(event as string) as int) % 9) key").repartition(2)
-    writer = rows.writeStream.format("segstore.stream.killed").options(**of, stream=f"out{seed}")
-    writer = writer.option("routingKeyColumn", "key").option("checkpointLocation", checkpoint)
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    processes = [spark.sparkContext._gateway.proc.pid, os.getpid()]
+    asked: queue.Queue[str] = queue.Queue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            asked.put(line)
+        asked.put("")
+
+    threading.Thread(target=listen, daemon=True).start()
+    running: dict[int, StreamingQuery] = {}
+    with os.fdopen(answers, "w", buffering=1) as out:
+        print("{}", file=out)
+        while True:
+            try:
+                line = asked.get(timeout=_SETTLE_S if running else None)
+            except queue.Empty:
+                line = None
+            if line == "":
+                break
+            if line is not None:
+                job = json.loads(line)
+                running[job["number"]] = _query(spark, job, processes)
+            for number, each in list(running.items()):
+                if not each.isActive:
+                    del running[number]
+                    failed = each.exception()
+                    print(json.dumps({"number": number, "failed": failed and str(failed)[:4000]}), file=out)
     spark.stop()
+
+
+def _query(spark: SparkSession, job: dict[str, Any], processes: list[int]) -> StreamingQuery:
+    of, seed = {"controller": job["uri"], "scope": SCOPE}, job["seed"]
+    frame = spark.readStream.format("segstore.stream").options(**of, stream=f"in{seed}")
+    rows = frame.option("maxEventsPerTrigger", str(_PER_TRIGGER)).load()
+    rows = rows.selectExpr("event", "concat('k', cast(cast(event as string) as int) % 9) key").repartition(2)
+    writer = rows.writeStream.format("segstore.stream.killed").options(**of, stream=f"out{seed}")
+    strike = json.dumps({"point": job["point"], "folder": job["folder"], "processes": processes})
+    writer = writer.option("routingKeyColumn", "key").option("strike", strike)
+    return writer.option("checkpointLocation", f"{job['folder']}/log").trigger(availableNow=True).start()
 
 
 # --- around it ------------------------------------------------------------------------------------------------------
 
 
+class DriverEnded(RuntimeError):
+    """Of a driver that was killed, or died."""
+
+
+class Driver:
+    """A driver of Spark, which runs queries as it is told."""
+
+    def __init__(self, said: Path) -> None:
+        self.said = said
+        self.ready = Future[None]()
+        self._pending: dict[int, Future[str | None]] = {}
+        self._lock = threading.Lock()
+        self._number = 0
+        read, write = os.pipe()
+        with said.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.soak.stream_spark", "--drive", str(write)],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                pass_fds=[write],
+                text=True,
+            )
+        os.close(write)
+        self._thread = threading.Thread(target=self._listen, args=(read,))
+        self._thread.start()
+
+    def _listen(self, answers: int) -> None:
+        with os.fdopen(answers) as lines:
+            for line in lines:
+                answer = json.loads(line)
+                if not answer:
+                    self.ready.set_result(None)
+                    continue
+                with self._lock:
+                    waiting = self._pending.pop(answer["number"])
+                waiting.set_result(answer["failed"])
+        status = self._process.wait()
+        ended = DriverEnded(f"the driver ended with {status}; it said: {self.said.read_text(errors='replace')[-4000:]}")
+        if not self.ready.done():
+            self.ready.set_exception(ended)
+        with self._lock:
+            for each in self._pending.values():
+                each.set_exception(ended)
+            self._pending.clear()
+
+    def start(self, **job: Any) -> Future[str | None]:
+        """What the query failed with, None if it did not; DriverEnded if the driver did not live so long."""
+        self.ready.result(_PATIENCE_S)
+        done = Future[str | None]()
+        with self._lock:
+            self._number += 1
+            self._pending[self._number] = done
+            assert self._process.stdin is not None
+            print(json.dumps(job | {"number": self._number}), file=self._process.stdin, flush=True)
+        return done
+
+    @property
+    def status(self) -> int:
+        return self._process.wait(_PATIENCE_S)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(_PATIENCE_S)
+        self._thread.join()
+
+
+class Drivers:
+    """Two that live, for all seeds, and some that are there to be killed. Use with `with`."""
+
+    def __init__(self, folder: Path, ahead: int) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._started = 0
+        self.steady = [self._new(), self._new()]
+        self._victims = [self._new() for _ in range(ahead)]
+
+    def _new(self) -> Driver:
+        self._started += 1
+        return Driver(self._folder / f"driver{self._started}")
+
+    def victim(self) -> Driver:
+        """One that the caller ends; another is started in its place."""
+        with self._lock:
+            self._victims.append(self._new())
+            return self._victims.pop(0)
+
+    def __enter__(self) -> Drivers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (*self.steady, *self._victims):
+            each.close()
+
+
 class _Seed:
-    def __init__(self, server: RunningServer, seed: int, folder: Path) -> None:
+    def __init__(self, server: RunningServer, drivers: Drivers, seed: int, folder: Path) -> None:
         self.chance = random.Random(seed)
         self.did: Counter[str] = Counter()
         self.events = 0
         self._server = server
+        self._drivers = drivers
+        self._steady = self.chance.sample(drivers.steady, 2)
         self._seed = seed
         self._uri = f"tcp://{server.controller_uri}"
         self._folder = folder
@@ -171,12 +238,12 @@ class _Seed:
             self._more()
             self._strike(point)
         self._more()
-        self._end(self._start(""))
+        self._whole()
         found = Counter(int(event.data) for event in asyncio.run(every_event(self._uri, f"out{self._seed}")))
         return self.events - len(found), sum(found.values()) - len(found)
 
     def _more(self) -> None:
-        count = self.chance.randint(20, 400)
+        count = self.chance.randint(10, 2 * _PER_TRIGGER)
         new = [(b"%d" % number, f"k{number % 9}") for number in range(self.events, self.events + count)]
         asyncio.run(write_events(self._uri, new, f"in{self._seed}"))
         self.events += count
@@ -190,80 +257,109 @@ class _Seed:
             (self._folder / name).unlink(missing_ok=True)
         if point == "lost reply":
             self._server.faults.add("type = MERGE_SEGMENTS", do="close after", times=2)
-        driver = self._start(point)
-        if point == "zombie driver":
-            self._wait((self._folder / "stopped").exists, driver)
-            zombie = int(self._wait_text(self._folder / "stopped"))
-            self._end(self._start(""))
+            self._whole()
+            self._server.faults.clear()
+        elif point == "zombie driver":
+            old = self._start(self._steady[1], point)
+            zombie = self._wait(self._folder / "stopped", old)
+            self._whole()
             os.kill(zombie, signal.SIGCONT)
-            driver.wait(timeout=_PATIENCE_S)  # Spark may refuse to write its log: another was faster
+            old.result(_PATIENCE_S)  # Spark may refuse to write its log: another was faster
         elif point.startswith("driver"):
-            driver.wait(timeout=_PATIENCE_S)
-            assert driver.returncode == -signal.SIGKILL, f"{point}: the driver ended with {driver.returncode}"
+            victim = self._drivers.victim()
+            try:
+                self._start(victim, point).result(_PATIENCE_S)
+            except DriverEnded:
+                assert victim.status == -signal.SIGKILL, f"{point}: the driver ended with {victim.status}"
+            victim.close()
         else:
-            self._end(driver)
-        self._server.faults.clear()
+            self._whole(point)
         assert point == "lost reply" or (self._folder / "struck").exists(), f"{point} was not reached"
         self.did[point] += 1
 
-    def _start(self, point: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | {_POINT: point, _FOLDER: str(self._folder), "PYTHONPATH": str(ROOT)}
-        checkpoint = str(self._folder / f"log{self._seed}")
-        with (self._folder / "said").open("ab") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.stream_spark", "--drive", self._uri, str(self._seed), checkpoint],
-                cwd=ROOT,
-                env=environment,
-                stdout=said,
-                stderr=said,
-            )
+    def _start(self, driver: Driver, point: str) -> Future[str | None]:
+        return driver.start(uri=self._uri, seed=self._seed, point=point, folder=str(self._folder))
 
-    def _end(self, driver: subprocess.Popen[bytes]) -> None:
-        driver.wait(timeout=_PATIENCE_S)
-        if driver.returncode:
-            said = (self._folder / "said").read_text(errors="replace")
-            raise AssertionError(f"the driver ended with {driver.returncode}: {said[-4000:]}")
+    def _whole(self, point: str = "") -> None:
+        """A run that comes to its end."""
+        failed = self._start(self._steady[0], point).result(_PATIENCE_S)
+        assert failed is None, f"{point or 'a run'} failed: {failed}"
 
-    def _wait(self, there: Callable[[], bool], driver: subprocess.Popen[bytes]) -> None:
+    def _wait(self, path: Path, old: Future[str | None]) -> int:
         end = time.monotonic() + _PATIENCE_S
-        while not there():
-            assert driver.poll() is None, f"the driver ended with {driver.returncode} before its point"
+        while not (path.exists() and (text := path.read_text()).endswith("\n")):
+            assert not old.done(), f"the query ended with {old.result()} before its point"
             assert time.monotonic() < end, "the point was not reached in time"
-            time.sleep(0.05)
+            time.sleep(_SETTLE_S)
+        return int(text)
 
-    def _wait_text(self, path: Path) -> str:
-        while not (text := path.read_text()):
-            time.sleep(0.05)
-        return text
+
+class _Soak:
+    """Seeds, and what came of them."""
+
+    def __init__(self, drivers: Drivers, folder: Path, servers: queue.Queue[RunningServer]) -> None:
+        self.did: Counter[str] = Counter()
+        self.events = self.wrong = 0
+        self._drivers = drivers
+        self._folder = folder
+        self._servers = servers
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def seed(self, number: int) -> None:
+        """One seed, on a server that no other uses meanwhile: faults are the server's."""
+        folder = self._folder / f"seed{number}"
+        folder.mkdir()
+        server = self._servers.get()
+        try:
+            seed = _Seed(server, self._drivers, number, folder)
+            lost, doubled = seed.run()
+        finally:
+            server.faults.clear()
+            self._servers.put(server)
+        with self._lock:
+            self.did += seed.did
+            self.events += seed.events
+            self.wrong += bool(lost or doubled)
+            result = f"{lost} lost, {doubled} twice"
+            print(f"seed {number}: {seed.events} events, {result}; {self.seconds:.0f} s so far", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.stream_spark", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--drive", nargs=3, metavar=("URI", "SEED", "CHECKPOINT"), help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
+    parser.add_argument("--drive", type=int, metavar="PIPE", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.drive:
-        uri, seed, checkpoint = asked.drive
-        # By its own name, not as __main__: what is pickled for the tasks must be found there.
-        import_module("tests.soak.stream_spark").drive(uri, int(seed), checkpoint)
+    if asked.drive is not None:
+        drive(asked.drive)
         return 0
-    wrong, total, events, start = 0, Counter[str](), 0, time.monotonic()
-    with ServerThread() as servers:
-        server = servers.serve(stores=2, containers=4)
-        for number in range(asked.seed, asked.seed + asked.seeds):
-            with tempfile.TemporaryDirectory() as folder:
-                seed_ = _Seed(server, number, Path(folder))
-                lost, doubled = seed_.run()
-            total += seed_.did
-            events += seed_.events
-            if lost or doubled:
-                wrong += 1
-                print(f"seed {number}: {lost} lost, {doubled} twice", file=sys.stderr)
-            print(f"seed {number}: {seed_.events} events, {time.monotonic() - start:.0f} s so far", flush=True)
-    did = ", ".join(f"{count} × {what}" for what, count in sorted(total.items()))
-    print(f"{events:,} events over {asked.seeds} seeds in {time.monotonic() - start:.0f} s, {wrong} seeds wrong; {did}")
-    return 1 if wrong else 0
+    failures: list[BaseException] = []
+    with ExitStack() as stack:
+        place = MEMORY if os.access(MEMORY, os.W_OK) else None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True)))
+        servers: queue.Queue[RunningServer] = queue.Queue()
+        for _ in range(asked.jobs):
+            servers.put(stack.enter_context(ServerThread()).serve(stores=2, containers=4))
+        drivers = stack.enter_context(Drivers(folder, asked.jobs))
+        soak = _Soak(drivers, folder, servers)
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            runs = {number: pool.submit(soak.seed, number) for number in range(asked.seed, asked.seed + asked.seeds)}
+            for number, run in runs.items():
+                if (failure := run.exception()) is not None:
+                    failures.append(failure)
+                    print(f"seed {number}: {type(failure).__name__}: {failure}", file=sys.stderr, flush=True)
+    did = ", ".join(f"{count} × {what}" for what, count in sorted(soak.did.items()))
+    print(
+        f"{soak.events:,} events over {asked.seeds} seeds in {soak.seconds:.0f} s, {soak.wrong} seeds wrong, "
+        f"{len(failures)} not finished; {did}"
+    )
+    return 1 if soak.wrong or failures else 0
 
 
 if __name__ == "__main__":
