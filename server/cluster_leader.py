@@ -4,7 +4,7 @@ What it remembers is in the shared folder, opened as a container is: whoever lea
 segments goes over the wire to whoever owns them. What users configure it publishes to the configuration service.
 
 Invariant: between `lead` and `resign` calls are answered here; after `resign` nothing of it is left, and what it had
-not made durable was answered to nobody. Nothing is published by a leader that has been fenced.
+not made durable was answered to nobody. A leader that has been fenced answers nothing, and publishes nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from segstore.server.coordination.types import Disconnected
 from segstore.server.remote_segments import RemoteSegments
 from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
 from segstore.server.store.fence import Epoch, Fenced
+from segstore.server.store.journal import JournalFailed
 
 __all__ = ["ControllerLeader", "Leading"]
 
@@ -97,9 +98,9 @@ class ControllerLeader:
             raise
         try:
             await durability.start()
-        except BaseException:
+        except BaseException as error:
             await durability.close()
-            if epoch.is_over:
+            if isinstance(error, Exception) and epoch.is_over:
                 raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
             raise
         authority, store = self._authority, self._settings.store
@@ -107,6 +108,13 @@ class ControllerLeader:
         def journal(operation: Operation) -> None:
             durability.controller_journal(encode(operation))
             self._configuration.changed_by(operation)
+
+        async def settled() -> None:
+            await durability.committer.settled()
+            if epoch.is_over:  # what was answered may be of before
+                if self.leading is not None and self.leading.epoch is epoch:
+                    self.on_lost()
+                raise JournalFailed(str(Fenced(epoch.folder, epoch.number)))
 
         segments = RemoteSegments(
             self._owners,
@@ -116,7 +124,7 @@ class ControllerLeader:
             tls=_trusting(self._settings.tls),
         )
         controller = Controller(segments, self._settings.controller, journal=journal, state=state)
-        calls = ControllerServer.behind(controller, authority, self._servers, durability.committer.settled)
+        calls = ControllerServer.behind(controller, authority, self._servers, settled)
         made = self.leading = Leading(epoch, durability, controller, calls, segments)
         durability.on_failure = lambda why: self._failed(made, why)
         if durability.committer.failure:

@@ -169,6 +169,7 @@ class ClusterProcess:
         storage.before_loss = server.hub.flush
         server.store.separate_journals = True
         server.hub.gate = storage.gate
+        server.hub.fence = storage.fence
         await server.start()
         host, port = settings.public_host, server.address[1] if server.address else 0
         if settings.controller_port is not None:

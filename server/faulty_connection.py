@@ -100,9 +100,9 @@ class FaultyConnection(Connection):
         hub.enter(self)
         try:
             for done, item in enumerate(items, 1):
-                self._take(session, item)
                 if session.ended:
                     break
+                self._take(session, item)
                 if session.out_bytes > WRITE_ABOVE_BYTES:
                     self._write()
                 if self._is_paused():

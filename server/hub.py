@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from segstore.server.session import Ending
@@ -43,12 +44,15 @@ class ConnectionHub:
         outstanding_bytes: what is held for all peers, as the connections said last.
         receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
         recorder: is told what connections carry that begin from now on; None for nobody.
+        fence: is called before requests are carried out: it takes away what is not this store's any more. None where
+            nobody else can have it.
         gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
     """
 
     def __init__(self, service: StoreService, gate: Gate | None = None) -> None:
         self.service = service
         self.gate = gate
+        self.fence: Callable[[], None] | None = None
         self.limits = limits = service.settings.limits
         self.connections: set[Connection] = set()
         self.receive_buffer = bytearray(_RECEIVE_BYTES)
@@ -72,7 +76,10 @@ class ConnectionHub:
     # --- running and flushing ---------------------------------------------------------------------------------------
 
     def enter(self, connection: Connection) -> None:
-        """A connection's requests are being carried out; it writes its own replies."""
+        """A connection's requests are being carried out; it writes its own replies. What the fence takes away may end
+        the connection."""
+        if self.fence is not None:
+            self.fence()
         self._running = connection
 
     def leave(self) -> None:

@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         hub.enter(self)
         try:
             done = 0
-            while done < len(items):
+            while done < len(items) and not session.ended:
                 done = session.receive_all(items, done)
                 if session.ended or done == len(items):
                     break

@@ -16,6 +16,9 @@ import pytest
 from pydantic import SecretStr
 
 from segstore.client import connect
+from segstore.server.coordination.processes_owners import Location
+from segstore.server.remote_segments import StoreConnection
+from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from tests.cluster_processes import IMPATIENT, PROMPT, Processes, Workload, chaos
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
@@ -133,6 +136,44 @@ async def test_with_shutdown_a_store_whose_session_has_expired_ends_and_says_so(
         await second.start()
         assert await work.check() > 0
         assert [await each.end() for each in processes.all] == [0, 0]
+
+
+@pytest.mark.seed("57.7")
+async def test_a_process_that_stood_still_answers_no_read_from_what_it_had(tmp_path: Path, place: str) -> None:
+    async with Processes(tmp_path, place, 2, *SMALL, *RECONNECT) as processes:
+        await Workload(processes.uri, 0).make(1)
+        segment = "a/s/0.#epoch.0"
+        async with connect(processes.uri, IMPATIENT) as client, client.event_writer("a", "s") as writer:
+            await writer.write(b"before")
+            owner = await client.controller.endpoint_of("a", "s", 0)
+        frozen, other = processes.all
+        if frozen.announced["segment_store"] != f"{owner.host}:{owner.port}":
+            frozen, other = other, frozen
+        asked = await StoreConnection.open(Location(owner.host, owner.port), WIRE_VERSION, None)
+        try:
+            before = await asked.ask(lambda number: GetStreamSegmentInfo(number, segment, ""))
+            assert isinstance(before, StreamSegmentInfo)
+            frozen.freeze()
+            async with connect(f"tcp://{other.controller}", IMPATIENT) as client, asyncio.timeout(PATIENCE_S):
+                while await client.controller.endpoint_of("a", "s", 0) == owner:  # noqa: ASYNC110  it has no event
+                    await asyncio.sleep(0.05)
+                async with client.event_writer("a", "s") as writer:
+                    await writer.write(b"after")
+            reads = [
+                asyncio.ensure_future(asked.ask(make))
+                for make in (
+                    lambda number: GetStreamSegmentInfo(number, segment, ""),
+                    lambda number: ReadSegment(segment, before.write_offset, 1000, "", number),
+                )
+            ]
+            await asyncio.sleep(0)  # they are in its socket before it can do anything
+            frozen.thaw()
+            async with asyncio.timeout(PATIENCE_S):
+                answers = await asyncio.gather(*reads, return_exceptions=True)
+            # The connection ends if the store had something to write for that container when it was frozen.
+            assert all(isinstance(each, WrongHost | ConnectionError) for each in answers), answers
+        finally:
+            await asked.aclose()
 
 
 @pytest.mark.seed("57.6")

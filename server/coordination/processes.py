@@ -8,14 +8,19 @@ Opening claims the next epoch, which fences older owners, takes their files over
 snapshot and journals. A store that finds itself fenced drops the container, and with it all answers that may tell of
 what it had not made durable.
 
-Invariant: at most one opening of a container is at work in a process; what this process has open, it closes before it
-opens it again.
+What is asked of a container without changing it is fenced too, or a process that stood still, or has no line to the
+coordination service, would answer with what was so before. A store looks whether later epochs have begun before it
+carries anything out, unless it has just looked; an opening is served only once such a look is good no more.
+
+Invariants: at most one opening of a container is at work in a process; what this process has open, it closes before it
+opens it again. When a request is carried out, nobody else has acknowledged a change that its container does not have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,6 +39,16 @@ __all__ = ["FolderStorage", "SharedFolder"]
 log = logging.getLogger(__name__)
 
 _JOURNAL_BYTES: Final = 8 * 1024 * 1024
+
+_LOOK_S: Final = 0.005
+"""So long a look at the epochs is good for."""
+
+_SERVED_AFTER_S: Final = 2 * _LOOK_S
+"""Between the claim of an epoch and the first request: then no older owner goes by a look from before the claim."""
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the process stands still, and where it can while the machine does. The loop's time may be that of
+before the process stood still."""
 
 
 class SharedFolder(NamedTuple):
@@ -111,6 +126,7 @@ class FolderStorage:
         self._open: dict[int, _Open] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._closed = False
+        self._looked_s = float("-inf")
 
     async def epoch(self, container_id: int) -> int:
         present = epochs_of(self._folder.container(container_id))
@@ -131,9 +147,10 @@ class FolderStorage:
             await durability.start()
             durability.on_failure = lambda why: self._failed(container_id, made, why)
             self.gate.add(durability.committer)
-        except BaseException:
+            await asyncio.sleep(_SERVED_AFTER_S)
+        except BaseException as error:
             self._end(container_id)
-            if epoch.is_over:
+            if isinstance(error, Exception) and epoch.is_over:
                 raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
             raise
         log.info("container %d is open, epoch %d", container_id, epoch.number)
@@ -164,6 +181,22 @@ class FolderStorage:
         while self._ending:
             await asyncio.wait(self._ending.values())
 
+    def fence(self) -> None:
+        """Drops the containers that another store has opened, if that was not looked at just now."""
+        now_s = time.clock_gettime(_CLOCK)
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        for container_id, made in tuple(self._open.items()):
+            try:
+                if made.epoch.is_over:
+                    self._lost(container_id, made)
+            except OSError as error:
+                why = f"{made.epoch.folder} cannot be looked at, so it may be another store's now: {error}"
+                self.gate.fail(why)
+                self.on_failure(why)
+                return
+
     # --- the end of an opening --------------------------------------------------------------------------------------
 
     def _failed(self, container_id: int, made: _Open, why: str) -> None:
@@ -175,6 +208,9 @@ class FolderStorage:
             self.gate.fail(why)
             self.on_failure(why)
             return
+        self._lost(container_id, made)
+
+    def _lost(self, container_id: int, made: _Open) -> None:
         log.warning("container %d is another store's now: epoch %d is over", container_id, made.epoch.number)
         self.before_loss()
         made.fenced()

@@ -161,15 +161,15 @@ async def test_the_older_owner_is_fenced_by_its_next_change_and_its_answer_never
         name = in_container(0)
         old.store.create_segment(name, now_ms=1)
         await old.settled()
-        assert await new.open() == 2
-        write_late(old.store, name)
+        Epoch.claim(tmp_path / "containers" / "0")
+        write(old.store, name, b"too late")
         holder = old.hold()
         await until(lambda: old.lost == [0])
         assert "opened by another store" in holder.why
         assert not holder.released
         assert not old.store.owns(name)
-        assert new.store.segment_info(name).length == 0
         assert not old.failures
+        assert await new.open() == 3
         write(new.store, name, b"in time")
         await new.settled()
 
@@ -188,6 +188,22 @@ async def test_what_the_older_owner_still_wrote_into_its_journal_is_nothing_to_t
         before = everything(new.store)
         await last.open()
         assert everything(last.store) == before
+
+
+@pytest.mark.seed("57.7")
+async def test_an_older_owner_that_changes_nothing_is_fenced_before_it_answers(tmp_path: Path) -> None:
+    async with members(tmp_path) as (old, new):
+        await old.open_all()
+        old.store.create_segment(in_container(0), now_ms=1)
+        await old.settled()
+        old.storage.fence()
+        assert old.store.owns(in_container(0))
+        await new.open(0)  # not served before that look is good no more
+        old.storage.fence()
+        assert old.lost == [0]
+        assert not old.store.owns(in_container(0))
+        assert old.store.owns(in_container(1))
+        assert not old.failures
 
 
 async def test_an_answer_of_another_container_leaves_though_one_is_lost(tmp_path: Path) -> None:
