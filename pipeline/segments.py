@@ -42,7 +42,7 @@ from segstore.wire import (
     StreamSegmentInfo,
 )
 
-__all__ = ["NO_VALUE", "Segments", "in_turns", "opened"]
+__all__ = ["NO_VALUE", "DeadlinePassed", "Segments", "in_turns", "opened", "opened_for"]
 
 NO_VALUE: Final = -(1 << 63)
 """Of an attribute that is not there."""
@@ -50,6 +50,15 @@ _REPLACE_IF_EQUALS: Final = 4
 _AT_ONCE: Final = 64
 A = TypeVar("A")
 T = TypeVar("T")
+
+
+class DeadlinePassed(RuntimeError):
+    """What was to be done in a time of its own was not. Attributes: option, the one that gives the time; timeout_ms."""
+
+    def __init__(self, message: str, option: str, timeout_ms: int) -> None:
+        super().__init__(message)
+        self.option = option
+        self.timeout_ms = timeout_ms
 
 
 class Segments:
@@ -184,3 +193,24 @@ async def opened(options: StreamOptions, access: Access) -> AsyncIterator[Segmen
         locations = client.locations(access)
         async with SegmentRequests(client.pool, locations) as requests:
             yield Segments(client, locations, requests, options)
+
+
+@asynccontextmanager
+async def opened_for(options: StreamOptions, doing: str, option: str, timeout_ms: int) -> AsyncIterator[Segments]:
+    """As `opened`, to write, with a deadline for all that is done in the block: whoever waits for it is a driver.
+
+    Raises DeadlinePassed, which says what was being done (`doing`) and which option gives the time.
+    """
+    deadline = asyncio.timeout(timeout_ms / 1000)
+    try:
+        async with deadline, opened(options, "WRITE") as segments:
+            yield segments
+    except TimeoutError as cause:
+        if not deadline.expired():
+            raise
+        raise DeadlinePassed(
+            f"{doing} did not end within the {timeout_ms} ms of {option}: does {options.controller} answer, and the "
+            f"stores of {options.name}?",
+            option,
+            timeout_ms,
+        ) from cause

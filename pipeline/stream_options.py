@@ -16,14 +16,26 @@ from segstore.pipeline.stream_cuts import CutError, Place, parse_place
 from segstore.pipeline.trace_options import OptionError
 from segstore.wire.names import is_stream_name
 
-__all__ = ["EVENT_COLUMN", "OptionError", "StreamLimit", "StreamOptions", "read_stream_options"]
+__all__ = [
+    "ABORT_TIMEOUT_MS",
+    "COMMIT_TIMEOUT_MS",
+    "EVENT_COLUMN",
+    "OptionError",
+    "StreamLimit",
+    "StreamOptions",
+    "read_stream_options",
+]
 
 _MIB: Final = 1 << 20
 EVENT_COLUMN: Final = "event"
+COMMIT_TIMEOUT_MS: Final = 60_000
+"""A commit that takes longer fails; when the batch is repeated it does what is missing."""
+ABORT_TIMEOUT_MS: Final = 10_000
+"""Nothing of a write that failed is visible, so that little is lost if what it left is not deleted at once."""
 _OPTIONS: Final = (
     "controller", "scope", "stream", "from", "to", "splitBytes", "failOnDataLoss",
     "maxBytesPerTrigger", "maxEventsPerTrigger",
-    "eventColumn", "routingKeyColumn",
+    "eventColumn", "routingKeyColumn", "commitTimeoutMs", "abortTimeoutMs",
     "user", "password", "bearerToken", "tlsCaFile",
 )  # fmt: skip
 _OF_SPARK: Final = frozenset({"checkpointlocation", "path"})
@@ -49,7 +61,8 @@ class StreamOptions(NamedTuple):
     controller: its URI. scope, stream: whose events. settings: of the client, as they were given, for `settings()`.
     start, end: "head", "tail" or a cut; None where nothing was said. split_bytes: about how much of a segment one task
     reads. fail_on_data_loss: whether events that are gone before they were read end the query. limit: of a
-    micro-batch. event_column, routing_key_column: of what is written.
+    micro-batch. event_column, routing_key_column: of what is written. commit_timeout_ms, abort_timeout_ms: for what the
+    driver does when the tasks of a batch have written, or one of them has failed.
     """
 
     controller: str
@@ -63,6 +76,8 @@ class StreamOptions(NamedTuple):
     limit: StreamLimit | None = None
     event_column: str = EVENT_COLUMN
     routing_key_column: str | None = None
+    commit_timeout_ms: int = COMMIT_TIMEOUT_MS
+    abort_timeout_ms: int = ABORT_TIMEOUT_MS
 
     @property
     def name(self) -> str:
@@ -127,6 +142,8 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         limit=StreamLimit(_count(given, limits[0]), limits[0] == "maxEventsPerTrigger") if limits else None,
         event_column=given.get("eventColumn", EVENT_COLUMN),
         routing_key_column=given.get("routingKeyColumn"),
+        commit_timeout_ms=_count(given, "commitTimeoutMs") if "commitTimeoutMs" in given else COMMIT_TIMEOUT_MS,
+        abort_timeout_ms=_count(given, "abortTimeoutMs") if "abortTimeoutMs" in given else ABORT_TIMEOUT_MS,
     )
     read.client_settings()
     return read

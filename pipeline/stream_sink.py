@@ -4,9 +4,9 @@ A streaming query is known by its id, which Spark keeps in the checkpoint, a bat
 id of its own and one batch. Tasks write segments that nobody sees (`stream_write`), the driver merges them
 (`stream_commit`). `sweep_stream` deletes what dead queries have left.
 
-Invariant: what a write that failed has stored is never visible. Refused as the query is planned: modes other than
-append, a schema without the column of the events or of the routing keys, and columns of other types than text and
-bytes.
+Invariant: what a write that failed has stored is never visible. Dead stores hold a driver no longer than the options
+`commitTimeoutMs` and `abortTimeoutMs` say. Refused as the query is planned: modes other than append, a schema without
+the column of the events or of the routing keys, and columns of other types than text and bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -21,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from segstore.pipeline.segments import opened
+from segstore.pipeline.segments import Segments, opened, opened_for
 from segstore.pipeline.stream_commit import Committer, abandon, end, sweep
 from segstore.pipeline.stream_options import OptionError, StreamOptions, read_stream_options
 from segstore.pipeline.stream_write import BadRow, Rows, TaskResult, write_rows
@@ -84,7 +85,7 @@ class StreamWriter(spark.DataSourceArrowWriter):
         asyncio.run(self._commit(_results(messages)))
 
     async def _commit(self, results: list[TaskResult]) -> None:
-        async with opened(self.options, "WRITE") as segments:
+        async with _committing(self.options, "the commit of a batch write") as segments:
             await Committer(segments, self.options, self.query, 0).commit(results)
             await end(segments, self.query)
 
@@ -92,7 +93,7 @@ class StreamWriter(spark.DataSourceArrowWriter):
         asyncio.run(self._abort())
 
     async def _abort(self) -> None:
-        async with opened(self.options, "WRITE") as segments:
+        async with _aborting(self.options) as segments:
             await abandon(segments, (), query=self.query)
 
 
@@ -113,7 +114,7 @@ class StreamStreamWriter(spark.DataSourceStreamArrowWriter):
             asyncio.run(self._commit(results, batchId))
 
     async def _commit(self, results: list[TaskResult], batch: int) -> None:
-        async with opened(self.options, "WRITE") as segments:
+        async with _committing(self.options, f"the commit of batch {batch}") as segments:
             await Committer(segments, self.options, results[0].query, batch).commit(results)
 
     def abort(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
@@ -122,8 +123,17 @@ class StreamStreamWriter(spark.DataSourceStreamArrowWriter):
             asyncio.run(self._abort(results))
 
     async def _abort(self, results: list[TaskResult]) -> None:
-        async with opened(self.options, "WRITE") as segments:
+        async with _aborting(self.options) as segments:
             await abandon(segments, results)
+
+
+def _committing(options: StreamOptions, doing: str) -> AbstractAsyncContextManager[Segments]:
+    return opened_for(options, f"{doing} into {options.name}", "commitTimeoutMs", options.commit_timeout_ms)
+
+
+def _aborting(options: StreamOptions) -> AbstractAsyncContextManager[Segments]:
+    doing = f"deleting what a failed write to {options.name} left, which nobody sees and sweep_stream deletes later,"
+    return opened_for(options, doing, "abortTimeoutMs", options.abort_timeout_ms)
 
 
 def _context() -> Any:
