@@ -91,11 +91,31 @@ class PendingAppend(Protocol):
     def data(self) -> Buffer: ...
 
 
+class Peers(Protocol):
+    """The containers among which one lives. containers: those that are owned here, by number."""
+
+    containers: dict[int, Container]
+
+    def container_id_of(self, name: str) -> int:
+        """The number of a segment's container, owned here or not."""
+
+
+class _Alone:
+    """Peers of a container that has none: all segments are its own."""
+
+    def __init__(self, container: Container) -> None:
+        self.containers = {container.container_id: container}
+        self._container_id = container.container_id
+
+    def container_id_of(self, name: str) -> int:
+        return self._container_id
+
+
 class Container(ContainerState):
     """One container, alive.
 
-    ``journal`` is called with each operation after it was applied; without one, appends make no operation. ``peer``
-    finds the container of an index segment, which need not be this one; it gives None for one that is not owned here.
+    ``journal`` is called with each operation after it was applied; without one, appends make no operation. ``peers``
+    has the container of an index segment, which need not be this one, if it is owned here.
 
     Attributes:
         container_id: its number.
@@ -108,19 +128,19 @@ class Container(ContainerState):
         pool: ChunkPool | None = None,
         waiters: Waiters | None = None,
         journal: Callable[[Operation], None] | None = None,
-        peer: Callable[[str], Container | None] | None = None,
+        peers: Peers | None = None,
         reuse_names: bool = False,
         strict_transient_attributes: bool = False,
     ) -> None:
         super().__init__(pool=pool, waiters=waiters, journal=journal, reuse_names=reuse_names)
         self.container_id = container_id
-        self._peer = peer if peer is not None else lambda _: self
+        self._peers: Peers = _Alone(self) if peers is None else peers
         self._strict_transient_attributes = strict_transient_attributes
 
-    def move(self, waiters: Waiters, peer: Callable[[str], Container | None]) -> None:
-        """Live in another store from now on; nobody waits here at that moment."""
+    def move(self, waiters: Waiters, peers: Peers) -> None:
+        """Live in another store of the same cluster from now on; nobody waits here at that moment."""
         self.waiters = waiters
-        self._peer = peer
+        self._peers = peers
 
     # Creating and deleting
 
@@ -477,10 +497,14 @@ class Container(ContainerState):
         index = self.segments.get(name)
         if index is None or index.sealed or index.index_entry_size != ENTRY_BYTES:
             return
-        if index.event_count is None or event_count > index.event_count:
+        known = index.event_count
+        if known is None or event_count > known:
             entry = pack_entry(length, event_count, now_ms)
-            if self._journal is None:  # as `_commit` does it; where appends are rare each of them brings an entry
-                self._apply_index_entry(index, entry, event_count, now_ms)
+            if self._journal is None and index.waiters is None:
+                # As `_apply_index_entry` does it; where appends are rare each of them brings an entry.
+                index.write(entry)
+                index.event_count = event_count
+                index.last_modified_ms = now_ms
             else:
                 self._commit(IndexAppended(name, entry, event_count, now_ms))
 
@@ -562,11 +586,16 @@ class Container(ContainerState):
         """Before a change of its length: write the entry that is due, and remember the change for the next one."""
         if segment.name in self._unindexed:
             self._write_index_entry(segment)
-        self._unindexed[segment.name] = segment
+        else:
+            self._unindexed[segment.name] = segment
         segment.index_due_ms = now_ms + INDEX_DELAY_MS
 
     def _write_index_entry(self, segment: Segment) -> None:
-        name = index_name(segment.name)
-        home = self._peer(name)
+        place = segment.index_place
+        if place is None:
+            name = index_name(segment.name)
+            place = segment.index_place = (name, self._peers.container_id_of(name))
+        name, container_id = place
+        home = self._peers.containers.get(container_id)
         if home is not None:
             home.append_index_entry(name, segment.length, segment.event_count or 0, segment.index_due_ms)

@@ -103,6 +103,7 @@ class Segment(SegmentData):
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
         index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
+        index_place: the name of its index segment and the number of that one's container, once they were needed.
         waiters: readers that wait for data, or None where there are none.
         table: the table that lies in this segment, None where there is none; its log is this segment.
     """
@@ -114,6 +115,7 @@ class Segment(SegmentData):
         "gate",
         "index_due_ms",
         "index_entry_size",
+        "index_place",
         "is_table",
         "is_transient",
         "kind",
@@ -144,6 +146,7 @@ class Segment(SegmentData):
         self.rollover_size: int | None = None
         self.index_entry_size: int | None = None
         self.index_due_ms = 0 if indexed else NEVER
+        self.index_place: tuple[str, int] | None = None
         self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
 

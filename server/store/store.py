@@ -95,12 +95,12 @@ class SegmentStore:
                 pool=self.pool,
                 waiters=self.waiters,
                 journal=None if self._journal is None else self._journal(container_id),
-                peer=self._peer,
+                peers=self,
                 reuse_names=self._reuse_names,
                 strict_transient_attributes=self._strict_transient_attributes,
             )
         else:
-            container.move(self.waiters, self._peer)
+            container.move(self.waiters, self)
         self.containers[container_id] = container
         return container
 
@@ -111,6 +111,10 @@ class SegmentStore:
         container = self.containers.pop(container_id)
         container.dismiss_readers()
         return container
+
+    def container_id_of(self, name: str) -> int:
+        """The number of a segment's container, owned here or not."""
+        return container_of(name, self.container_count)
 
     def container_for(self, name: str) -> Container:
         """The container of a segment, which need not exist. Raises ``NotOwner``."""
