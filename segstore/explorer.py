@@ -25,10 +25,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
 
 from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.replay_script import Step, read_script
 from segstore.trace_client import TraceClient, shortened
+from segstore.wire.block_decoder import Append
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
 
@@ -136,11 +138,10 @@ async def explore(
     """Cuts the connections of a client at every point, one in each run.
 
     client: is given a fresh store, started, and comes back when it is done. make_store: makes that, or a `MockCluster`.
-    match: a filter of the requests at which to
-    cut; KeepAlives are never. keep_order: whether the events of a segment must keep the order of the good run.
-    check: is asked after each run and says what else is broken, None if nothing. wanted: the events of each segment, if
-    others than those of the good run. Raises what the client raises in the
-    good run, TimeoutError if it does not end, FilterError.
+    match: a filter of the requests at which to cut; KeepAlives are never. keep_order: whether the events of each writer
+    must keep the order of the good run. check: is asked after each run and says what else is broken, None if nothing.
+    wanted: the events of each segment, if they are known beforehand. Raises what the client raises in the good run,
+    TimeoutError if it does not end, ValueError if it does not leave what is wanted, FilterError.
     """
     good = await _run(client, None, match, timeout_s, make_store)
     if good.hung:
@@ -148,7 +149,10 @@ async def explore(
     if good.raised is not None:
         raise good.raised
     if wanted is not None:
-        good = good._replace(segments=wanted)
+        expected = good._replace(segments=wanted)
+        if missed := compared(expected, good, keep_order=keep_order, timeout_s=timeout_s):
+            raise ValueError(f"the client does not leave what is wanted: {'; '.join(missed)}")
+        good = expected
     runs, findings, unreached = 1, [], []
     for type_name, nth in good.requests:
         for where in cuts:
@@ -381,9 +385,28 @@ def compared(good: Outcome, other: Outcome, *, keep_order: bool, timeout_s: floa
             broken.append(f"duplicated: {name} has {_said(again)} more than once")
         if foreign:
             broken.append(f"foreign: {name} has {_said(foreign)}, which nobody sent")
-        if keep_order and not _same_order(wanted, found):
-            broken.append(f"reordered: {name} has its events in another order")
+        if keep_order and not _in_order(wanted, found, good.records, name):
+            broken.append(f"reordered: {name} has a writer's events in another order")
     return broken
+
+
+def _in_order(wanted: list[bytes], found: list[bytes], records: Iterable[Record], segment: str) -> bool:
+    """Whether each writer's events are in order; those of several writers may come between each other."""
+    if _same_order(wanted, found):
+        return True
+    writer_of: dict[bytes, UUID] = {}
+    for step in read_script(records):
+        if isinstance(step.item, Append) and step.item.segment == segment:
+            for event in _events(bytes(step.item.data)):
+                writer_of.setdefault(event, step.item.writer_id)
+    # What came by a merge has no writer here: all of that is held to one order.
+    return all(
+        _same_order(
+            [each for each in wanted if writer_of.get(each) == writer],
+            [each for each in found if writer_of.get(each) == writer],
+        )
+        for writer in {writer_of.get(each) for each in wanted}
+    )
 
 
 def _same_order(wanted: list[bytes], found: list[bytes]) -> bool:

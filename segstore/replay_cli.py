@@ -5,20 +5,27 @@ Exit status: 0 if all was as expected; 1 if something differs or breaks, with wh
 
 from __future__ import annotations
 
+import difflib
 import logging
 import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
+
+from segstore.cli_errors import said
 
 if TYPE_CHECKING:
     from segstore.explorer import Exploration
     from segstore.wire.trace import Record
 
 __all__ = ["diff_stores", "explore", "replay"]
+
+_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
+_OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
 
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
@@ -36,16 +43,21 @@ class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in old
 
 
 def _records(path: Path) -> list[Record]:
+    """A trace, whole: what is damaged is no script for anything."""
     from segstore.tracing import TraceFile
     from segstore.wire.trace import TraceError
 
     try:
         with TraceFile(path) as opened:
             found = list(opened.records())
-    except (TraceError, OSError) as error:
+    except TraceError as error:
         raise click.ClickException(f"{path}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(said(error)) from error
     for damage in opened.damages:
         click.echo(f"{path}: {damage}", err=True)
+    if not any(record.direction == 0 and record.kind == 0 for record in found):
+        raise click.ClickException(f"{path}: there is no request in it")
     return found
 
 
@@ -80,10 +92,25 @@ _TIMEOUT = click.option(
     show_default=True,
     help="How long a reply is waited for.",
 )
+
+
+def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> frozenset[str]:
+    from segstore.wire import COMMANDS
+
+    known = {field for command in COMMANDS.values() for field in command.__struct_fields__}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" ({near[0]}?)" if near else ""
+            raise click.BadParameter(f"no command has a field {name!r}{hint}", ctx, option)
+    return frozenset(given)
+
+
 _IGNORE = click.option(
     "--ignore",
     metavar="FIELD",
     multiple=True,
+    callback=_fields,
     default=("last_modified", "server_stack_trace"),
     show_default=True,
     help="A field that may differ.",
@@ -114,13 +141,21 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
     """
     import asyncio
 
+    context = click.get_current_context()
+    for option in _OF_SERVERS if target is not None else _OF_DRIVING:
+        if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            name = "--all" if option == "all_differences" else f"--{option.replace('_', '-')}"
+            goes = "goes with answering clients, not with --to" if target is not None else "goes with --to"
+            raise click.UsageError(f"{name} {goes}", context)
+    if (options["missing"] == "pass") != (options["upstream"] is not None):
+        raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
     records = _records(trace)
     try:
         return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
     except OSError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(said(error)) from error
     except ValueError as error:
-        raise click.UsageError(str(error), click.get_current_context()) from error
+        raise click.UsageError(str(error), context) from error
 
 
 async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
@@ -131,7 +166,7 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
         *target,
         timeout_s=options["timeout_s"],
         pace=options["pace"],
-        ignore=frozenset(options["ignore"]),
+        ignore=options["ignore"],
         all_differences=options["all_differences"],
     )
     for difference in found.differences:
@@ -186,7 +221,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 @_TIMEOUT
 @_IGNORE
 def diff_stores(
-    trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: tuple[str, ...]
+    trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: frozenset[str]
 ) -> int:
     """Make the requests of a trace at two stores, and print by field where these answer differently."""
     import asyncio
@@ -194,11 +229,9 @@ def diff_stores(
     from segstore import replaying
 
     try:
-        found = asyncio.run(
-            replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=frozenset(ignore))
-        )
+        found = asyncio.run(replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=ignore))
     except OSError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(said(error)) from error
     for difference in found.differences:
         for line in replaying.report(difference, left=f"{left[0]}:{left[1]}", right=f"{right[0]}:{right[1]}"):
             click.echo(line)
@@ -230,8 +263,9 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     left_out: list[Record] = []
     read_script(records, left_out)
     _tell_left_out(left_out)
-    # Each cut is a warning of a store: here they are what was asked for.
-    logging.getLogger("segstore.server.listener").addFilter(_is_no_cut)
+    # Each cut is a warning of a store, and so is what becomes of a trace that is shortened: here it was asked for.
+    listener = logging.getLogger("segstore.server.listener")
+    listener.addFilter(_is_no_cut if client else _is_error)
     try:
         if client is None:
             found = asyncio.run(explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order))
@@ -244,12 +278,16 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     except (ClientFailed, OSError, ValueError) as error:
         raise click.ClickException(f"the run without faults: {error}") from error
     finally:
-        logging.getLogger("segstore.server.listener").removeFilter(_is_no_cut)
+        listener.removeFilter(_is_no_cut if client else _is_error)
     return _explored(found, out)
 
 
 def _is_no_cut(record: logging.LogRecord) -> bool:
     return "fault 'cut'" not in record.getMessage()
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def _explored(found: Exploration, out: Path | None) -> int:
@@ -266,5 +304,7 @@ def _explored(found: Exploration, out: Path | None) -> int:
             click.echo(f"  written to {path}")
     for cut in found.unreached:
         click.echo(f"not reached: {cut}", err=True)
-    click.echo(f"{found.runs} runs, {len(found.findings)} broke", err=True)
+    click.echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
+    if found.runs == 1:
+        click.echo("nothing was cut: there was no request, or none that fits the filter", err=True)
     return 1 if found.findings else 0

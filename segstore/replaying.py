@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -280,7 +281,14 @@ class _Driver:
         self.records.append(Record(at_ns or time.time_ns(), number, direction, kind, data))
 
     async def _open(self, number: int) -> _Peer:
-        peer = self._peers[number] = _Peer(*await asyncio.open_connection(*self._address))
+        try:
+            connected = await asyncio.open_connection(*self._address)
+        except OSError as error:
+            host, port = self._address
+            # asyncio puts the address into its own words; what the system calls it reads better.
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+            raise ConnectionError(f"no connection to the store at {host}:{port}: {why}") from error
+        peer = self._peers[number] = _Peer(*connected)
         self._keep(number, Direction.REQUEST, RecordKind.OPEN, b"{}")
         return peer
 

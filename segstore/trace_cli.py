@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from segstore.cli_errors import said
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -77,7 +79,7 @@ def _reading(path: Path) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
         try:
             opened = stack.enter_context(TraceFile(path))
         except OSError as error:
-            raise click.ClickException(f"{path}: {error}") from error
+            raise click.ClickException(said(error)) from error
         advance = None
         if opened.size >= _LONG_WORK_BYTES and _is_terminal():
             bar: Any = click.progressbar(length=opened.size, label=path.name, file=sys.stderr)
@@ -92,8 +94,10 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
 
     try:
         yield from records
-    except (TraceError, OSError) as error:
+    except TraceError as error:
         raise click.ClickException(f"{path}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}") from error
 
 
 def _chosen(records: Iterable[Record], chosen: Filter | None, follow: bool = False) -> Iterator[Exchange]:
@@ -253,7 +257,7 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
     except UnknownSuffix as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     except OSError as error:
-        raise click.ClickException(f"{target}: {error}") from error
+        raise click.ClickException(f"{target}: {error.strerror or error}") from error
 
 
 @trace.command(name="filter")

@@ -1,8 +1,9 @@
 """A client that makes the requests of a trace and does not give up: for the explorer, and as a model of a careful one.
 
-Appends are sent without waiting for each other, all else waits for its reply. When the connection is lost it connects
-again, says Hello, sets its writers up again, forgets the appends that the store says it has, and sends the others and
-the request that was not answered once more.
+Appends are sent without waiting for each other, and so are reads, which may wait at the tail for what is written later;
+all else waits for its reply. When the connection is lost it connects again, says Hello, sets its writers up again,
+forgets the appends that the store says it has, and sends the others and the requests that were not answered once more.
+A read that the trace does not answer is not waited for in the end.
 
 Invariants: an append that the store has, by its answer to the set-up, is not sent again; it ends when all requests are
 answered, or raises ConnectionError after `attempts` connections that brought nothing new.
@@ -25,6 +26,8 @@ from segstore.wire import (
     FrameDecoder,
     Hello,
     KeepAlive,
+    ReadSegment,
+    SegmentRead,
     SetupAppend,
     WireError,
     encode,
@@ -49,7 +52,12 @@ class TraceClient:
                 line = lines.get(step.connection)
                 if line is None:
                     line = lines[step.connection] = self.line(host, port)
-                await line.ask(step.item)
+                if not isinstance(step.item, Append | ReadSegment):
+                    for each in lines.values():
+                        await each.stored()  # what is asked may rest on what another connection has written
+                await line.ask(step.item, answered=bool(step.replies))
+            for line in lines.values():
+                await line.stored()  # of all first: a read may wait for what another connection writes
             for line in lines.values():
                 await line.settle()
         finally:
@@ -73,13 +81,17 @@ class _Line:
         self._attempts = attempts
         self._set_ups: dict[UUID, SetupAppend] = {}
         self._pending: list[Append] = []
+        self._reads: list[ReadSegment] = []
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._decoder = FrameDecoder(unknown="keep")
         self._came: list[Command] = []
 
-    async def ask(self, item: Command | Append) -> None:
-        """Sends an append, or makes a request and waits for its answer."""
+    async def ask(self, item: Command | Append, *, answered: bool = True) -> None:
+        """Sends an append or a read, or makes a request and waits for its answer.
+
+        answered: False of a read that nobody answered; `settle` does not wait for it.
+        """
         if isinstance(item, Append):
             self._pending.append(item)
             try:
@@ -89,15 +101,34 @@ class _Line:
             except OSError:
                 self._drop()
             return
-        await self.settle()
+        await self.stored()
+        if isinstance(item, ReadSegment):
+            await self._insist(lambda: self._send(item))
+            if answered:
+                self._reads.append(item)
+            return
         await self._insist(lambda: self._request(item))
         if isinstance(item, SetupAppend):
             self._set_ups[item.writer_id] = item
 
     async def settle(self) -> None:
+        """Waits until all appends are acknowledged and all reads are answered."""
+        await self.stored()
+        if self._reads:
+            await self._insist(self._answered)
+
+    async def stored(self) -> None:
         """Waits until all appends are acknowledged."""
         if self._pending:
             await self._insist(self._acknowledged)
+
+    async def _answered(self) -> None:
+        while self._reads:
+            await self._more()
+
+    async def _send(self, item: Command) -> None:
+        assert self._writer is not None
+        self._writer.write(encode(item))
 
     async def _insist(self, what: Callable[[], Awaitable[None]]) -> None:
         for _ in range(self._attempts):
@@ -121,8 +152,12 @@ class _Line:
             answer = await self._until(_answers(set_up.request_id))
             if isinstance(answer, AppendSetup):
                 self.resume(answer)
+            else:  # its segment is gone, or sealed: what was on its way to there cannot arrive
+                self._pending = [each for each in self._pending if each.writer_id != set_up.writer_id]
         for each in self._pending:
             self._writer.write(request_frame(each))
+        for read in self._reads:
+            self._writer.write(encode(read))
 
     def resume(self, answer: AppendSetup) -> None:
         """The store says how far it has a writer's events: what it has is not sent again."""
@@ -157,7 +192,6 @@ class _Line:
                 self._pending = [each for each in self._pending if each.writer_id != refused]
 
     async def _until(self, wanted: Callable[[Any], bool]) -> Any:
-        assert self._reader is not None
         while True:
             for index, each in enumerate(self._came):
                 if wanted(each):
@@ -169,11 +203,21 @@ class _Line:
                         for it in self._pending
                         if it.writer_id != each.writer_id or it.event_number > each.event_number
                     ]
-            data = await self._reader.read(1 << 16)
-            if not data:
-                raise _Lost
-            # Payloads are views until the next feed; none is looked at behind it.
-            self._came += self._decoder.feed(data)
+            await self._more()
+
+    async def _more(self) -> None:
+        """Takes what comes next; the answer of a read is wanted by nobody else."""
+        assert self._reader is not None
+        data = await self._reader.read(1 << 16)
+        if not data:
+            raise _Lost
+        # Payloads are views until the next feed; none is looked at behind it.
+        for each in self._decoder.feed(data):
+            read = next((read for read in self._reads if _answers_read(each, read)), None)
+            if read is None:
+                self._came.append(each)
+            else:
+                self._reads.remove(read)
 
     def _drop(self) -> None:
         if self._writer is not None:
@@ -193,6 +237,13 @@ class _Line:
 
 def _answers(request_id: int | None) -> Callable[[Any], bool]:
     return lambda reply: getattr(reply, "request_id", None) == request_id
+
+
+def _answers_read(reply: Any, read: ReadSegment) -> bool:
+    """A refused read carries its offset in the place of its request id."""
+    if isinstance(reply, SegmentRead):
+        return reply.request_id == read.request_id
+    return reply.is_failure and getattr(reply, "request_id", None) in (read.request_id, read.offset)
 
 
 async def shortened(steps: Sequence[Step], breaks: Callable[[Sequence[Step]], Awaitable[bool]]) -> list[Step]:

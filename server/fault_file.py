@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,19 @@ from segstore.server.fault_rules import FaultSettings
 __all__ = ["FaultFileError", "parse_faults", "read_faults"]
 
 _MERGE: Final = "tag:yaml.org,2002:merge"
+_BOOL: Final = "tag:yaml.org,2002:bool"
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads `on` as a word, as YAML 1.2 does: it is the name of a condition."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 — as the base class has it
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 class FaultFileError(ValueError):
@@ -53,10 +67,10 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
             raise FaultFileError(source, line, "", f"this is no JSON: {error}") from error
         text = text.replace("\t", " ")  # which YAML, read for the lines alone, does not take as a blank
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
         _no_key_twice(root, source)
         if form != "json":
-            given = yaml.safe_load(text)
+            given = yaml.load(text, Loader=_Loader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = None if mark is None else mark.line + 1
@@ -75,6 +89,8 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         found = error.errors(include_url=False)
         # A wrong key first: what is missing beside it is mostly what was meant.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+        if first["loc"][0] == "round_trip_ms" and isinstance(given["round_trip_ms"], dict):
+            first = found[-1]  # of what is wrong with an object, not that it is no number
         line, path = _place(root, first["loc"])
         raise FaultFileError(source, line, path, _reason(first)) from error
 
@@ -83,7 +99,7 @@ def _reason(found: Any) -> str:
     """In a sentence what does not fit; for a key that there is not, those that there are."""
     message = str(found["msg"]).removeprefix("Value error, ")
     if found["type"] != "extra_forbidden":
-        return message
+        return message.replace("a valid tuple", "a list").replace("Tuple should", "The list should")
     model: type[BaseModel] = FaultSettings
     for part in found["loc"][:-1]:
         if part == "rules":
@@ -106,8 +122,8 @@ def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]
         if isinstance(node, yaml.MappingNode):
             found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
             if found is None:
-                if isinstance(part, int) or part.startswith("<"):
-                    continue  # the first of one action, and which action it is: no places in the file
+                if isinstance(part, int) or part.startswith(("<", "[", "dict[")):
+                    continue  # the first of one action, which action it is, which form: no places in the file
                 path += f".{part}"
                 break
             line, node = found[0].start_mark.line + 1, found[1]

@@ -12,8 +12,10 @@ from click.testing import CliRunner, Result
 
 from segstore import __version__, serving
 from segstore.cli import main
+from segstore.tracing import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
 from segstore.wire.jsonl import to_line
+from segstore.wire.trace import Metadata
 
 HELLO = encode(Hello(17, 5))
 CREATED = encode(SegmentCreated(9, "a/b/0"))
@@ -182,7 +184,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(serving, "serve", taken)
     result = run("serve", "--port", "7")
-    assert (result.exit_code, result.stderr) == (1, "segstore: [Errno 98] port 7 is taken\n")
+    assert (result.exit_code, result.stderr) == (1, "segstore: port 7 is taken\n")
 
 
 def test_without_a_command_the_commands_are_listed() -> None:
@@ -227,3 +229,19 @@ def test_a_codec_that_does_not_exist_is_refused_in_one_sentence(monkeypatch: pyt
     assert process.stderr.decode().splitlines() == [
         "segstore: SEGSTORE_CODEC is 'fastest'; it can be 'generated' or 'construct'"
     ]
+
+
+@pytest.mark.parametrize("command", ["decode", "explain"])
+def test_a_trace_is_no_frame_and_is_sent_where_it_can_be_read(tmp_path: Path, command: str) -> None:
+    for name in ("a.wtrace", "a.jsonl"):
+        path = tmp_path / name
+        write_trace(path, [], Metadata)
+        result = run(command, str(path))
+        assert result.exit_code == 1
+        assert result.stderr == f"segstore: {path}: this is a trace, for `segstore trace show --hex`\n"
+
+
+def test_what_the_system_refuses_is_said_without_its_number(tmp_path: Path) -> None:
+    recording = tmp_path / "nowhere" / "a.wtrace"
+    result = run("serve", "--port", "0", "--controller-port", "0", "--trace", str(recording))
+    assert (result.exit_code, result.stderr) == (1, f"segstore: {recording}: No such file or directory\n")

@@ -19,6 +19,8 @@ from segstore.wire import (
     AppendSetup,
     CreateTableSegment,
     KeepAlive,
+    ReadSegment,
+    SegmentRead,
     SetupAppend,
     TableEntries,
     TableEntry,
@@ -146,9 +148,48 @@ async def test_events_in_another_order_are_found() -> None:
                 await peer.ask(append(1, event(2), other), append(2, event(1), other))
 
     found = await explore(swapping, match="type = APPEND_BLOCK_END", cuts=["before"])
-    assert found.findings[0].broken == (f"reordered: {SEGMENT} has its events in another order",)
+    assert found.findings[0].broken == (f"reordered: {SEGMENT} has a writer's events in another order",)
     relaxed = await explore(swapping, match="type = APPEND_BLOCK_END", cuts=["before"], keep_order=False)
     assert [each.cut.nth for each in relaxed.findings] == [2], "only what was stored twice is left"
+
+
+async def test_events_of_several_writers_may_come_between_each_other() -> None:
+    """The first writer is cut off and comes back behind the second; what each of them wrote is in order."""
+    other = UUID(int=9)
+    both = [
+        (1, HELLO), (1, create()), (1, set_up()), (2, HELLO), (2, SetupAppend(2, other, SEGMENT, "")),
+        (1, append(1, event(1))), (2, append(1, event(2), other)), (1, append(2, event(3))),
+    ]  # fmt: skip
+    records = [
+        Record(at, connection, Direction.REQUEST, RecordKind.FRAME, encode(command))
+        for at, (connection, command) in enumerate(both)
+    ]
+    found = await explore_trace(records)
+    assert (found.findings, found.unreached) == ([], [])
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_read_that_waits_at_the_tail_holds_nothing_up(answered: bool) -> None:
+    """It is answered by what another connection writes, or by nobody; either way the dialogue is good."""
+    data = event(1)
+    dialogue = [
+        (1, HELLO), (1, create()), (1, set_up()), (2, HELLO), (2, ReadSegment(SEGMENT, 0, 1000, "", 5)),
+        (1, append(1, data)),
+    ]  # fmt: skip
+    records = [
+        Record(at, connection, Direction.REQUEST, RecordKind.FRAME, encode(command))
+        for at, (connection, command) in enumerate(dialogue)
+    ]
+    if answered:
+        reply = encode(SegmentRead(SEGMENT, 0, True, False, data, 5))
+        records.append(Record(9, 2, Direction.REPLY, RecordKind.FRAME, reply))
+    found = await explore_trace(records)
+    assert (found.findings, found.runs) == ([], 6 * 3 + 1)
+
+
+async def test_a_client_that_does_not_leave_what_is_wanted_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"lost: {SEGMENT} has not the event b'event1' and 2 more"):
+        await explore_command(f"{sys.executable} -c pass", requests())
 
 
 async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:

@@ -151,14 +151,33 @@ def test_two_stores_are_compared(trace: Path, store: str) -> None:
 def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
     result = run("replay", trace, "--to", "127.0.0.1:1")
     assert result.exit_code == 1
-    assert "Connect call failed" in result.output
+    assert result.output == "segstore: no connection to the store at 127.0.0.1:1: Connection refused\n"
 
 
-@pytest.mark.parametrize("arguments", [["--to", "nowhere"], ["--pace", "0"], ["--missing", "pass", "--port", "0"]])
-def test_options_that_do_not_fit_are_said_in_a_sentence(trace: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--to", "nowhere"], "'nowhere' is no HOST:PORT"),
+        (["--pace", "0"], "'0' is neither max nor recorded nor a factor such as 2.5"),
+        (["--missing", "pass", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
+        (["--upstream", "127.0.0.1:1", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
+        (["--to", "127.0.0.1:1", "--mode", "match"], "--mode goes with answering clients, not with --to"),
+        (["--all", "--port", "0"], "--all goes with --to"),
+        (["--to", "127.0.0.1:1", "--ignore", "last_modifed"], "no command has a field 'last_modifed' (last_modified?)"),
+    ],
+)
+def test_options_that_do_not_fit_are_said_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:
     result = run("replay", trace, *arguments)
-    assert result.exit_code == 2
-    assert "HOST:PORT" in result.output or "pace" in result.output or "upstream" in result.output
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
+    assert says in result.output
+
+
+@pytest.mark.parametrize("command", [["replay", "--to", "127.0.0.1:1"], ["replay", "--port", "0"], ["explore"]])
+def test_a_trace_without_requests_is_no_script(tmp_path: Path, command: list[str]) -> None:
+    empty = tmp_path / "empty.jsonl"
+    write_trace(empty, [], Metadata)
+    result = run(*command, empty)
+    assert (result.exit_code, result.output) == (1, f"segstore: {empty}: there is no request in it\n")
 
 
 def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -130,7 +130,8 @@ def _in(node: low.Node, plain: Any, path: str) -> Any:
 
 def _expect(kind: type, plain: Any, path: str) -> Any:
     if type(plain) is not kind:
-        raise BadField(f"a {kind.__name__} is needed, not {type(plain).__name__}", field=path, actual=plain)
+        wanted = f"{'an' if kind is int else 'a'} {kind.__name__}"
+        raise BadField(f"{wanted} is needed, not {type(plain).__name__}", field=path, actual=plain)
     return plain
 
 

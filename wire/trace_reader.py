@@ -82,7 +82,8 @@ def mark_of(buffer: Buffer) -> bytes | None:
         if found is not None:
             return read_header(buffer, found).mark
         if not MAGIC.startswith(bytes(buffer[: len(MAGIC)])):
-            raise NotATrace("this is no capture: there is no block in it") from cause
+            said = "this is no capture: there is no block in it (and a fixture starts with a JSON object)"
+            raise NotATrace(said) from cause
     return None
 
 

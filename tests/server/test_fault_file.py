@@ -46,6 +46,11 @@ def test_a_json_file_with_tabs_says_the_same(tmp_path: Path) -> None:
     assert (settings.seed, settings.rules[0].probability) == (3, 0.1)
 
 
+def test_on_is_a_word_and_no_truth_as_yaml_once_had_it() -> None:
+    settings = parse_faults("rules:\n  - on: reply\n    do: {close: after, reset: true}\n")
+    assert (settings.rules[0].on, settings.rules[0].do) == ("reply", (Close(close="after", reset=True),))
+
+
 def test_an_empty_file_is_no_fault() -> None:
     assert parse_faults("") == FaultSettings()
 
@@ -57,6 +62,11 @@ def test_an_empty_file_is_no_fault() -> None:
         ("rules:\n  - do: ok\n  - match: type = REED\n    do: ok\n", 3, "rules[1].match", "column 8"),
         ("rules:\n  - do:\n      close: after\n      rest: true\n", 4, "rules[0].do.rest", "no such key (reset?)"),
         ("rules:\n  - do:\n      - ok\n      - WrngHost\n", 4, "rules[0].do[1]", "'WrngHost' is no reply (WrongHost?)"),
+        ("rules:\n  - do: ok\n    on: rely\n", 3, "rules[0].on", "'request' or 'reply'"),
+        ("rules: 3\n", 1, "rules", "a list"),
+        ("round_trip_ms:\n  a: 5\n", 2, "round_trip_ms.a", "a valid integer"),
+        ("round_trip_ms:\n  0: fast\n", 2, "round_trip_ms.0", "a valid number"),
+        ("round_trip_ms: fast\n", 1, "round_trip_ms", "a valid number"),
         ("rules:\n  - do: {clos: after}\n", 2, "rules[0].do", "one of the keys ok, error"),
         ("rules:\n  - do:\n      error: WrongHost\n      fields: {host: x}\n", 2, "rules[0].do", "no such field"),
         ("rules:\n  - do: {close: before, reply_bytes: 3}\n", 2, "rules[0].do", "no reply before"),
