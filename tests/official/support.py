@@ -32,8 +32,9 @@ __all__ = [
 MARKS: Final = [
     pytest.mark.needs("pravega, the official client"),
     pytest.mark.usefixtures("grpc_runs"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
 ]
+"""What every test with the official client is marked with; `tests/conftest.py` gives them a second try."""
 
 
 def uri(cluster: MockCluster, scheme: str = "tcp") -> str:
@@ -80,7 +81,7 @@ async def scale(cluster: MockCluster, scope: str, stream: str, count: int) -> No
     await cluster.controller.scaling.start(scope, stream, sealed, equal_ranges(count))
 
 
-async def eventually(holds: Callable[[], bool], what: str, deadline_s: float = 20.0) -> None:
+async def eventually(holds: Callable[[], bool], what: str, deadline_s: float = 90.0) -> None:
     """Wait until something holds. Fails, saying what did not."""
     end = time.monotonic() + deadline_s
     while not holds():

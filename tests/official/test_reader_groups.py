@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from segstore.server.cluster import MockCluster
-from tests.official.client import run
-from tests.official.support import MARKS, make_stream, uri
+from tests.official.client import OfficialClient, run
+from tests.official.support import MARKS, eventually, make_stream, uri
 
 pytestmark = MARKS
 
@@ -45,11 +46,59 @@ async def test_a_deleted_group_can_be_made_again_under_its_name() -> None:
 
 async def test_readers_in_two_processes_share_the_segments_of_a_group() -> None:
     """The client gives up segments to a reader that came later after ten seconds, not before."""
-    async with MockCluster(2) as cluster, asyncio.TaskGroup() as tasks:
+    where: dict[str, Any] = {"scope": "a", "stream": "s"}
+    async with MockCluster(2) as cluster:
         await make_stream(cluster, "a", "s", 4)
-        where = {"scope": "a", "stream": "s"}
-        first = tasks.create_task(run(uri(cluster), "groups.share", **where, name="first", at_least=100))
-        second = tasks.create_task(run(uri(cluster), "groups.share", **where, name="second", at_least=30))
-        written = await run(uri(cluster), "groups.write_slowly", **where, seconds=13, keys=12)
-        read = [await first, await second]
+        async with (
+            OfficialClient(uri(cluster), "groups.share", **where, name="first") as first,
+            OfficialClient(uri(cluster), "groups.share", **where, name="second") as second,
+            OfficialClient(uri(cluster), "groups.write_until_told", **where, keys=12) as writer,
+            asyncio.TaskGroup() as tasks,
+        ):
+            sharing = [Sharing(each) for each in (first, second)]
+            results = [tasks.create_task(each.result()) for each in sharing]
+            await writer.said("writing")
+            await eventually(lambda: min(each.count for each in sharing) >= 100, "both have segments")
+            writer.go_on()
+            written = await writer.result()
+            await all_is_read(cluster, sharing, written)
+            read = [await each for each in results]
     assert sorted(read[0] + read[1]) == list(range(written))
+
+
+class Sharing:
+    """A reader of the official client that shares a group with others. count: how many events it has read so far."""
+
+    def __init__(self, client: OfficialClient) -> None:
+        self.client = client
+        self.count = 0
+
+    async def result(self) -> list[int]:
+        """The numbers of all events that it read, once it was told to end."""
+
+        def heard(said: str) -> None:
+            self.count = int(said)
+
+        await self.client.said("reading")
+        found: list[int] = await self.client.result(heard=heard)
+        return found
+
+
+async def all_is_read(cluster: MockCluster, sharing: list[Sharing], written: int) -> None:
+    """Wait until the readers have read all that was written, and tell them to end.
+
+    If they do not get there, another reader of the group tries: what it finds was never lost by the servers.
+    """
+
+    def count() -> int:
+        return sum(each.count for each in sharing)
+
+    try:
+        await eventually(lambda: count() >= written, f"{written} events are read", 60.0)
+    finally:
+        for each in sharing:
+            each.client.go_on()
+        if (missing := written - count()) > 0:
+            group = {"scope": "a", "group": "shared", "stream": "s", "reader": "after them"}
+            late = await run(uri(cluster), "interop_groups.read_some", **group, count=missing)
+            print(f"{missing} events were read by no reader of the two, and {len(late)} by another after them")

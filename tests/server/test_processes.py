@@ -14,11 +14,12 @@ import pytest
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
 from segstore.server.coordination.processes import FolderStorage, SharedFolder
 from segstore.server.coordination.processes_identity import CLUSTER, identify
+from segstore.server.coordination.storage import ContainerRefused
 from segstore.server.coordination.types import CoordinationError, Disconnected
+from segstore.server.store.committer import Committer
 from segstore.server.store.container import Container
 from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign
 from segstore.server.store.durable import MIN_MEMORY_BYTES
-from segstore.server.store.errors import NotOwner
 from segstore.server.store.fence import Epoch, Fenced, epochs_of
 from segstore.server.store.journal import JournalFailed
 from segstore.server.store.store import SegmentStore
@@ -50,12 +51,15 @@ class Holder:
 class Member:
     """A store and its view of the shared folder."""
 
-    def __init__(self, path: Path, cluster: str = "ours") -> None:
+    def __init__(self, path: Path, cluster: str = "ours", *, made: bool = True) -> None:
         self.store = SegmentStore(CONTAINERS, [])
         self.lost: list[int] = []
         self.failures: list[str] = []
+        folder = SharedFolder(path, cluster, CONTAINERS)
+        if made:
+            folder.make()
         self.storage = FolderStorage(
-            SharedFolder(path, cluster, CONTAINERS),
+            folder,
             lambda number, durability: Container(
                 number, pool=durability.pool, journal=durability.journal(number), waiters=self.store.waiters
             ),
@@ -78,17 +82,23 @@ class Member:
             await self.open(number)
 
     async def settled(self) -> None:
-        """What was carried out until now is durable, or its answers are dropped."""
+        """What was carried out until now is durable, or its answers are dropped; nothing is done any more.
+
+        An opening has its next journal made in a thread, which looks whether it is still the owner: one that was not
+        waited for may hear of its fence by that, before the test has it write.
+        """
         gate, mark = self.storage.gate, self.storage.gate.mark
-        async with asyncio.timeout(PATIENCE_S):
-            while gate.committed < mark:  # noqa: ASYNC110  what is looked at has no event
-                await asyncio.sleep(0.002)
+        await until(lambda: gate.committed >= mark and all(each.has_next for each in self.committers()))
+
+    def committers(self) -> list[Committer]:
+        """Of all that is open."""
+        return [each.durability.committer for each in self.storage._open.values()]
 
     def hold(self) -> Holder:
-        """An answer that is made now."""
+        """An answer that is made now, behind a change that is not durable yet."""
         holder = Holder()
-        if self.storage.gate.mark > self.storage.gate.committed:
-            self.storage.gate.hold(holder, self.storage.gate.mark)
+        assert self.storage.gate.mark > self.storage.gate.committed
+        self.storage.gate.hold(holder, self.storage.gate.mark)
         return holder
 
 
@@ -106,12 +116,6 @@ def in_container(number: int) -> str:
     """A segment of a container."""
     names = (f"scope/stream{each}/0.#epoch.0" for each in range(99))
     return next(name for name in names if container_of(name, CONTAINERS) == number)
-
-
-def write_late(store: SegmentStore, name: str) -> None:
-    """What an owner still writes that has not heard of its fence; one that has heard refuses."""
-    with contextlib.suppress(NotOwner):
-        write(store, name, b"too late")
 
 
 async def until(condition: Any) -> None:
@@ -181,7 +185,7 @@ async def test_what_the_older_owner_still_wrote_into_its_journal_is_nothing_to_t
         old.store.create_segment(name, now_ms=1)
         await old.settled()
         await new.open()
-        write_late(old.store, name)  # it is in the journal that both directories have
+        write(old.store, name, b"too late")  # it is in the journal that both directories have
         await until(lambda: old.lost == [0])
         write(new.store, name, b"mine")
         await new.settled()
@@ -207,9 +211,9 @@ async def test_an_older_owner_that_changes_nothing_is_fenced_before_it_answers(t
 
 
 async def test_an_answer_of_another_container_leaves_though_one_is_lost(tmp_path: Path) -> None:
-    async with members(tmp_path) as (old, new):
+    async with members(tmp_path, 1) as (old,):
         await old.open_all()
-        await new.open(0)
+        Epoch.claim(tmp_path / "containers" / "0")
         old.store.create_segment(in_container(0), now_ms=1)
         await until(lambda: old.lost == [0])
         old.store.create_segment(in_container(1), now_ms=1)
@@ -317,7 +321,7 @@ async def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(tmp_pat
         await only.open()
         write_some(only)
     other = Member(tmp_path, "theirs")
-    with pytest.raises(DirectoryForeign, match="belongs to cluster ours, and this cluster has theirs there"):
+    with pytest.raises(ContainerRefused, match="belongs to cluster ours, and this cluster has theirs there"):
         await other.open()
     await other.storage.aclose()
     async with members(tmp_path, 1) as (again,):
@@ -330,12 +334,69 @@ async def test_a_missing_file_is_named(tmp_path: Path) -> None:
         await only.open()
         write_some(only)
         await only.settled()
-        gone = next((tmp_path / "containers" / "0").glob("*/journal*wal"))
+        before = everything(only.store)
+        folder = tmp_path / "containers" / "0"
+        gone = next(folder.glob("*/journal*wal"))
         shutil.copy(gone, tmp_path / "kept")
         gone.unlink()
-        with pytest.raises(DirectoryDamaged, match=r"epoch-0000000001/journal-0000000001.sqlite-wal is damaged: it is"):
+        with pytest.raises(
+            ContainerRefused,
+            match=r"container 0 cannot be opened: .*/containers/0/epoch-0000000001/journal-0000000001.sqlite-wal is "
+            r"damaged: it is missing; restore .*/containers/0 from a copy, `segstore verify .*` says what else is",
+        ):
             await other.open()
         assert not other.failures
+        assert "it is missing" in await other.storage.refused(0)
+        assert await other.storage.refused(1) == ""
+        assert not list((folder / "epoch-0000000002").iterdir())
+        shutil.copy(tmp_path / "kept", gone)
+        assert await other.storage.refused(0) == ""
+        assert await other.open() == 3
+        assert everything(other.store) == before
+
+
+async def test_a_damaged_byte_is_named_where_the_last_owner_wrote_it(tmp_path: Path) -> None:
+    async with members(tmp_path, 1) as (only,):
+        await only.open()
+        write_some(only)
+    snapshot = next((tmp_path / "containers" / "0" / "epoch-0000000001").glob("snapshot-*"))
+    data = bytearray(snapshot.read_bytes())
+    data[len(data) // 2] ^= 1
+    snapshot.write_bytes(data)
+    async with members(tmp_path, 1) as (again,):
+        for _ in range(2):
+            with pytest.raises(ContainerRefused, match=r"containers/0/epoch-0000000001/snapshot-\d+ is damaged"):
+                await again.open()
+        data[len(data) // 2] ^= 1
+        snapshot.write_bytes(data)
+        assert await again.open() == 4
+
+
+@pytest.mark.parametrize("what", ["folder", "manifest", "all that was in it"])
+async def test_a_container_that_was_taken_away_is_not_taken_for_a_new_one(tmp_path: Path, what: str) -> None:
+    for size in (100, 200):
+        async with members(tmp_path, 1) as (only,):
+            await only.open()
+            write_some(only, size)
+            shutil.rmtree(tmp_path / "containers" / "1")
+            with pytest.raises(ContainerRefused, match=r"containers/1 is damaged: it is missing"):
+                await only.open(1)
+    folder = tmp_path / "containers" / "0"
+    epoch = folder / "epoch-0000000002"
+    if what == "folder":
+        shutil.rmtree(folder)
+        missing = folder
+    else:
+        missing = epoch / "MANIFEST"
+        for each in tuple(epoch.iterdir()):
+            if what != "manifest" or each == missing:
+                each.unlink()
+    other = Member(tmp_path, made=False)
+    with pytest.raises(ContainerRefused, match=f"{missing} is damaged: it is missing"):
+        await other.open()
+    with pytest.raises(ContainerRefused, match="is missing"):
+        await other.open()
+    await other.storage.aclose()
 
 
 def test_a_cluster_folder_is_no_data_directory_of_one_process(tmp_path: Path) -> None:
@@ -377,7 +438,11 @@ async def test_the_first_process_says_whose_the_folder_is_and_the_others_read_it
         first, second = await asyncio.gather(*[identify(session, "zk", tmp_path / "new", 4) for _ in range(2)])
         assert first == second
         assert await identify(session, "zk", tmp_path / "new", 4) == first
-        assert [each.name for each in (tmp_path / "new").iterdir()] == ["CLUSTER"]
+        assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["CLUSTER", "containers", "controller"]
+        (tmp_path / "new" / "CLUSTER").rename(tmp_path / "kept")  # as one that was killed leaves it
+    async with coordination() as session:
+        assert await identify(session, "zk", tmp_path / "new", 4) != first
+        (tmp_path / "kept").replace(tmp_path / "new" / "CLUSTER")
     async with coordination() as empty:  # a coordination service that knows nothing is told
         assert await identify(empty, "zk", tmp_path / "new", 4) == first
 
@@ -426,7 +491,7 @@ async def test_without_the_fence_an_older_owner_would_acknowledge_what_is_lost(
         old.store.create_segment(name, now_ms=1)
         await old.settled()
         await new.open()
-        write_late(old.store, name)
+        write(old.store, name, b"too late")
         holder = old.hold()
         await until(lambda: holder.released)
         assert new.store.segment_info(name).length == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +13,10 @@ from typing import Any
 from pravega_client import StreamManager
 
 AFTER_A_SLICE_S = 0.01
-"""A blocking call right after an awaited slice can stall the client for good."""
+PATIENCE_S = 90.0
+"""How long something may take that takes moments on a machine with nothing else to do."""
+NO_SEGMENT = "Expected a StreamCut but none found"
+"""How the client fails that is asked for the positions of a group that has read its streams to their ends."""
 
 
 def say(what: str) -> None:
@@ -25,6 +29,22 @@ def say_and_wait(what: str) -> None:
     say(what)
     if not sys.stdin.readline():
         raise EOFError(f"the test is gone, after {what}")
+
+
+def told() -> bool:
+    """Whether the test has said that it is time to go on."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+async def apart() -> None:
+    """Wait until no thread of the client's is in Python's code.
+
+    The thread that has brought a slice takes the interpreter lock once more before it lets go of the reader, and a
+    blocking call of the client's holds that lock: made too early, the two wait for each other for good.
+    """
+    await asyncio.sleep(AFTER_A_SLICE_S)
+    while len(sys._current_frames()) > 1:  # noqa: ASYNC110  what is waited for has no event
+        await asyncio.sleep(AFTER_A_SLICE_S)
 
 
 def attempt(call: Callable[[], Any]) -> dict[str, Any]:
@@ -47,27 +67,42 @@ def manager(uri: str, scope: str = "", **streams: int) -> StreamManager:
 
 
 class Reading:
-    """Reads with one reader and keeps what it got, in order: `events`, and `slices`, how many each slice brought."""
+    """Reads with one reader and keeps what it got, in order.
 
-    def __init__(self, reader: Any) -> None:
+    A slice that is not waited for to its end is lost: the client gives its events again only when its segment brings
+    more. So no slice is given up, but with the whole scenario. After a second without events the client brings an
+    empty one.
+
+    Attributes:
+        events: what was read.
+        offsets: where each of them begins in its segment.
+        segments: the ids of those the reader's group was seen to read; only if it was given.
+        ended: whether the group has read all its segments to their ends; only if it was given.
+    """
+
+    def __init__(self, reader: Any, group: Any = None) -> None:
+        """group: the reader's, if it is to be known which segments there are and whether they have ended."""
         self.reader = reader
         self.events: list[bytes] = []
         self.offsets: list[int] = []
-        self.slices: list[int] = []
+        self.segments: set[int] = set()
+        self.ended = False
+        self._group = group
+        self._look()
 
-    async def once(self, deadline_s: float = 20.0) -> int:
+    async def once(self, deadline_s: float = PATIENCE_S) -> int:
         """Take one slice; give how many events it brought."""
         got = await asyncio.wait_for(self.reader.get_segment_slice_async(), deadline_s)
-        await asyncio.sleep(AFTER_A_SLICE_S)
+        await apart()
         before = len(self.events)
         for event in got:
             self.events.append(event.data())
             self.offsets.append(event.offset())
         self.reader.release_segment(got)
-        self.slices.append(len(self.events) - before)
-        return self.slices[-1]
+        self._look()
+        return len(self.events) - before
 
-    async def until(self, count: int, deadline_s: float = 30.0) -> list[bytes]:
+    async def until(self, count: int, deadline_s: float = PATIENCE_S) -> list[bytes]:
         """Read so many events; give them all."""
         end = time.monotonic() + deadline_s
         while len(self.events) < count:
@@ -80,16 +115,25 @@ class Reading:
                 raise TimeoutError(f"{len(self.events)} of {count} events came in {deadline_s} s") from error
         return self.events
 
-    async def until_the_end(self, quiet_s: float = 0.6) -> int:
-        """Read on until nothing comes for that long; give how many segments have ended by then since the start.
+    async def until_the_end(self, deadline_s: float = PATIENCE_S) -> int:
+        """Read until all segments of the group have ended; give how many it has had."""
+        end = time.monotonic() + deadline_s
+        while not self.ended:
+            if time.monotonic() > end:
+                raise TimeoutError(f"the segments {sorted(self.segments)} did not end in {deadline_s} s")
+            await self.once()
+        return len(self.segments)
 
-        The end of a segment is an empty slice. When all have ended the client waits for more, for ever.
-        """
-        while True:
-            try:
-                await self.once(quiet_s)
-            except TimeoutError:
-                return self.slices.count(0)
+    def _look(self) -> None:
+        if self._group is None:
+            return
+        found = attempt(lambda: self._group.get_streamcut().get_segment_offset_map())
+        if "gives" in found:
+            self.segments |= found["gives"].keys()
+        elif NO_SEGMENT in found["text"]:
+            self.ended = True
+        else:
+            raise RuntimeError(f"the group gives no positions: {found}")
 
 
 def texts(events: list[bytes]) -> list[str]:

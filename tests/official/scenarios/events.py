@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from typing import Any
 
 from pravega_client import StreamManager
 
-from common import Reading, attempt, manager, say, say_and_wait, texts, wrong_orders
+from common import PATIENCE_S, Reading, apart, attempt, manager, say, say_and_wait, texts, wrong_orders
 
 
 async def basics(uri: str, scope: str = "a") -> dict[str, Any]:
@@ -30,7 +29,7 @@ async def basics(uri: str, scope: str = "a") -> dict[str, Any]:
     await reading.until(len(written) + 502)
     awaited = made.create_writer(scope, "s")
     await awaited.write_event_async("awaited", routing_key="key")
-    await asyncio.sleep(0.01)
+    await apart()
     await reading.until(len(written) + 503)
     reading.reader.reader_offline()
     found = reading.events
@@ -99,7 +98,7 @@ def write(
 
 
 async def read(
-    uri: str, scope: str, stream: str, keys: int, per_key: int, group: str = "g", deadline_s: float = 60
+    uri: str, scope: str, stream: str, keys: int, per_key: int, group: str = "g", deadline_s: float = PATIENCE_S
 ) -> dict[str, Any]:
     """Read what `write` wrote, all of it, and say what is wrong with it."""
     made = StreamManager(uri)
@@ -126,9 +125,10 @@ async def read_to_the_end(
 ) -> dict[str, Any]:
     """Read until the reader finds that the stream has ended."""
     made = StreamManager(uri)
-    reading = Reading(made.create_reader_group(group, scope, stream).create_reader("r"))
+    shared = made.create_reader_group(group, scope, stream)
+    reading = Reading(shared.create_reader("r"), shared)
     say("reading")
-    await reading.until(keys * per_key, 60)
+    await reading.until(keys * per_key)
     ended = await reading.until_the_end()
     return {
         "events": len(reading.events),

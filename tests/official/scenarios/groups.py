@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 from pravega_client import StreamManager, StreamReaderGroupConfig
 
-from common import Reading, attempt, manager, say, texts
+from common import Reading, apart, attempt, manager, say, texts, told
 
 
 def _fill(made: StreamManager, scope: str, stream: str, count: int, start: int = 0, keys: int = 8) -> None:
@@ -29,9 +28,9 @@ async def hand_over(uri: str) -> dict[str, Any]:
     group = made.create_reader_group("g", "a", "s")
     first = Reading(group.create_reader("first"))
     doubled = attempt(lambda: group.create_reader("first"))
-    await first.once()
+    await first.until(1)
     first.reader.reader_offline()
-    await asyncio.sleep(0.01)
+    await apart()
     second = Reading(group.create_reader("second"))
     await second.until(2000 - len(first.events))
     return {
@@ -43,29 +42,29 @@ async def hand_over(uri: str) -> dict[str, Any]:
     }
 
 
-async def share(uri: str, scope: str, stream: str, name: str, at_least: int) -> list[int]:
-    """One reader of a group that has others in other processes: read until some came, and then none for a while."""
+async def share(uri: str, scope: str, stream: str, name: str) -> list[int]:
+    """One reader of a group that has others in other processes: read, and say how much, until told to end.
+
+    Who reads with others cannot know that it has read all. A segment that another gives up may lie for ten seconds
+    before the client asks for it, and then brings what was written long ago.
+    """
     made = StreamManager(uri)
     reading = Reading(made.create_reader_group("shared", scope, stream).create_reader(name))
     say("reading")
-    last = time.monotonic()
-    # Empty slices come when there is nothing for a second and when a segment goes to another reader: only a longer
-    # silence is the end. A reader without segments asks for some only when it is called again.
-    while len(reading.events) < at_least or time.monotonic() < last + 4:
-        try:
-            if await reading.once(1.5):
-                last = time.monotonic()
-        except TimeoutError:
-            continue
+    while not told():
+        if await reading.once():
+            say(str(len(reading.events)))
     reading.reader.reader_offline()
+    await apart()
     return [int(event.split(b":")[1]) for event in reading.events]
 
 
-def write_slowly(uri: str, scope: str, stream: str, seconds: float, keys: int) -> int:
-    """Write numbered events with some keys for a while; give how many."""
+def write_until_told(uri: str, scope: str, stream: str, keys: int) -> int:
+    """Write numbered events with some keys, slowly, until told to end; give how many."""
     made = StreamManager(uri)
-    writer, number, end = made.create_writer(scope, stream), 0, time.monotonic() + seconds
-    while time.monotonic() < end:
+    writer, number = made.create_writer(scope, stream), 0
+    say("writing")
+    while not told():
         for key in range(keys):
             writer.write_event(f"k{key}:{number}", routing_key=f"k{key}")
             number += 1
@@ -80,9 +79,9 @@ async def positions(uri: str) -> dict[str, Any]:
     _fill(made, "a", "s", 1000)
     group = made.create_reader_group("head", "a", "s")
     reading = Reading(group.create_reader("r"))
-    await reading.once()
+    await reading.until(1)
     reading.reader.reader_offline()
-    await asyncio.sleep(0.01)
+    await apart()
     cut = group.get_streamcut()
     before = list(reading.events)
     from_cut = Reading(made.create_reader_group("from-cut", "a", "s", False, cut).create_reader("r"))
@@ -119,7 +118,7 @@ async def several_streams(uri: str) -> dict[str, Any]:
     reading = Reading(group.create_reader("r"))
     await reading.until(300)
     reading.reader.reader_offline()
-    await asyncio.sleep(0.01)
+    await apart()
     deleted = attempt(lambda: made.delete_reader_group("g", "a"))
     again = Reading(made.create_reader_group_with_config("g2", "a", config).create_reader("r"))
     await again.until(300)
@@ -131,7 +130,7 @@ async def wait_for_events(uri: str, scope: str, stream: str, count: int) -> dict
     made = StreamManager(uri)
     reading = Reading(made.create_reader_group("waits", scope, stream).create_reader("r"))
     say("waiting")
-    await reading.until(count, 40)
+    await reading.until(count)
     return {"events": len(reading.events)}
 
 
@@ -143,6 +142,6 @@ async def made_again(uri: str) -> list[int]:
         reading = Reading(made.create_reader_group("g", "a", "s").create_reader("r"))
         read.append(len(await reading.until(100)))
         reading.reader.reader_offline()
-        await asyncio.sleep(0.01)
+        await apart()
         made.delete_reader_group("g", "a")
     return read

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from pravega_client import StreamManager
 
-from common import Reading, attempt, say, say_and_wait, texts
+from common import Reading, apart, attempt, say, say_and_wait, texts
 
 
 async def read_some(uri: str, scope: str, group: str, stream: str, reader: str, count: int) -> list[str]:
@@ -16,7 +15,7 @@ async def read_some(uri: str, scope: str, group: str, stream: str, reader: str, 
     reading = Reading(made.create_reader_group(group, scope, stream).create_reader(reader))
     await reading.until(count)
     reading.reader.reader_offline()
-    await asyncio.sleep(0.01)
+    await apart()
     return texts(reading.events)
 
 
@@ -34,12 +33,12 @@ async def put_offline(uri: str, scope: str, group: str, stream: str, gone: str, 
     shared = made.create_reader_group(group, scope, stream)
     put = attempt(lambda: shared.reader_offline(gone))
     again = attempt(lambda: shared.create_reader(gone).reader_offline())
-    await asyncio.sleep(0.01)
+    await apart()
     reading = Reading(shared.create_reader("official"))
     await reading.until(count)
     cut = {str(key): value for key, value in shared.get_streamcut().get_segment_offset_map().items()}
     reading.reader.reader_offline()
-    await asyncio.sleep(0.01)
+    await apart()
     return {"put": put, "again": again, "events": texts(reading.events), "cut": cut}
 
 
