@@ -286,17 +286,28 @@ def serve(**options: Any) -> int:
 @main.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def verify(folder: Path) -> int:
-    """Read every byte of a data directory and say what is not as it was written. The directory is not changed."""
-    from segstore.server.store.data_directory import DataError
-    from segstore.server.store.verify import verify as read_all
+    """Read every byte of a data directory and say what is not as it was written. The directory is not changed.
+
+    Of the folder of a cluster of processes, every epoch of every container is read.
+    """
+    from segstore.server.store.data_directory import CLUSTER_FILE, DataError
 
     try:
-        found = read_all(folder)
-    except DataError as error:
+        if (folder / CLUSTER_FILE).exists():
+            from segstore.server.coordination.processes_verify import verify_cluster
+
+            faults, notes = verify_cluster(folder)
+        else:
+            from segstore.server.store.verify import verify as read_all
+
+            found = read_all(folder)
+            faults = found.faults
+            notes = [f"{folder}: {found.files} files are as they were written, up to batch {found.batches}"]
+            notes = [] if faults else notes
+    except (DataError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    for fault in found.faults:
+    for note in notes:
+        click.echo(note)
+    for fault in faults:
         click.echo(fault, err=True)
-    if found.faults:
-        return 1
-    click.echo(f"{folder}: {found.files} files are as they were written, up to batch {found.batches}")
-    return 0
+    return 1 if faults else 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore.server.cluster_parts import controller_state
@@ -63,8 +63,10 @@ class ControllerLeader:
         configuration: Configuration,
         authority: Authority,
         servers: Callable[[], Sequence[Endpoint]],
+        refused: Mapping[int, str],
     ) -> None:
-        """owners: where the segments are. servers: where all processes serve the controller's calls."""
+        """owners: where the segments are. servers: where all processes serve the controller's calls. refused: the
+        containers that cannot be opened, and why."""
         self.leading: Leading | None = None
         self.on_failure: Callable[[str], None] = _nobody
         self.on_lost: Callable[[], None] = _nothing
@@ -74,15 +76,11 @@ class ControllerLeader:
         self._configuration = configuration
         self._authority = authority
         self._servers = servers
+        self._refused = refused
 
     def _open(self) -> tuple[Epoch, Durability]:
         epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
-        try:
-            durability.recover({})
-        except BaseException:
-            durability.directory.close()
-            epoch.check()
-            raise
+        self._folder.recover(epoch, durability, {})
         return epoch, durability
 
     async def lead(self) -> Leading:
@@ -122,6 +120,7 @@ class ControllerLeader:
             token=lambda: authority.token("*", Permission.READ_UPDATE),
             wire_version=store.wire_version,
             tls=_trusting(self._settings.tls),
+            refused=self._refused,
         )
         controller = Controller(segments, self._settings.controller, journal=journal, state=state)
         calls = ControllerServer.behind(controller, authority, self._servers, settled)

@@ -183,10 +183,6 @@ class ClusterProcess:
             )
             self._candidate.on_change = self._front.leader_changed
             self._present = Present(where)
-            leader = self._leader_here = ControllerLeader(
-                settings, folder, self._owners, self.configuration, self._authority, self._servers
-            )
-            leader.on_failure, leader.on_lost = self._store_failed, self._overtaken
         ownership = self._ownership = ContainerOwnership(
             f"{host}:{port}",
             self._coordinator,
@@ -198,6 +194,10 @@ class ClusterProcess:
             drop_caches=self.configuration.drop,
         )
         storage.on_lost = ownership.lost
+        leader = self._leader_here = ControllerLeader(
+            settings, folder, self._owners, self.configuration, self._authority, self._servers, ownership.refused
+        )
+        leader.on_failure, leader.on_lost = self._store_failed, self._overtaken
         await ownership.start()
         self._following = asyncio.create_task(self._follow(), name="cluster process")
         self._control_api = await control_api(settings, self.stores, self._faults, lambda: self.controller)
@@ -213,11 +213,12 @@ class ClusterProcess:
     async def _settle(self) -> None:
         """Waits until there is a controller, and all containers have an owner; not for ever."""
         assert self.failure is not None
-        candidate = self._candidate
+        candidate, count = self._candidate, self.settings.store.containers
         try:
             async with asyncio.timeout(_SETTLE_S):
                 while not (
-                    self._owners.complete and (candidate is None or candidate.leads or candidate.leader is not None)
+                    all(self._owners.of(each) or each in self.ownership.refused for each in range(count))
+                    and (candidate is None or candidate.leads or candidate.leader is not None)
                 ):
                     if self.failure.done():
                         raise CoordinationError(self.failure.result())

@@ -297,8 +297,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         hub.enter(self)
         try:
-            done = 0
-            while done < len(items) and not session.ended:
+            done = len(items) if session.ended else 0  # the fence may have ended it
+            while done < len(items):
                 done = session.receive_all(items, done)
                 if session.ended or done == len(items):
                     break

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
@@ -148,20 +149,24 @@ class RemoteSegments:
         wire_version: int,
         tls: ssl.SSLContext | None = None,
         patience_s: float = _PATIENCE_S,
+        refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """token: gives one that allows everything. wire_version: what the stores speak. patience_s: for a request."""
+        """token: gives one that allows everything. wire_version: what the stores speak. patience_s: for a request.
+        refused: the containers that cannot be opened, and why."""
         self._owners = owners
         self._containers = containers
         self._token = token
         self._version = wire_version
         self._tls = tls
         self._patience_s = patience_s
+        self._refused = refused
         self._connections: dict[Location, asyncio.Task[StoreConnection]] = {}
 
     def owner_of(self, segment: str) -> Endpoint:
-        found = self._owners.of(container_of(segment, self._containers))
+        container_id = container_of(segment, self._containers)
+        found = self._owners.of(container_id)
         if found is None:
-            raise NobodyOwns(segment, "be found for")
+            raise NobodyOwns(segment, "be found for", self._refused.get(container_id, ""))
         return Endpoint(*found)
 
     async def aclose(self) -> None:
@@ -207,6 +212,8 @@ class RemoteSegments:
                             why = StoreRefused(reply)
                             if not isinstance(reply, WrongHost):
                                 raise SegmentStoreFailed(segment, did) from why
+                    elif container_id in self._refused:
+                        raise NobodyOwns(segment, did, self._refused[container_id])
                     await asyncio.sleep(_ASK_AGAIN_S)
         except WireError as error:
             raise SegmentStoreFailed(segment, did) from error

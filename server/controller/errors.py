@@ -185,10 +185,10 @@ class PermissionDenied(ControllerError):
 
 
 class SegmentStoreFailed(ControllerError):
-    """The segment store could not be reached, or refused; the cause is chained."""
+    """The segment store could not be reached, or refused; the cause is chained. why: what is known of it."""
 
-    def __init__(self, segment: str, did: str) -> None:
-        super().__init__(f"the segment store failed to {did} {segment}")
+    def __init__(self, segment: str, did: str, why: str = "") -> None:
+        super().__init__(f"the segment store failed to {did} {segment}{why and ': '}{why}")
         self.segment = segment
         self.did = did
 

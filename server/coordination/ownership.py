@@ -11,7 +11,9 @@ A container that is served again under the epoch it was left in, nobody having o
 memory; else it is opened, which fences all older owners. When the session is lost nothing is served until its nodes are
 owned again: requests hear WrongHost. While it is suspended the store goes on, for the fence does not need the session.
 
-A container's node that no session holds is left alone, and this is said.
+A container's node that no session holds is left alone, and this is said. So is a container that cannot be opened as it
+is: nobody owns it, and each store that tried looks now and then whether somebody has mended it. A store that can open
+none of them ends.
 
 Invariants: a container is served only between an opening and the next one's fence; at most one task is at work on a
 container; an error that nobody foresaw ends the store rather than leave it half an owner (seed 57.5).
@@ -30,7 +32,7 @@ from typing import Any, Final, Protocol
 from segstore.server.coordination.placement import LoadReport, surplus, turn
 from segstore.server.coordination.policy import OwnershipSettings, SessionExpiredPolicy, backoff_s, policy_of
 from segstore.server.coordination.reports import SHOWN_BYTES, LoadReports, SameName
-from segstore.server.coordination.storage import ContainerStorage
+from segstore.server.coordination.storage import ContainerRefused, ContainerStorage
 from segstore.server.coordination.types import (
     BadVersion,
     CoordinationError,
@@ -50,6 +52,9 @@ __all__ = ["CONTAINERS", "ContainerOwnership", "Hosted", "container_path"]
 log = logging.getLogger(__name__)
 
 CONTAINERS: Final = "/segstore/containers"
+
+_MENDED_S: Final = 2.0
+"""Between looks at a container that was refused."""
 
 
 def container_path(container_id: int) -> str:
@@ -90,6 +95,7 @@ class ContainerOwnership:
     Attributes:
         name: of the store; its own in the cluster.
         served: the containers that are served now.
+        refused: those that this store cannot open as they are, and why.
         session: the one it has; None before the start and after the end.
         shutdown_reason: why the store is to end; None while it is not.
     """
@@ -110,6 +116,7 @@ class ContainerOwnership:
         """on_shutdown: called once, with the reason, when the store is to end. drop_caches: after each new session."""
         self.name = name
         self.served: set[int] = set()
+        self.refused: dict[int, str] = {}
         self.session: CoordinationSession | None = None
         self.shutdown_reason: str | None = None
         self._coordinator = coordinator
@@ -323,6 +330,11 @@ class ContainerOwnership:
         node = await session.get(path, changed.set)
         if node is None:
             self._stop_serving(container_id)
+            if container_id in self.refused and await self._storage.refused(container_id):
+                with suppress(TimeoutError):  # it may have been mended
+                    async with asyncio.timeout(_MENDED_S):
+                        await changed.wait()
+                return False
             await self._take(session, container_id, changed)
             return False
         if node.owner == session.session_id:
@@ -335,7 +347,14 @@ class ContainerOwnership:
                 await self._delete(session, path, node.version)
                 await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # another's turn comes first
                 return False
-            await self._serve(session, container_id)
+            try:
+                await self._serve(session, container_id)
+            except ContainerRefused as error:
+                self._refuse(container_id, str(error))
+                self._ours.discard(container_id)
+                await self._delete(session, path, node.version)
+                return False
+            self.refused.pop(container_id, None)
             return container_id not in self._leaving  # it may have been given up meanwhile
         if node.data == self.name.encode():
             if container_id in self._ours or (container_id, node.owner) in self._replaced:
@@ -356,7 +375,19 @@ class ContainerOwnership:
                 held,
             )
         self._unload(container_id)
+        if container_id in self.refused and not await self._storage.refused(container_id):
+            del self.refused[container_id]  # else it may be that the other one only tries
         return True
+
+    def _refuse(self, container_id: int, why: str) -> None:
+        if self.refused.get(container_id) != why:
+            log.error("store %s: %s; it is nobody's until then, the others are served", self.name, why)
+        self.refused[container_id] = why
+        self._unload(container_id)
+        self._preferred -= {container_id}
+        if len(self.refused) == self._count:
+            raise CoordinationError(why if self._count == 1 else f"no container can be opened; {why}")
+        self._say()
 
     async def _take(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> None:
         """Makes the node: at once if the container was ours, else when our turn has come and it is still nobody's."""

@@ -12,6 +12,9 @@ What is asked of a container without changing it is fenced too, or a process tha
 coordination service, would answer with what was so before. A store looks whether later epochs have begun before it
 carries anything out, unless it has just looked; an opening is served only once such a look is good no more.
 
+A container whose files are not what was written, or are another cluster's, or are missing, is refused, and looked at
+again once somebody has changed them.
+
 Invariants: at most one opening of a container is at work in a process; what this process has open, it closes before it
 opens it again. When a request is carried out, nobody else has acknowledged a change that its container does not have.
 """
@@ -21,17 +24,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from segstore.server.coordination.storage import Opened
+from segstore.server.coordination.storage import ContainerRefused, Opened
 from segstore.server.coordination.types import Disconnected
 from segstore.server.store.committers import Committers
 from segstore.server.store.container import Container
+from segstore.server.store.data_directory import DirectoryDamaged, DirectoryForeign, DirectoryNewer
 from segstore.server.store.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
 from segstore.server.store.fence import Epoch, Fenced, epochs_of
-from segstore.server.store.fenced_directory import FencedDirectory
+from segstore.server.store.fenced_directory import FencedDirectory, current
+from segstore.server.store.files import Files
 from segstore.server.store.journal import JournalFailed
 
 __all__ = ["FolderStorage", "SharedFolder"]
@@ -51,6 +56,9 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 before the process stood still."""
 
 
+_Traces = tuple[tuple[str, int, int, int], ...]
+
+
 class SharedFolder(NamedTuple):
     """The folder of a cluster. cluster: its id. containers: how many it has."""
 
@@ -62,6 +70,13 @@ class SharedFolder(NamedTuple):
         """The folder of a container."""
         return self.path / "containers" / str(container_id)
 
+    def make(self) -> None:
+        """Makes the folders, which are there from then on: one that is missing was lost. Raises `OSError`."""
+        for each in (self.controller, *map(self.container, range(self.containers))):
+            each.mkdir(parents=True, exist_ok=True)
+            for above in (each.parent, each.parent.parent):
+                Files().sync_folder(above)
+
     @property
     def controller(self) -> Path:
         """The folder of the controller."""
@@ -72,6 +87,8 @@ class SharedFolder(NamedTuple):
 
         Blocks. Raises `DataError`, `Fenced`, `OSError`.
         """
+        if not folder.is_dir():
+            raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
         epoch = Epoch.claim(folder)
         durability = Durability(
             epoch.path,
@@ -83,8 +100,34 @@ class SharedFolder(NamedTuple):
             ),
             journal_bytes=_JOURNAL_BYTES,
         )
-        durability.open()
+        try:
+            durability.open()
+        except DirectoryDamaged as error:
+            raise self._located(error, epoch) from error
         return epoch, durability
+
+    def recover(self, epoch: Epoch, durability: Durability, containers: Mapping[int, Container]) -> None:
+        """Gives containers what an opening has of them; what cannot be recovered is closed.
+
+        Blocks. Raises `DataError`, `Fenced`, `OSError`.
+        """
+        try:
+            durability.recover(containers)
+        except BaseException as error:
+            directory = durability.directory
+            if isinstance(directory, FencedDirectory):
+                directory.abandon()
+            epoch.check()
+            if isinstance(error, DirectoryDamaged):
+                raise self._located(error, epoch) from error
+            raise
+
+    def _located(self, error: DirectoryDamaged, epoch: Epoch) -> DirectoryDamaged:
+        """The error with the file as the epoch before has it: what was taken over are the same files."""
+        file, before = error.file, current(epoch.older())
+        if before is not None and file.parent == epoch.path:
+            file = before.path / file.name
+        return DirectoryDamaged(epoch.folder, file, error.what, within=self.path)
 
 
 class _Open(NamedTuple):
@@ -127,6 +170,7 @@ class FolderStorage:
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._closed = False
         self._looked_s = float("-inf")
+        self._refused: dict[int, tuple[str, _Traces]] = {}
 
     async def epoch(self, container_id: int) -> int:
         present = epochs_of(self._folder.container(container_id))
@@ -142,6 +186,11 @@ class FolderStorage:
             epoch, durability, container = await asyncio.to_thread(self._recover, container_id)
         except Fenced as error:
             raise Disconnected(str(error)) from error
+        except (DirectoryDamaged, DirectoryForeign, DirectoryNewer) as error:
+            traces = await asyncio.to_thread(self._traces, container_id)
+            self._refused[container_id] = str(error), traces
+            raise ContainerRefused(container_id, str(error)) from error
+        self._refused.pop(container_id, None)
         made = self._open[container_id] = _Open(epoch, durability, fenced)
         try:
             await durability.start()
@@ -159,14 +208,27 @@ class FolderStorage:
     def _recover(self, container_id: int) -> tuple[Epoch, Durability, Container]:
         folder = self._folder
         epoch, durability = folder.open(folder.container(container_id), (container_id,), self._memory_bytes)
-        try:
-            container = self._make(container_id, durability)
-            durability.recover({container_id: container})
-        except BaseException:
-            durability.directory.close()
-            epoch.check()
-            raise
+        container = self._make(container_id, durability)
+        folder.recover(epoch, durability, {container_id: container})
         return epoch, durability, container
+
+    async def refused(self, container_id: int) -> str:
+        why, before = self._refused.get(container_id, ("", None))
+        if why and await asyncio.to_thread(self._traces, container_id) != before:
+            del self._refused[container_id]
+            return ""
+        return why
+
+    def _traces(self, container_id: int) -> _Traces:
+        """What is seen of what the next opening would take over, to be compared."""
+        folder = self._folder.container(container_id)
+        try:
+            before = current([Epoch(folder, each) for each in epochs_of(folder)])
+            files = [folder] if before is None else [before.path, *sorted(before.path.iterdir())]
+            stats = [(str(each), each.stat()) for each in files]
+            return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+        except OSError as error:
+            return ((str(error), 0, 0, 0),)
 
     def close(self, container_id: int, epoch: int, container: Container) -> None:
         present = self._open.get(container_id)

@@ -33,7 +33,7 @@ from segstore.server.store.data_directory import (
     DirectoryUnusable,
 )
 
-__all__ = ["CLUSTER", "confirm", "identify"]
+__all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
 
 CLUSTER: Final = "/segstore/cluster"
 
@@ -71,6 +71,12 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
         )
     await _agree(session, where, path, found, known)
     return SharedFolder(path, found.cluster, containers)
+
+
+def read_identity(path: Path) -> SharedFolder | None:
+    """What a folder says whose it is; None for one that is empty or not there. Raises `DataError`."""
+    found = _read(path)
+    return None if found is None else SharedFolder(path, found.cluster, found.containers)
 
 
 async def confirm(session: CoordinationSession, where: str, folder: SharedFolder) -> None:
@@ -122,7 +128,7 @@ def _read(path: Path) -> _Identity | None:
             raise DirectoryForeign(
                 path, f"{path} is that of one process; start it without --zookeeper, or choose another one"
             ) from None
-        others = sorted(each.name for each in path.iterdir() if not each.name.startswith(f"{CLUSTER_FILE}."))
+        others = sorted(each.name for each in path.iterdir() if not _is_begun(each))
         if not others:
             return None
         if file.exists():  # made since we looked
@@ -141,9 +147,17 @@ def _read(path: Path) -> _Identity | None:
         raise DirectoryDamaged(path, file, str(error)) from error
 
 
+def _is_begun(path: Path) -> bool:
+    """Whether it is what `_make` leaves that was killed."""
+    if path.name in ("containers", "controller"):
+        return path.is_dir() and all(each.is_dir() for each in path.rglob("*"))
+    return path.name.startswith(f"{CLUSTER_FILE}.")
+
+
 def _make(path: Path, identity: _Identity) -> _Identity:
     """Writes down whose the folder is, or reads what somebody else wrote first."""
     path.mkdir(parents=True, exist_ok=True)
+    SharedFolder(path, identity.cluster, identity.containers).make()
     version = str(FORMAT).encode()
     body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
     new, file = path / f"{CLUSTER_FILE}.{identity.cluster}", path / CLUSTER_FILE

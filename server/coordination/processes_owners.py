@@ -50,11 +50,6 @@ class Owners:
         """Where a container is; None while nobody is known to have it."""
         return self._locations.get(self._names.get(container_id, ""))
 
-    @property
-    def complete(self) -> bool:
-        """Whether all containers have an owner."""
-        return all(self.of(each) is not None for each in range(self._count))
-
     async def until_changed(self) -> None:
         """Returns when something else is known."""
         changed = asyncio.get_running_loop().create_future()

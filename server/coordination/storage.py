@@ -11,10 +11,22 @@ from typing import Protocol
 
 from segstore.server.store.container import Container
 
-__all__ = ["ContainerStorage", "Opened", "SharedContainers"]
+__all__ = ["ContainerRefused", "ContainerStorage", "Opened", "SharedContainers"]
 
 Opened = tuple[int, Container | None]
 """The epoch of an opening, and the container's state; None for one that is empty or that the store keeps itself."""
+
+
+class ContainerRefused(Exception):
+    """What is there of a container is not what can be served; one sentence that says what, where and what to do.
+
+    Attributes:
+        container_id: its number.
+    """
+
+    def __init__(self, container_id: int, why: str) -> None:
+        super().__init__(f"container {container_id} cannot be opened: {why}")
+        self.container_id = container_id
 
 
 class ContainerStorage(Protocol):
@@ -27,8 +39,11 @@ class ContainerStorage(Protocol):
         """Opens a container under the next epoch; the older ones are fenced before this returns.
 
         `fenced` is called when a later opening fences this one; it gives the container back if it has it, and the
-        caller does nothing with it any more. Raises Disconnected for a storage that does not answer.
+        caller does nothing with it any more. Raises Disconnected for a storage that does not answer, ContainerRefused.
         """
+
+    async def refused(self, container_id: int) -> str:
+        """Why it was refused, if nothing of it has changed since; "" when opening it is worth a try."""
 
     def close(self, container_id: int, epoch: int, container: Container) -> None:
         """Takes back what an opening gave, from an owner that unloads it; nothing if it was fenced since."""
@@ -55,6 +70,9 @@ class SharedContainers:
         self._holders[container_id] = fenced
         held = None if holder is None else holder()
         return epoch, self._resting.pop(container_id, held)
+
+    async def refused(self, container_id: int) -> str:
+        return ""
 
     def close(self, container_id: int, epoch: int, container: Container) -> None:
         if self._epochs.get(container_id) == epoch:

@@ -38,6 +38,7 @@ __all__ = [
     "CLUSTER_FILE",
     "COMMITTED_FILE",
     "FORMAT",
+    "MANIFEST_FILE",
     "DataDirectory",
     "DataError",
     "DirectoryDamaged",
@@ -59,8 +60,9 @@ CLUSTER_FILE: Final = "CLUSTER"
 
 COMMITTED_FILE: Final = "committed"
 
+MANIFEST_FILE: Final = "MANIFEST"
+
 _LOCK: Final = "lock"
-_MANIFEST: Final = "MANIFEST"
 _NEW_MANIFEST: Final = "MANIFEST.new"
 _FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
@@ -100,13 +102,17 @@ class DirectoryForeign(DataError):
 
 
 class DirectoryDamaged(DataError):
-    """What is in it is not what was written. file: the one that is damaged."""
+    """What is in it is not what was written. file: the one that is damaged. what: is wrong with it."""
 
-    def __init__(self, path: Path, file: Path | str, what: str) -> None:
+    def __init__(self, path: Path, file: Path | str, what: str, *, within: Path | None = None) -> None:
+        """within: the directory to verify, if it is another one."""
         super().__init__(
-            path, f"{file} is damaged: {what}; restore {path} from a copy, `segstore verify {path}` says what else is"
+            path,
+            f"{file} is damaged: {what}; restore {path} from a copy, `segstore verify {within or path}` says what "
+            "else is",
         )
         self.file = Path(file)
+        self.what = what
 
 
 class DirectoryUnusable(DataError):
@@ -209,8 +215,8 @@ class DataDirectory:
         """Take a directory to look at it; nothing is changed. Raises `DataError`."""
         self = cls(path, Files())
         try:
-            if not (path / _MANIFEST).exists():
-                raise DirectoryForeign(path, f"{path} is no data directory: it has no {_MANIFEST}")
+            if not (path / MANIFEST_FILE).exists():
+                raise DirectoryForeign(path, f"{path} is no data directory: it has no {MANIFEST_FILE}")
             self._take_lock(os.O_RDONLY)
             self._read()
         except OSError as error:
@@ -224,7 +230,7 @@ class DataDirectory:
     @staticmethod
     def is_one(path: Path) -> bool:
         """Whether there is a data directory, whole or damaged."""
-        return (path / _MANIFEST).exists()
+        return (path / MANIFEST_FILE).exists()
 
     def close(self) -> None:
         """Let go of the directory. May be called twice."""
@@ -240,9 +246,9 @@ class DataDirectory:
             raise DirectoryForeign(path, f"{path} is no directory")
         self._make(path)
         names = {each.name for each in path.iterdir()}
-        if _MANIFEST not in names and (others := sorted(names - {_LOCK, COMMITTED_FILE, _NEW_MANIFEST})):
+        if MANIFEST_FILE not in names and (others := sorted(names - {_LOCK, COMMITTED_FILE, _NEW_MANIFEST})):
             if any(numbered(each) is not None for each in others):
-                raise DirectoryDamaged(path, path / _MANIFEST, f"it is missing, and {others[0]} is there")
+                raise DirectoryDamaged(path, path / MANIFEST_FILE, f"it is missing, and {others[0]} is there")
             if CLUSTER_FILE in names:
                 raise DirectoryForeign(
                     path, f"{path} is that of a cluster of processes; start it with --zookeeper, or choose another one"
@@ -251,7 +257,7 @@ class DataDirectory:
                 path, f"{path} is no data directory, it holds {others[0]!r}; choose an empty one or a new name"
             )
         self._take_lock(os.O_RDWR | os.O_CREAT)
-        if not (path / _MANIFEST).exists():
+        if not (path / MANIFEST_FILE).exists():
             self._mark = os.open(path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
             self.note(0)
             # A manifest that outlives a loss of power without it would be taken for damage.
@@ -300,7 +306,7 @@ class DataDirectory:
             raise DirectoryInUse(self.path) from None
 
     def _read(self) -> None:
-        file = self.path / _MANIFEST
+        file = self.path / MANIFEST_FILE
         data = file.read_bytes()
         first = _FIRST_LINE.match(data)
         if first is None:
@@ -324,6 +330,11 @@ class DataDirectory:
         if len(data) != _MARK.size or data[:8] != _MARK_MAGIC or crc32(data[:-4]) != int.from_bytes(data[-4:]):
             raise DirectoryDamaged(self.path, file, "it does not have its checksum")
         self.committed = _MARK.unpack(data)[1]
+
+    def committed_there(self) -> int:
+        """What is noted in a directory that nobody has open. Raises `DataError`, `OSError`."""
+        self._read_mark()
+        return self.committed
 
     # --- what is in force -------------------------------------------------------------------------------------------
 
@@ -361,7 +372,7 @@ class DataDirectory:
             files.sync(descriptor)
         finally:
             os.close(descriptor)
-        files.replace(new, self.path / _MANIFEST)
+        files.replace(new, self.path / MANIFEST_FILE)
 
     def remove_leftovers(self, keep: set[str]) -> list[str]:
         """Remove files of our names that are not to be kept; gives their names."""

@@ -9,14 +9,16 @@ taken over.
 Invariants: a directory has a manifest only when all that it names is in it and on disk. Older directories are removed
 after that. Before anything is acknowledged or removed, the epoch is checked (`fence`).
 
-Refused: a directory of another cluster or of other containers, a damaged one, as in `data_directory`.
+Refused: a directory of another cluster or of other containers, a damaged one, as in `data_directory`; one whose
+predecessor is gone. What is refused leaves an empty directory behind: its epoch stays over.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -24,7 +26,9 @@ import msgspec
 
 from segstore.server.store.data_directory import (
     COMMITTED_FILE,
+    MANIFEST_FILE,
     DataDirectory,
+    DataError,
     DirectoryDamaged,
     DirectoryForeign,
     DirectoryUnusable,
@@ -35,12 +39,35 @@ from segstore.server.store.fence import Epoch, Fenced
 from segstore.server.store.files import Files
 from segstore.server.store.journal import file_names
 
-__all__ = ["FencedDirectory"]
+__all__ = ["FencedDirectory", "current", "lost"]
 
 log = logging.getLogger(__name__)
 
 _CHUNK: Final = "chunk-"
 _LOOKS: Final = range(3, -1, -1)
+
+
+def current(epochs: Sequence[Epoch]) -> Epoch | None:
+    """The one that the next opening takes over, of those that have folders; None if none was ever in force."""
+    return next((each for each in sorted(epochs, reverse=True, key=_number) if DataDirectory.is_one(each.path)), None)
+
+
+def lost(epochs: Sequence[Epoch]) -> Path | None:
+    """The manifest that is missing where none of these epochs has one; None if nothing was ever acknowledged there."""
+    first = min(epochs, default=None, key=_number)
+    if first is None:
+        return None
+    # Earlier folders were removed by an opening that had a manifest; what is committed was so under one.
+    if first.number > 1:
+        return first.path / MANIFEST_FILE
+    with suppress(DataError, OSError):
+        if DataDirectory(first.path, Files()).committed_there():
+            return first.path / MANIFEST_FILE
+    return None
+
+
+def _number(epoch: Epoch) -> int:
+    return epoch.number
 
 
 class FencedDirectory(DataDirectory):
@@ -67,7 +94,7 @@ class FencedDirectory(DataDirectory):
         try:
             self._adopt(Manifest(cluster, containers, held))
         except BaseException as error:
-            self.close()
+            self.abandon()
             if isinstance(error, OSError) and not isinstance(error, Fenced):
                 epoch.check()
                 raise DirectoryUnusable(epoch.path, error) from error
@@ -78,10 +105,12 @@ class FencedDirectory(DataDirectory):
         self._take_lock(os.O_RDWR | os.O_CREAT)
         self._mark = os.open(self.path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         self.manifest = new
-        for before in self.epoch.older():
-            if DataDirectory.is_one(before.path):
-                self._take_over(before.path, new)
-                break
+        older = self.epoch.older()
+        before = current(older)
+        if before is not None:
+            self._take_over(before.path, new)
+        elif (missing := lost(older)) is not None:
+            raise DirectoryDamaged(missing.parent, missing, "it is missing")
         DataDirectory.note(self, self.committed)
         self.files.sync(self._mark)
 
@@ -119,6 +148,13 @@ class FencedDirectory(DataDirectory):
                     continue
         self.manifest = found
         self.committed = old.committed
+
+    def abandon(self) -> None:
+        """Close it, and take away what is in it: it comes to nothing. It has no manifest yet."""
+        self.close()
+        with suppress(OSError):  # the next opening that succeeds removes it as a whole
+            for each in tuple(self.path.iterdir()):
+                each.unlink()
 
     @property
     def is_over(self) -> bool:

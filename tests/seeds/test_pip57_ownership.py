@@ -25,7 +25,7 @@ from segstore.server.coordination.ownership import container_path
 from segstore.server.coordination.placement import LoadReport
 from segstore.server.coordination.policy import backoff_s, policy_of
 from segstore.server.coordination.reports import store_path
-from segstore.server.coordination.storage import Opened
+from segstore.server.coordination.storage import ContainerRefused, Opened
 from segstore.server.coordination.types import NodeExists, Unreachable
 from segstore.server.store.container import Container
 from tests.server.coordination.stores import Store
@@ -42,12 +42,19 @@ class Storage(SharedContainers):
         super().__init__()
         self.opened: list[int] = []
         self.fails: Exception | None = None
+        self.damaged: dict[int, str] = {}
 
     async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
         self.opened.append(container_id)
         if self.fails is not None:
             raise self.fails
+        if container_id in self.damaged:
+            raise ContainerRefused(container_id, self.damaged[container_id])
         return await super().open(container_id, fenced)
+
+
+    async def refused(self, container_id: int) -> str:
+        return self.damaged.get(container_id, "")
 
 
 class Cluster:
@@ -273,6 +280,36 @@ async def test_an_unexpected_error_while_owning_again_ends_the_store(cluster: Cl
     assert cluster.first.serves == set()
     cluster.storage.fails = None
     await cluster.until(lambda: len(cluster.second.serves) == CONTAINERS)
+
+
+@pytest.mark.seed("57.4")
+@played(session_expired_policy="reconnect", preload=True)
+async def test_a_container_that_cannot_be_opened_is_nobodys_and_ends_no_store(cluster: Cluster) -> None:
+    stores = (cluster.first, cluster.second)
+    cluster.storage.damaged[0] = "it is damaged"
+    await opened_by_another(cluster)
+    await cluster.until(lambda: all(0 in each.ownership.refused for each in stores))
+    await asyncio.sleep(100)
+    assert cluster.first.ownership.refused == {0: "container 0 cannot be opened: it is damaged"}
+    assert cluster.first.reasons == cluster.second.reasons == []
+    assert cluster.first.serves | cluster.second.serves == {1, 2, 3}
+    assert cluster.service.get(container_path(0)) is None
+    assert cluster.storage.opened.count(0) <= 3  # what nobody has mended is not tried again
+    cluster.storage.damaged.clear()
+    await cluster.until(lambda: cluster.first.serves | cluster.second.serves == {0, 1, 2, 3})
+    server = next(each for each in stores if 0 in each.serves)
+    assert server.ownership.refused == {}
+
+
+@played(session_expired_policy="reconnect", preload=True)
+async def test_a_store_that_can_open_nothing_ends(cluster: Cluster) -> None:
+    cluster.storage.damaged = dict.fromkeys(range(CONTAINERS), "it is damaged")
+    for each in range(CONTAINERS):
+        await SharedContainers.open(cluster.storage, each, lambda: None)
+    for store in (cluster.first, cluster.second):
+        cluster.expire(store)
+    await cluster.until(lambda: bool(cluster.first.reasons) and bool(cluster.second.reasons))
+    assert cluster.first.reasons[0].startswith("owning its containers failed: no container can be opened; container ")
 
 
 @pytest.mark.seed("57.6")
