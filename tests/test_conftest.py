@@ -119,7 +119,7 @@ def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResu
     pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text(encoding="utf-8"))
     pytester.makepyfile(source)
     pytester.makeini(SETTINGS)
-    return pytester.runpytest_subprocess("--import-mode=importlib", "-p", "no:cacheprovider", *options, timeout=50)
+    return pytester.runpytest_subprocess("--import-mode=importlib", "-p", "no:cacheprovider", *options, timeout=120)
 
 
 def test_a_test_that_leaves_a_task_socket_or_thread_fails_and_names_it(pytester: pytest.Pytester) -> None:

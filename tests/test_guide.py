@@ -109,6 +109,6 @@ def test_the_programs_of_the_python_page_run_one_after_the_other(controller: str
         program = tmp_path / f"program{number}.py"
         program.write_text(source.replace("127.0.0.1:9090", controller), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+            [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
         assert (done.returncode, done.stderr) == (0, ""), f"program {number}: {done.stdout}{done.stderr}"

@@ -38,14 +38,14 @@ def test_rules_act_on_what_is_served_and_idle_ones_are_reported(tmp_path: Path) 
         try:
             assert process.stdout is not None
             host, _, port = json.loads(process.stdout.readline())["segment_store"].rpartition(":")
-            with socket.create_connection((host, int(port)), timeout=10) as peer:
+            with socket.create_connection((host, int(port)), timeout=60) as peer:
                 peer.sendall(encode(Hello(17, 5)) + encode(CreateSegment(3, "a/b/0.#epoch.0", 0, 0, "", 0)))
                 decoder, replies = FrameDecoder(), []
                 while len(replies) < 2:
                     replies += decoder.feed(peer.recv(4096))
             assert replies[1] == WrongHost(3, "a/b/0.#epoch.0", "", "")
             process.send_signal(signal.SIGTERM)
-            _, said = process.communicate(timeout=20)
+            _, said = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 0

@@ -20,7 +20,7 @@ from segstore.wire import FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SERVE = (sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0")
 
 

@@ -31,7 +31,7 @@ from segstore.wire import Command, DataAppended, FrameDecoder, ReadSegment, Segm
 from tests.server.support import HELLO, SEGMENT, append, create, set_up
 
 TRACE = Path(__file__).parent.parent / "fixtures" / "traces" / "byte_stream.jsonl"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 

@@ -59,7 +59,7 @@ async def test_bytes_are_held_until_their_read_was_handed_out_and_who_adds_waits
     assert ahead.held_bytes == 40
     ahead.advance()
     assert ahead.held_bytes == 20
-    await asyncio.wait_for(adds, 5)
+    await asyncio.wait_for(adds, 60)
 
 
 async def test_what_is_dropped_does_not_come_out_and_is_not_held() -> None:

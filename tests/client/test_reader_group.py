@@ -57,7 +57,7 @@ def group(pravega: Client, name: str = "g", **more: Any) -> ReaderGroup:
 
 async def take(reader: GroupReader, count: int) -> list[GroupEvent]:
     got: list[GroupEvent] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(got) < count:
             event = await reader.read()
             assert event is not None
@@ -69,7 +69,7 @@ def numbers(events: list[GroupEvent]) -> list[int]:
     return sorted(int(event.data.partition(b":")[2]) for event in events)
 
 
-async def until(reads: Any, deadline_s: float = 20) -> None:
+async def until(reads: Any, deadline_s: float = 60) -> None:
     async with asyncio.timeout(deadline_s):
         while not await reads():  # noqa: ASYNC110 — what is waited for is in the table
             await asyncio.sleep(0.01)
@@ -215,7 +215,7 @@ async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends
         order: list[bytes] = []
 
         async def read(name: str) -> None:
-            async with shared.reader(name) as reader, asyncio.timeout(30):
+            async with shared.reader(name) as reader, asyncio.timeout(60):
                 async for event in reader:
                     order.append(event.data)  # noqa: PERF401 — two append by turns
 
@@ -294,7 +294,7 @@ async def test_readers_of_a_deleted_group_end_and_its_name_is_free() -> None:
                 assert len(await take(reader, 5)) == 5
                 await shared.delete()
                 with pytest.raises(NoSuchReaderGroup):
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(60):
                         await reader.read()
                 with pytest.raises(NoSuchReaderGroup):
                     await shared.delete()
@@ -307,7 +307,7 @@ async def test_a_reader_that_was_put_offline_hears_of_it() -> None:
             await take(reader, 1)
             await shared.reader_offline("r")
             with pytest.raises(ReaderOffline):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await reader.read()
 
 
@@ -464,7 +464,7 @@ async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline() 
             async with group(pravega) as again:
                 reader._due.set()
                 with pytest.raises(ReaderOffline):
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(60):
                         await take(reader, 6)
                 assert await again.readers() == []
 

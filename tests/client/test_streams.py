@@ -45,7 +45,7 @@ def client(mock: MockCluster, **more: Any) -> Client:
 
 async def take(events: Any, count: int) -> list[bytes]:
     got = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(got) < count:
             event = await events.read()
             assert event is not None

@@ -32,7 +32,7 @@ def of_transactions(mock: MockCluster) -> list[str]:
 async def all_events(pravega: Client, name: str = "s") -> list[bytes]:
     """What the stream holds, after it is sealed."""
     await pravega.controller.seal_stream("a", name)
-    async with pravega.event_reader("a", name) as events, asyncio.timeout(20):
+    async with pravega.event_reader("a", name) as events, asyncio.timeout(60):
         return [event.data async for event in events]
 
 
@@ -152,7 +152,7 @@ async def test_a_commit_that_takes_time_is_waited_for_or_not() -> None:
                 await other.write(b"not")
                 await other.commit(wait=False)
             assert await other.status() in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await other.status() is not TransactionStatus.COMMITTED:  # noqa: ASYNC110 — it is asked, it does not tell
                     await asyncio.sleep(0.01)
         assert sorted(await all_events(pravega)) == [b"not", b"waited for"]

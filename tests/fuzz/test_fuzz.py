@@ -52,7 +52,7 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"FUZZ_SECONDS": "10"},
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=200,
         check=False,
     )
 
@@ -88,7 +88,7 @@ def test_a_broken_promise_is_found_and_told(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=200,
         check=False,
     )
     assert done.returncode != 0

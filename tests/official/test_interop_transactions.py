@@ -18,7 +18,7 @@ async def events_of(cluster: MockCluster, stream: str = "s") -> list[bytes]:
     """What this project's reader finds in a stream, which is sealed for it."""
     async with connect(uri(cluster), settings()) as pravega:
         await pravega.controller.seal_stream("a", stream)
-        async with pravega.event_reader("a", stream) as events, asyncio.timeout(30):
+        async with pravega.event_reader("a", stream) as events, asyncio.timeout(90):
             return [event.data async for event in events]
 
 

@@ -31,7 +31,7 @@ __all__ = [
 
 SCOPE, STREAM = "s", "out"
 QUERY = UUID("6f1b1f0e-5a3c-4d55-9d0b-6e8a3a1f2c47")
-_PATIENCE_S = 30.0
+_PATIENCE_S = 90.0
 
 
 def options(uri: str, **more: str) -> StreamOptions:

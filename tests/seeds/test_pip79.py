@@ -62,7 +62,7 @@ async def scale(pravega: Client, parts: int) -> None:
 
 
 async def read_all(pravega: Client, count: int) -> list[bytes]:
-    async with asyncio.timeout(20), pravega.event_reader("a", "s") as events:
+    async with asyncio.timeout(60), pravega.event_reader("a", "s") as events:
         return [event.data async for event, _ in _counted(events, count)]
 
 
@@ -380,7 +380,7 @@ async def test_the_last_sequence_does_not_fall_when_a_segment_is_sealed() -> Non
 async def test_statistics_of_writers_on_different_subsets_add_up_by_name() -> None:
     async with (
         streaming(10, stores=2, http_port=0) as (mock, pravega),
-        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=20) as http,
+        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as http,
     ):
         counts = {"north": 31, "south": 17, "east": 5}
         for name in ("south", "north"):

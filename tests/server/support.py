@@ -26,7 +26,7 @@ from segstore.wire.block_decoder import AppendBlockDecoder
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITER = UUID(int=7)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """After this a test has hung."""
 
 

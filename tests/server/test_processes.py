@@ -213,6 +213,7 @@ async def test_an_older_owner_that_changes_nothing_is_fenced_before_it_answers(t
 async def test_an_answer_of_another_container_leaves_though_one_is_lost(tmp_path: Path) -> None:
     async with members(tmp_path, 1) as (old,):
         await old.open_all()
+        await old.settled()
         Epoch.claim(tmp_path / "containers" / "0")
         old.store.create_segment(in_container(0), now_ms=1)
         await until(lambda: old.lost == [0])

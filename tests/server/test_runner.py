@@ -230,7 +230,7 @@ async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle
     async with MockSegmentStore(transient_idle_s=0.05) as store, await Peer.connect(store) as peer:
         (created,) = await peer.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
         assert isinstance(created, SegmentCreated)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while created.segment in store.segments:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert await peer.ask(KeepAlive()) == [KeepAlive()]

@@ -387,7 +387,7 @@ def test_without_the_generated_path_behaviour_is_the_same(frames: list[bytes]) -
         input="\n".join(frame.hex() for frame in frames),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         env={**os.environ, "SEGSTORE_CODEC": "construct"},
         check=False,
     )
@@ -407,7 +407,7 @@ def test_a_codec_that_does_not_exist_is_refused_at_import() -> None:
         [sys.executable, "-c", "import segstore.wire"],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         env={**os.environ, "SEGSTORE_CODEC": "fastest"},
         check=False,
     )

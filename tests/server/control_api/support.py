@@ -19,7 +19,7 @@ async def asking(**settings: Any) -> AsyncIterator[tuple[MockSegmentStore, httpx
     """A store, and who asks its control API; no proxy of the environment comes between."""
     async with (
         MockSegmentStore(http_port=0, **settings) as mock,
-        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=20) as http,
+        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as http,
     ):
         yield mock, http
 
@@ -40,7 +40,7 @@ async def raw(url: str, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(request)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.transport.abort()

@@ -23,14 +23,14 @@ from tests.test_serving import served
 
 
 def ask(where: str, path: str) -> httpx.Response:
-    return httpx.get(f"{where}{path}", trust_env=False, timeout=20)
+    return httpx.get(f"{where}{path}", trust_env=False, timeout=60)
 
 
 def test_serve_announces_it_and_ends_with_status_0_while_a_peer_is_connected() -> None:
     with served("--announce", "json", "--http-port", "0") as store:
         host, port = str(store.announced["http"]).rsplit(":", 1)
         assert ask(f"http://{host}:{port}", "/v1/health").json()["controller"] is True
-        with socket.create_connection((host, int(port)), timeout=20) as idle:
+        with socket.create_connection((host, int(port)), timeout=60) as idle:
             idle.sendall(b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
             assert store.end(signal.SIGTERM) == 0
         assert "not built yet" not in store.errors()

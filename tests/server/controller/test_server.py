@@ -114,7 +114,7 @@ async def test_what_is_due_is_done_while_the_server_is_open() -> None:
         transaction, _ = await served.transactions.open("a", "s", 90_000)
         await served.transactions.commit("a", "s", transaction)
         assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ended.wait()
     assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
 
@@ -142,7 +142,7 @@ async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
     await asyncio.gather(giving_up, return_exceptions=True)
     assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
     stuck.set()
-    async with await ControllerServer.start(served), asyncio.timeout(10):
+    async with await ControllerServer.start(served), asyncio.timeout(60):
         await ended.wait()
     assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
 
@@ -161,7 +161,7 @@ async def main():
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
             )
-            print([(await call(m.ScopeInfo(scope="a"), timeout=10)).status for _ in range(3)])
+            print([(await call(m.ScopeInfo(scope="a"), timeout=60)).status for _ in range(3)])
 
 uvloop.run(main())
 """
@@ -169,5 +169,5 @@ uvloop.run(main())
 
 def test_it_serves_on_uvloop() -> None:
     """In a process of its own, as libuv keeps pipes for good."""
-    done = subprocess.run([sys.executable, "-c", ON_UVLOOP], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-c", ON_UVLOOP], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("[0, 2, 2]\n", 0), done.stderr

@@ -35,7 +35,7 @@ class Client:
             response_deserializer=method.response.FromString,
         )
         metadata = (("authorization", credentials),) if credentials is not None else None
-        return await call(method.request() if request is None else request, metadata=metadata, timeout=10)
+        return await call(method.request() if request is None else request, metadata=metadata, timeout=60)
 
     async def status(self, name: str, request: Any, credentials: str | None = None) -> str:
         """The name of the enum value of an answer, or of the status code of a refusal."""

@@ -32,7 +32,7 @@ class Held:
         return False
 
     def append(self, group: Group) -> None:
-        Held.gate.wait(20)
+        Held.gate.wait(60)
         self._journal.append(group)
         Held.groups += 1
 

@@ -130,7 +130,7 @@ def test_the_command_line_says_it_in_one_sentence(tmp_path: Path) -> None:
         [sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0", "--data", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert found.returncode == 1
@@ -146,7 +146,7 @@ def test_memory_bytes_is_for_a_data_directory() -> None:
         [sys.executable, "-m", "segstore", "serve", "--port", "0", "--memory-bytes", "100000000"],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert found.returncode == 2

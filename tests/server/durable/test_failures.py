@@ -195,7 +195,7 @@ def test_a_process_whose_disk_is_full_ends_with_a_sentence(tmp_path: Path) -> No
         [sys.executable, "-c", limited, "serve", "--port", "0", "--controller-port", "0", "--data", str(data)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert found.returncode == 1
