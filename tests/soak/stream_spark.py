@@ -6,8 +6,10 @@ is stopped and woken when another driver has done its work, or the store does no
 and the query is run again with the same checkpoint, by another driver. In the end the target has each event once. Now
 and then a stream is scaled between two runs.
 
-What takes long is Java. Drivers that are not to die run many queries; those that are to die are started while others
-work. Seeds run side by side, each on a server of its own. Without Spark: `python -m tests.soak.stream_sink`.
+What takes long is Java, and what Python imports (`python_forks`). Drivers that are not to die run many queries; those
+that are to die are started while others work. Seeds run side by side, each on a server of its own. Spark gives up a
+Python that does not answer in ten seconds: on a machine that is so loaded the run is repeated, and counted. Without
+Spark: `python -m tests.soak.stream_sink`.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -36,6 +39,7 @@ from pyspark.sql.streaming import StreamingQuery
 from segstore.pipeline.session import session
 from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, scale, write_events
+from tests.soak.python_forks import Forks
 from tests.soak.stream_struck import KilledSource
 
 __all__ = ["POINTS"]
@@ -55,7 +59,6 @@ MEMORY: Final = Path("/dev/shm")
 _CONF: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
-    "spark.python.daemon.module": "tests.soak.stream_struck",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -63,9 +66,12 @@ _CONF: Final = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stopTimeout": "60s",
 }
-_PATIENCE_S: Final = 300.0
+_PYTHON: Final = "SEGSTORE_SOAK_PYTHON"
+_PATIENCE_S: Final = 600.0
 _SETTLE_S: Final = 0.05
 _PER_TRIGGER: Final = 40
+_ATTEMPTS: Final = 5
+A = TypeVar("A")
 
 
 # --- inside Spark ---------------------------------------------------------------------------------------------------
@@ -73,6 +79,7 @@ _PER_TRIGGER: Final = 40
 
 def drive(answers: int) -> None:
     """Runs the queries that stdin asks for, side by side, to the end of what there is; answers in lines of JSON."""
+    sys.executable = os.environ[_PYTHON]
     spark = session("local[2,4]", app="soak", conf=_CONF, quick=True)
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(KilledSource)
@@ -124,10 +131,14 @@ class DriverEnded(RuntimeError):
     """Of a driver that was killed, or died."""
 
 
+class TooSlow(RuntimeError):
+    """Of a run that failed because the machine has too much to do."""
+
+
 class Driver:
     """A driver of Spark, which runs queries as it is told."""
 
-    def __init__(self, said: Path) -> None:
+    def __init__(self, said: Path, python: str) -> None:
         self.said = said
         self.ready = Future[None]()
         self._pending: dict[int, Future[str | None]] = {}
@@ -138,7 +149,7 @@ class Driver:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.soak.stream_spark", "--drive", str(write)],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=os.environ | {"PYTHONPATH": str(ROOT), _PYTHON: python},
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
@@ -193,8 +204,9 @@ class Driver:
 class Drivers:
     """Two that live, for all seeds, and some that are there to be killed. Use with `with`."""
 
-    def __init__(self, folder: Path, ahead: int) -> None:
+    def __init__(self, folder: Path, python: str, ahead: int) -> None:
         self._folder = folder
+        self._python = python
         self._lock = threading.Lock()
         self._started = 0
         self.steady = [self._new(), self._new()]
@@ -202,7 +214,7 @@ class Drivers:
 
     def _new(self) -> Driver:
         self._started += 1
-        return Driver(self._folder / f"driver{self._started}")
+        return Driver(self._folder / f"driver{self._started}", self._python)
 
     def victim(self) -> Driver:
         """One that the caller ends; another is started in its place."""
@@ -260,38 +272,57 @@ class _Seed:
             self._whole()
             self._server.faults.clear()
         elif point == "zombie driver":
-            old = self._start(self._steady[1], point)
-            zombie = self._wait(self._folder / "stopped", old)
+            old, zombie = self._again(lambda: self._stopped(point))
             self._whole()
             os.kill(zombie, signal.SIGCONT)
             old.result(_PATIENCE_S)  # Spark may refuse to write its log: another was faster
         elif point.startswith("driver"):
-            victim = self._drivers.victim()
-            try:
-                self._start(victim, point).result(_PATIENCE_S)
-            except DriverEnded:
-                assert victim.status == -signal.SIGKILL, f"{point}: the driver ended with {victim.status}"
-            victim.close()
+            self._again(lambda: self._killed(point))
         else:
             self._whole(point)
         assert point == "lost reply" or (self._folder / "struck").exists(), f"{point} was not reached"
         self.did[point] += 1
 
-    def _start(self, driver: Driver, point: str) -> Future[str | None]:
-        return driver.start(uri=self._uri, seed=self._seed, point=point, folder=str(self._folder))
+    def _killed(self, point: str) -> None:
+        victim = self._drivers.victim()
+        try:
+            self._heard(self._start(victim, point))
+        except DriverEnded:
+            assert victim.status == -signal.SIGKILL, f"{point}: the driver ended with {victim.status}"
+        finally:
+            victim.close()
 
     def _whole(self, point: str = "") -> None:
         """A run that comes to its end."""
-        failed = self._start(self._steady[0], point).result(_PATIENCE_S)
-        assert failed is None, f"{point or 'a run'} failed: {failed}"
+        self._again(lambda: self._heard(self._start(self._steady[0], point)))
 
-    def _wait(self, path: Path, old: Future[str | None]) -> int:
-        end = time.monotonic() + _PATIENCE_S
+    def _heard(self, run: Future[str | None]) -> None:
+        failed = run.result(_PATIENCE_S)
+        if failed is not None and "failed to connect back" in failed:
+            raise TooSlow(failed)
+        assert failed is None, f"a run failed: {failed}"
+
+    def _again(self, what: Callable[[], A]) -> A:
+        for _ in range(_ATTEMPTS):
+            try:
+                return what()
+            except TooSlow:
+                self.did["repeated, as Python was too slow to start"] += 1
+        return what()
+
+    def _start(self, driver: Driver, point: str) -> Future[str | None]:
+        return driver.start(uri=self._uri, seed=self._seed, point=point, folder=str(self._folder))
+
+    def _stopped(self, point: str) -> tuple[Future[str | None], int]:
+        """The run whose commit was stopped, and which process that is."""
+        path, old, end = self._folder / "stopped", self._start(self._steady[1], point), time.monotonic() + _PATIENCE_S
         while not (path.exists() and (text := path.read_text()).endswith("\n")):
-            assert not old.done(), f"the query ended with {old.result()} before its point"
-            assert time.monotonic() < end, "the point was not reached in time"
+            if old.done():
+                self._heard(old)
+                raise AssertionError(f"{point} was not reached")
+            assert time.monotonic() < end, f"{point} was not reached in time"
             time.sleep(_SETTLE_S)
-        return int(text)
+        return old, int(text)
 
 
 class _Soak:
@@ -346,7 +377,8 @@ def main() -> int:
         servers: queue.Queue[RunningServer] = queue.Queue()
         for _ in range(asked.jobs):
             servers.put(stack.enter_context(ServerThread()).serve(stores=2, containers=4))
-        drivers = stack.enter_context(Drivers(folder, asked.jobs))
+        forks = stack.enter_context(Forks(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        drivers = stack.enter_context(Drivers(folder, forks.python, asked.jobs))
         soak = _Soak(drivers, folder, servers)
         with ThreadPoolExecutor(asked.jobs) as pool:
             runs = {number: pool.submit(soak.seed, number) for number in range(asked.seed, asked.seed + asked.seeds)}

@@ -1,8 +1,4 @@
-"""The sink of streams, struck: what tasks and commits of `stream_spark` run, and the daemon that they are forked from.
-
-Little is imported here, and by Spark's daemon once (`spark.python.daemon.module`): each kind of Python process that
-Spark starts would import it anew, which takes longer than what it does.
-"""
+"""The sink of streams, struck: what tasks and commits of `stream_spark` run. Only what they need is imported here."""
 
 from __future__ import annotations
 
@@ -13,8 +9,6 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow  # noqa: F401 — for those that are forked
-from pyspark import daemon, worker  # noqa: F401
 from pyspark.sql.types import StructType
 
 from segstore.pipeline.segments import Segments
@@ -112,10 +106,3 @@ class KilledSource(StreamSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamStreamWriter:  # noqa: N802 — Spark's name
         return KilledWriter(self.read_options, schema, overwrite, self.strike)
-
-
-if __name__ == "__main__":
-    from importlib import import_module
-
-    # By its own name, for that is the one that pickled objects have.
-    import_module("tests.soak.stream_struck").daemon.manager()
