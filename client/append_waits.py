@@ -18,7 +18,7 @@ class AppendWaits:
     """The waits of one writer.
 
     Attributes:
-        some: whether there are any.
+        some: whether there may be any.
     """
 
     __slots__ = ("_flushes", "_room", "_start", "some")
@@ -33,6 +33,7 @@ class AppendWaits:
         """Returns when `started` was called."""
         if self._start is None:
             self._start = asyncio.get_running_loop().create_future()
+        self.some = True
         await asyncio.shield(self._start)
 
     def started(self) -> None:
@@ -69,7 +70,7 @@ class AppendWaits:
             room.set_result(None)
         if not flushes:
             self._flushes = None
-            self.some = self._room is not None
+            self.some = self._room is not None or self._start is not None
 
     def fail(self, error: Callable[[], ClientError]) -> None:
         """The writer has ended; each wait for a flush gets an error of its own."""

@@ -124,10 +124,17 @@ class Flow:
 
     def ask_turn(self, turn: Turn) -> None:
         """`turn` is called once, in this turn of the loop or when the peer reads again. Raises Closed."""
-        self._check()
+        if self.closed:
+            self._check()
         if self.turn is None:
             self.connection.outbox.ask_turn(self)
         self.turn = turn
+
+    def acknowledged(self, size: int) -> None:
+        """So many appended bytes are no longer in flight; nothing once it is closed, which has taken all back."""
+        if not self.closed:
+            self.bytes_in_flight -= size
+            self.connection.outbox.bytes_in_flight -= size
 
     def close(self) -> None:
         """Frees the number; replies to it are dropped from now on. Without flows it closes the connection."""

@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["Appends", "Counters", "Outbox", "Timer", "Timers"]
 
 _BLOCK: Final = Layout(">ii16s")
-_END: Final = Layout(">ii16siiiqq")  # without data
+_END: Final = Layout(">ii16siii")  # without data, up to the numbers
+_NUMBERS: Final = Layout(">qq")
 _HEADER_BYTES: Final = 8
 _LARGE_BYTES: Final = 4096
 """A payload of so many bytes is cheaper to hand over by itself than to copy."""
 _BLOCK_CODE: Final = AppendBlock.code
 _END_CODE: Final = AppendBlockEnd.code
 _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER_BYTES
-_END_FIELDS: Final = _END.size - _HEADER_BYTES
+_END_FIELDS: Final = _END.size + _NUMBERS.size - _HEADER_BYTES
 
 
 class Timer(Protocol):
@@ -262,7 +263,18 @@ class Appends:
         outbox: of the flow's connection.
     """
 
-    __slots__ = ("_flow", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
+    __slots__ = (
+        "_count",
+        "_end",
+        "_flow",
+        "_head",
+        "_request_id",
+        "_segment",
+        "_size",
+        "_writer_bytes",
+        "_writer_id",
+        "outbox",
+    )
 
     def __init__(self, flow: Flow, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
         self._flow = flow
@@ -271,6 +283,9 @@ class Appends:
         self._writer_id = writer_id
         self._writer_bytes = writer_id.bytes
         self._request_id = request_id
+        self._size = self._count = -1
+        """Of the append before: one that is as large has the same frames but for the numbers at the end."""
+        self._head = self._end = b""
 
     def send(self, append: Append) -> None:
         """Sends an append. Raises Closed, FrameTooLarge."""
@@ -290,28 +305,24 @@ class Appends:
                     limit=outbox._largest,
                     actual=size,
                 )
-            writer, out = self._writer_bytes, outbox._out
-            head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
-            end = _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, last, self._request_id)
+            if size != self._size or count != self._count:
+                writer = self._writer_bytes
+                self._size, self._count = size, count
+                self._head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
+                self._end = _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count)
+            out, numbers = outbox._out, _NUMBERS.pack(last, self._request_id)
             if len(items) == 1:
-                out += (head, items[0].data, end)
+                out += (self._head, items[0].data, self._end, numbers)
             else:
-                out.append(head)
+                out.append(self._head)
                 out += [item.data for item in items]
-                out.append(end)
+                out += (self._end, numbers)
             if size >= _LARGE_BYTES * len(items):
                 outbox._large = True
         flow.bytes_in_flight += size
         outbox.bytes_in_flight += size
         if not outbox._turn_due:
             outbox._schedule()
-
-    def acknowledged(self, size: int) -> None:
-        """So many bytes are no longer in flight; nothing once the flow is closed, which has taken all back."""
-        flow = self._flow
-        if not flow.closed:
-            flow.bytes_in_flight -= size
-            self.outbox.bytes_in_flight -= size
 
     def set_sizing(self, sizing: BlockSizing) -> None:
         """What decides the sizes of the flow's append blocks from now on."""

@@ -93,7 +93,7 @@ class SegmentWriter(WriterMachine):
     async def room(self) -> None:
         """Returns when less than `max_in_flight_bytes` is held, or the writer has failed."""
         while not self.has_room:
-            await self._waits.for_room()
+            await self._waiting().for_room()
 
     async def started(self) -> None:
         """Returns when it was set up for the first time, or is over before that. Raises the error with which it ended.
@@ -105,7 +105,7 @@ class SegmentWriter(WriterMachine):
                 raise self._again()
             if self.state is WriterState.OVER:
                 return
-            await self._waits.for_start()
+            await self._waiting().for_start()
 
     async def flush(self) -> None:
         """Returns when everything written before is acknowledged or was handed over.
@@ -116,7 +116,7 @@ class SegmentWriter(WriterMachine):
             if not isinstance(self._error, Closed) or self.unsettled:
                 raise self._again()
         elif self.unsettled:
-            await self._waits.until_settled(self._events.added)
+            await self._waiting().until_settled(self._events.added)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ class WriterState(Enum):
 
 
 _OPEN: Final = WriterState.OPEN
+_Future: Final = asyncio.Future
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
 _EVENT_HEADER_BYTES: Final = 8
 
@@ -96,6 +97,7 @@ class WriterMachine:
         "_setup",
         "_sizing",
         "_store_id",
+        "_stumbled",
         "_trying",
         "_waits",
         "segment",
@@ -140,7 +142,10 @@ class WriterMachine:
         self._trying = False
         """Only the first of the appends that are sent again is under way: the others wait for its ack."""
         self._error: ClientError | None = None
-        self._waits = AppendWaits()
+        self._waits: AppendWaits | None = None
+        """Made when somebody waits, gone when nobody does: who writes without waiting never looks at it."""
+        self._stumbled = True
+        """Attempts to set up may have failed since the last event was stored."""
         self._sizing: BlockSizeTracker | None = None
         self._store_id: UUID | None = None
         """This writer's id as the object that came with the last ack, which is cheaper to compare."""
@@ -166,7 +171,23 @@ class WriterMachine:
         return taken
 
     def _settle(self) -> None:
-        self._waits.settled(self._events.settled, has_room=self.has_room)
+        waits = self._waits
+        if waits is not None:
+            waits.settled(self._events.settled, has_room=self.has_room)
+            if not waits.some:
+                self._waits = None
+
+    def _waiting(self) -> AppendWaits:
+        """For who is about to wait."""
+        waits = self._waits
+        if waits is None:
+            waits = self._waits = AppendWaits()
+        return waits
+
+    def _started(self) -> None:
+        """It was set up, or will not be."""
+        if self._waits is not None:
+            self._waits.started()
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -250,8 +271,7 @@ class WriterMachine:
     def on_reply(self, reply: Command) -> None:
         try:
             if type(reply) is DataAppended:
-                if self.state is _OPEN:  # else of a set-up before: the answer to the new one covers it
-                    self._on_ack(reply)
+                self._on_ack(reply)
             elif type(reply) is AppendSetup:
                 self._on_set_up(reply)
             else:
@@ -267,24 +287,27 @@ class WriterMachine:
         self._lost(error)
 
     def _on_ack(self, ack: DataAppended) -> None:
+        flow = self._flow
+        if self.state is not _OPEN or flow is None:  # of a set-up before: the answer to the new one covers it
+            return
         if ack.writer_id is not self._store_id:
             if ack.writer_id != self.writer_id:
                 raise BadAck(f"acknowledges events of writer {ack.writer_id}")
             self._store_id = ack.writer_id
         number = ack.event_number
-        stored, size = self._events.acknowledged(number, ack.previous_event_number)
+        events = self._events
+        stored, size = events.acknowledged(number, ack.previous_event_number)
         length = ack.current_segment_write_offset
         if length > self.segment_length:
             self.segment_length = length
         if self._sizing is not None:
             self._sizing.record_ack(number)
-        if self._appends is not None:
-            self._appends.acknowledged(size)
+        flow.acknowledged(size)
         if stored:
             self._stored(stored)
         if self._trying:
             self._send_others()
-        elif self._events.queue and self._events.oldest is None and (self._flow is None or self._flow.turn is None):
+        elif events.queue and events.oldest is None and flow.turn is None:
             self._ask_turn()  # what is too large for an append has waited for this
 
     def _send_others(self) -> None:
@@ -303,7 +326,7 @@ class WriterMachine:
         self.state = _OPEN
         self.set_ups += 1
         self._setup.answered()
-        self._waits.started()
+        self._started()
         if self._pool.settings.append_batching == "blocks":
             self._sizing = BlockSizeTracker(self._loop.time() * 1000)
             assert self._appends is not None
@@ -320,10 +343,12 @@ class WriterMachine:
             self._stored(stored)
 
     def _stored(self, items: list[Pending]) -> None:
-        self._setup.failures = 0
+        if self._stumbled:
+            self._stumbled = False
+            self._setup.failures = 0
         for item in items:
             done = item.done
-            if isinstance(done, asyncio.Future):
+            if isinstance(done, _Future):
                 if not done.done():
                     done.set_result(None)
                 continue
@@ -331,11 +356,11 @@ class WriterMachine:
                 done(None)
             except Exception as problem:  # noqa: BLE001 — as in `_tell`
                 self._report(problem)
-        if self._waits.some:
+        if self._waits is not None:
             self._settle()
 
     def _tell(self, done: asyncio.Future[None] | Then, error: ClientError | None) -> None:
-        if isinstance(done, asyncio.Future):
+        if isinstance(done, _Future):
             if not done.done():
                 if error is None:
                     done.set_result(None)
@@ -358,6 +383,7 @@ class WriterMachine:
         """For its set-up: SetupAppend goes out on this flow."""
         if self.state in _ENDED:
             return False
+        self._stumbled = True
         self._flow = flow
         self._appends = Appends(flow, flow.connection.outbox, self.segment, self.writer_id, self._setup.request_id)
         self.state = WriterState.SETTING_UP
@@ -432,7 +458,7 @@ class WriterMachine:
             return
         self.state = WriterState.OVER
         self._setup.answered()
-        self._waits.started()
+        self._started()
         self._on_over(self, error)
 
     def _fail(self, error: ClientError, state: WriterState = WriterState.FAILED) -> None:
@@ -444,8 +470,9 @@ class WriterMachine:
         self.state = state
         self._error = error
         self._setup.answered()
-        self._waits.started()
-        self._waits.fail(self._again)
+        self._started()
+        if self._waits is not None:
+            self._waits.fail(self._again)
         for item in self.take_pending():
             self._tell(item.done, self._again())
 
