@@ -93,10 +93,17 @@ def _settings(quick: bool, push_filters: bool) -> dict[str, str]:
 def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     """Makes the formats of this project known to a session that the caller has started; again, to change its mind.
 
+    It is the active session of this thread then. There Spark (4.3.0) looks for the format of what is written, and in a
+    thread that has none it finds no format of Python's (DATA_SOURCE_NOT_FOUND): each thread that writes says this once,
+    or `session(…)`.
+
     push_filters: needs the session's `FILTER_PUSH_DOWN`, or Spark refuses what is read; a ValueError says so at once.
     """
     if push_filters and str(spark.conf.get(FILTER_PUSH_DOWN, "false")).lower() != "true":
         raise ValueError(f"filters are pushed down only in a session with {FILTER_PUSH_DOWN} set to true")
+    java = getattr(spark, "_jvm", None)
+    if java is not None:  # Spark Connect has none, and no threads of its own to tell
+        java.SparkSession.setActiveSession(spark._jsparkSession)
     for name in SOURCES:
         for source in import_module(name).sources(push_filters):
             spark.dataSource.register(source)
