@@ -1,0 +1,125 @@
+"""A stand-alone cluster of Spark does both jobs: `python -m tests.spark.cluster`, or `make spark-cluster`.
+
+A master and two workers are started on this machine. `segstore pipeline report`, the command itself, makes a report
+about a generated trace with planted faults and a torn end; its numbers and every row of its tables are compared with
+the reference, which goes through the trace in one process. Then events go from a stream to a stream
+(`tests.spark.round_trip`). What ran and how long is printed; exits with 1 and says what is wrong if something is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+
+from segstore.pipeline.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS
+from segstore.pipeline.reference import reference
+from tests.pipeline.planted import planted, soup
+from tests.pipeline.support import write_capture
+from tests.spark.round_trip import round_trip
+from tests.spark.standalone import ROOT, Standalone
+
+__all__ = ["main", "report"]
+
+_PATIENCE_S = 900.0
+_PIECES = 4
+"""The trace is so many whole files, and a torn one."""
+
+
+def generate(folder: Path, connections: int) -> list[Path]:
+    """Captures with each fault several times."""
+    folder.mkdir()
+    files = [
+        write_capture(folder / f"{piece}.wtrace", planted(piece, connections=connections // _PIECES)[0], a_block=500)
+        for piece in range(_PIECES)
+    ]
+    whole = write_capture(folder / "torn.wtrace", soup(1, 2_000, 15), a_block=100).read_bytes()
+    (folder / "torn.wtrace").write_bytes(whole[: len(whole) * 2 // 3])
+    return [*files, folder / "torn.wtrace"]
+
+
+def report(master: str, folder: Path, connections: int) -> str:
+    """Raises AssertionError."""
+    files = generate(folder / "traces", connections)
+    out = folder / "report"
+    start = time.monotonic()
+    command = ["pipeline", "report", str(folder / "traces"), "-o", str(out), "--master", master]
+    said = subprocess.run(
+        [sys.executable, "-c", "from segstore.cli import main; main()", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    took = time.monotonic() - start
+    # The torn block is told, and makes the exit status 1.
+    assert said.returncode == 1, f"the command ended with {said.returncode}: {said.stderr[-4000:]}"
+    assert "torn.wtrace: at byte" in said.stderr, said.stderr[-4000:]
+    start = time.monotonic()
+    plain = reference([str(each) for each in files])
+    alone = time.monotonic() - start
+    facts: dict[str, Any] = json.loads((out / "report.json").read_text())
+    status = Counter(row[EXCHANGE_COLUMNS.index("status")] for row in plain.exchanges)
+    rules = Counter(row[VIOLATION_COLUMNS.index("rule")] for row in plain.violations)
+    found = {
+        "status": {name: count for name, count in facts["status"].items() if count},
+        "rules": {row["rule"]: row["broken"] for row in facts["rules"] if row["broken"]},
+        "unpaired": facts["unpaired"],
+        "skipped": [[row["file"], row["offset"], row["bytes"]] for row in facts["skipped"]["rows"] if _lost(row)],
+        "frames": sum(pyarrow.parquet.read_table(out / "traffic").column("frames").to_pylist()),
+    }
+    expected = {
+        "status": dict(status),
+        "rules": dict(rules),
+        "unpaired": sum(row[EXCHANGE_COLUMNS.index("paired")] is False for row in plain.exchanges),
+        "skipped": [[file, offset, size] for file, offset, size, _ in plain.skipped],
+        "frames": plain.frames,
+    }
+    for name, value in expected.items():
+        assert found[name] == value, f"{name}: the report says {found[name]}, one process {value}"
+    for table, columns, rows in (
+        ("exchanges", EXCHANGE_COLUMNS, plain.exchanges),
+        ("violations", VIOLATION_COLUMNS, plain.violations),
+    ):
+        of_spark = pyarrow.parquet.read_table(out / table).select(list(columns)).to_pylist()
+        assert Counter(repr(tuple(row.values())) for row in of_spark) == Counter(map(repr, rows)), f"{table} differ"
+    size = sum(each.stat().st_size for each in files)
+    return (
+        f"report: {plain.frames} frames, {size} bytes, in {took:.0f} s on {master}, Java's start included; one process "
+        f"took {alone:.1f} s. All {len(plain.exchanges)} exchanges and {len(plain.violations)} broken rules are equal, "
+        f"row by row; {expected['unpaired']} unpaired, {len(plain.skipped)} skipped stretch"
+    )
+
+
+def _lost(row: dict[str, Any]) -> bool:
+    return bool(row["kind"] == "skipped")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.cluster", description=__doc__)
+    parser.add_argument("--connections", type=int, default=2_000, help="of the trace, besides those with faults")
+    parser.add_argument("--events", type=int, default=3_000, help="of the round trip")
+    asked = parser.parse_args()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Standalone(folder / "cluster") as cluster:
+            print(f"a master and two workers: {cluster.master}, in {time.monotonic() - start:.0f} s", flush=True)
+            print(report(cluster.master, folder, asked.connections), flush=True)
+            start = time.monotonic()
+            said = round_trip(cluster.master, cluster.conf, folder, asked.events)
+            print(f"stream to stream: {said}; {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
