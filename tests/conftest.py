@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -52,6 +52,12 @@ PARTS: dict[str, Callable[[], bool]] = {
     "../shared": (ROOT.parent / "shared").is_dir,
 }
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
+
+PARTNERS = frozenset(
+    {"pravega, the official client", "Java 17 or newer", "ZooKeeper (Java 17 or newer and PySpark's jars)"}
+)
+"""Programs of other people with timers of their own, which a machine that stands still for a second can trip: tests
+with them get a second try, and those that needed it are named at the end. No test of our own logic does."""
 
 CLOSING_TURNS = 20
 """Turns of the loop that a closed transport gets to call `connection_lost` and give its socket back."""
@@ -179,8 +185,17 @@ def grpc_runs() -> Iterator[None]:
     aio.shutdown_grpc_aio()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.workers import ByGroup
+
+    return ByGroup(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if any(not PARTNERS.isdisjoint(marker.args) for marker in item.iter_markers("needs")):
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if not isinstance(item, pytest.Function):
             continue
         test = getattr(item.obj, "hypothesis", None)
@@ -197,7 +212,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Name what did not run and why, in every run and whatever the options for reports."""
+    """Name what passed at the second try, and what did not run and why, in every run and whatever the options."""
+    failed = {report.nodeid for kind in ("failed", "error") for report in terminalreporter.getreports(kind)}
+    if again := sorted({report.nodeid for report in terminalreporter.getreports("rerun")} - failed):
+        terminalreporter.section("passed at the second try", sep="=", yellow=True)
+        for nodeid in again:
+            terminalreporter.line(f"passed at the second try: {nodeid}")
     missing: Counter[str] = Counter()
     for report in terminalreporter.getreports("skipped"):
         where = report.longrepr

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 HELLO = "ffffff81000000080000001100000005"
 
 # One process builds them all: two that build in one folder take each other's files away.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("packaging")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run(*command: str | Path, cwd: Path, stdin: str = "") -> str:

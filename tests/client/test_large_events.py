@@ -42,6 +42,7 @@ async def test_closing_waits_for_a_large_event_and_not_for_ever() -> None:
     async with stream(close_timeout_ms=200) as (mock, pravega):
         async with pravega.event_writer("a", "s") as writer:
             await writer.submit(big(3_500))
+            await writer.flush()  # as long as it takes
         mock.faults.add("type = MERGE_SEGMENTS", do="drop")
         late = pravega.event_writer("a", "s")
         await late.open()

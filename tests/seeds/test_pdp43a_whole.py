@@ -167,7 +167,7 @@ async def test_a_merge_whose_reply_was_lost_is_not_made_twice() -> None:
 @pytest.mark.usefixtures("grpc_runs")
 async def test_a_merge_that_comes_through_after_it_was_given_up_counts_and_the_second_one_does_not() -> None:
     """The first merge waits in the store while the client, whose patience is at its end, merges a second segment."""
-    async with stream(request_timeout_ms=300, max_connections_per_store=10) as (mock, pravega):
+    async with stream(request_timeout_ms=1_000, max_connections_per_store=10) as (mock, pravega):
         mock.faults.add("type = MERGE_SEGMENTS", nth=1, do={"hold": "before", "overtake": True}, name="first")
         mock.faults.add("type = MERGE_SEGMENTS", nth=2, do={"hold": "before", "overtake": True}, name="second")
         async with pravega.event_writer("a", "s") as writer:

@@ -37,8 +37,7 @@ from tests.server.support import PATIENCE_S
 pytestmark = [
     pytest.mark.needs(PART),
     pytest.mark.usefixtures("grpc_runs"),
-    pytest.mark.timeout(120),
-    pytest.mark.xdist_group("zookeeper"),
+    pytest.mark.timeout(300),
 ]
 
 SESSION_MS = 1_000.0

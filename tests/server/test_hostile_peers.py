@@ -228,7 +228,7 @@ async def test_a_peer_that_sends_nothing_is_closed_in_time(caplog: pytest.LogCap
 
 
 async def test_a_peer_that_has_sent_a_frame_may_be_silent() -> None:
-    limits = LimitSettings(first_frame_timeout_s=0.05, frame_timeout_s=0.05)
+    limits = LimitSettings(first_frame_timeout_s=0.2, frame_timeout_s=0.2)
     async with MockSegmentStore(limits=limits) as store, await Peer.connect(store) as quiet:
         await quiet.ask(HELLO)
         async with await Peer.connect(store) as silent:

@@ -70,7 +70,8 @@ async def test_a_store_whose_session_expires_is_stopped_with_the_default_policy(
 
 
 async def test_with_reconnect_a_store_keeps_what_it_had() -> None:
-    async with MockCluster(stores=2, ownership=RECONNECT) as mock:
+    unhurried = RECONNECT.model_copy(update={"takeover_delay_ms": 5_000})
+    async with MockCluster(stores=2, ownership=unhurried) as mock:
         before = shares(mock)
         assert mock.members is not None
         session = mock.members.session(0)

@@ -89,7 +89,11 @@ class Peer:
     async def open(cls, address: str) -> Peer:
         host, _, port = address.rpartition(":")
         self = cls(*await asyncio.open_connection(host, int(port)))
-        await self.ask(Hello(17, 5))
+        try:
+            await self.ask(Hello(17, 5))
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     def next_id(self) -> int:

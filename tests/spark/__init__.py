@@ -5,7 +5,6 @@ import pytest
 __all__ = ["SPARK"]
 
 SPARK = [
-    pytest.mark.xdist_group("spark"),
     pytest.mark.needs("Java 17 or newer"),
     pytest.mark.timeout(600),  # the first one starts Java, and the machine may have other things to do
 ]
