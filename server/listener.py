@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial as bound
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -38,6 +39,7 @@ __all__ = ["Connection", "own"]
 
 log = logging.getLogger(__name__)
 
+_NOT_YET = Ending.NOT_YET
 _SMALL_BYTES = 16 * 1024
 _KEPT_ITEM_BYTES = 256
 """What a request that is kept for later takes beside its payload, roughly."""
@@ -113,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         limits, counters = hub.limits, hub.service.counters
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
-        self.session = Session(hub.service, peer, admin=self.admin, on_reply=lambda: hub.reply_queued(self))
+        self.session = Session(hub.service, peer, admin=self.admin, on_reply=bound(hub.reply_queued, self))
         if self._recorder is not None:
             store = _address(transport.get_extra_info("sockname"))
             self._number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
@@ -160,11 +162,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         hub, decoder, blocks = self._hub, self._decoder, self._blocks
-        counters = hub.service.counters
+        session, counters = self.session, hub.service.counters
         counters.bytes_in += nbytes
         if self._recorder is not None:
             self._recorder.received(self._number, hub.receive_view[:nbytes])
-        if self.session is None or self.session.ended:
+        if session is None or session.ending is not _NOT_YET:
             return
         problem: WireError | None = None
         commands: Sequence[Any]
@@ -193,7 +195,18 @@ class Connection(asyncio.BufferedProtocol):
             now = self._loop.time()
             waits.received(now, frames=bool(commands), partial=partial, block_open=block_open, appends=appends)
             hub.watch(self)
-        self.look_up()
+        # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
+        if (
+            partial
+            or block_open
+            or self.held_bytes
+            or session.reads
+            or session.out_bytes
+            or self._backlog_bytes
+            or self._delayed_bytes
+            or self._held_back_bytes > _SMALL_BYTES
+        ):
+            self.look_up()
 
     def eof_received(self) -> bool:
         """The peer sends no more: what it had sent is carried out by now, reads that wait are not answered."""
@@ -240,17 +253,21 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or session is None:
             return 0
         if not transport.is_closing():
-            self._transmit(transport, out, large=size > _SMALL_BYTES)
-        if not held and session.ending is not Ending.NOT_YET:
-            self.flush()
-            return 0
+            if len(out) == 1 and self._recorder is None:
+                transport.write(out[0])
+            else:
+                self._transmit(transport, out, large=size > _SMALL_BYTES)
         if self._stalled and not self._is_overfull():
             assert self._gate is not None
             self._gate.stalled.pop(self, None)
             self.go_on()
         if self.held_bytes:
             self.look_up()
-        return held[0][0] if held else 0
+        if held:
+            return held[0][0]
+        if session.ending is not _NOT_YET:
+            self.flush()
+        return 0
 
     def failed(self, why: str) -> None:
         """Nothing that is held back will leave."""
@@ -297,10 +314,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         hub.enter(self)
         try:
-            done = len(items) if session.ended else 0  # the fence may have ended it
-            while done < len(items):
+            done, total = 0, len(items)
+            while done < total and session.ending is _NOT_YET:  # the fence may have ended it
                 done = session.receive_all(items, done)
-                if session.ended or done == len(items):
+                if done == total or session.ending is not _NOT_YET:
                     break
                 self._write()
                 self.look_up()
@@ -367,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
             session.take_out()
         else:
             self._write()
-        if session.ending is not Ending.NOT_YET:
+        if session.ending is not _NOT_YET:
             if self._held:
                 self._wait_to_close(session)
             else:

@@ -69,8 +69,7 @@ class AddressInUse(CannotListen):
 class LoopClock:
     """The wall clock, and the timers of the running loop."""
 
-    def now_s(self) -> float:
-        return time.time()
+    now_s = staticmethod(time.time)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
         return asyncio.get_running_loop().call_later(delay_s, callback)

@@ -21,7 +21,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from math import inf
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
@@ -36,7 +36,8 @@ BATCH: Final = -2
 """In place of a container's number: a batch begins, and its number follows."""
 
 _RECORD: Final = Struct(">iI")
-_NUMBER: Final = Struct(">Q")
+_BEGIN: Final = Struct(">iIQ")
+_NUMBER_BYTES: Final = 8
 _GROUP_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -95,8 +96,11 @@ class Mark(Protocol):
 
 
 class _Batch(NamedTuple):
+    """Records of `size` bytes together."""
+
     number: int
-    data: bytes
+    records: list[bytes]
+    size: int
 
 
 def records(payload: bytes) -> list[tuple[int, memoryview]]:
@@ -119,6 +123,7 @@ class Committer:
 
     Attributes:
         committed: the number up to which all batches are durable.
+        mark: the number that `committed` must reach before an answer that is made now may leave.
         failure: why no more is, one sentence; "" while all is well.
         stalled: who waits for room.
         batch_bytes: bytes of operations that were ever handed over.
@@ -139,6 +144,7 @@ class Committer:
     ) -> None:
         """last: the number of the last batch that is durable. where: what a failure's sentence names."""
         self.committed = last
+        self.mark = last
         self.failure = ""
         self.full = False
         self._waiting: dict[int, list[Gated]] = {}
@@ -154,7 +160,8 @@ class Committer:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._number = last
-        self._forming = bytearray()
+        self._forming: list[bytes] = []
+        self._forming_bytes = 0
         self._queue: SimpleQueue[_Batch | None] = SimpleQueue()
         self._queued_bytes = 0
         self._futures: dict[asyncio.Future[None], int] = {}
@@ -167,11 +174,6 @@ class Committer:
 
     # --- on the loop ------------------------------------------------------------------------------------------------
 
-    @property
-    def mark(self) -> int:
-        """The number that `committed` must reach before an answer that is made now may leave."""
-        return self._number + 1 if self._forming else self._number
-
     def hold(self, gated: Gated, mark: int) -> None:
         """Somebody who held nothing back holds an answer back until `mark` is durable."""
         waiting = self._waiting.get(mark)
@@ -182,28 +184,34 @@ class Committer:
 
     def add(self, log_id: int, data: bytes) -> None:
         """An operation was carried out."""
+        self.add_record(_RECORD.pack(log_id, len(data)) + data)
+
+    def add_record(self, record: bytes) -> None:
+        """As `add`, of an operation that begins with the container's number and its own size already."""
         if self.failure:
             return
         forming = self._forming
         if not forming:
-            forming += _RECORD.pack(BATCH, _NUMBER.size) + _NUMBER.pack(self._number + 1)
+            number = self.mark = self._number + 1
+            forming.append(_BEGIN.pack(BATCH, _NUMBER_BYTES, number))
+            self._forming_bytes = _BEGIN.size
             self._loop.call_soon(self.hand_over)
             if self.watcher is not None:
                 self.watcher.forming(self)
-        forming += _RECORD.pack(log_id, len(data))
-        forming += data
-        if not self.full and self._queued_bytes + len(forming) > self._max_bytes:
+        forming.append(record)
+        size = self._forming_bytes = self._forming_bytes + len(record)
+        if self._queued_bytes + size > self._max_bytes:
             self.full = True
 
     def hand_over(self) -> int:
         """What was carried out so far is a batch; its number, or that of the last one."""
-        forming = self._forming
-        if forming and not self.failure:
+        if self._forming and not self.failure:
             self._number += 1
-            self._queued_bytes += len(forming)
-            self.batch_bytes += len(forming)
-            self._queue.put(_Batch(self._number, bytes(forming)))
-            forming.clear()
+            size = self._forming_bytes
+            self._queued_bytes += size
+            self.batch_bytes += size
+            self._queue.put(_Batch(self._number, self._forming, size))
+            self._forming, self._forming_bytes = [], 0
             if self.batch_bytes > self.look_at_bytes:
                 self.look_at_bytes = inf
                 self.on_look()
@@ -310,18 +318,15 @@ class Committer:
             batch = queue.get()
             if batch is None:
                 return
-            batches, size = [batch], len(batch.data)
+            batches, size = [batch], batch.size
             ending = False
-            while size < _GROUP_BYTES:
-                try:
-                    more = queue.get_nowait()
-                except Empty:
-                    break
+            while size < _GROUP_BYTES and not queue.empty():
+                more = queue.get()  # nobody else takes from it
                 if more is None:
                     ending = True
                     break
                 batches.append(more)
-                size += len(more.data)
+                size += more.size
             if not (failed or self.failure):
                 try:
                     self._commit(batches, size)
@@ -342,7 +347,7 @@ class Committer:
 
     def _commit(self, batches: list[_Batch], size: int) -> None:
         last = batches[-1].number
-        payload = batches[0].data if len(batches) == 1 else b"".join([each.data for each in batches])
+        payload = b"".join([record for batch in batches for record in batch.records])
         self._journal.append(Group(batches[0].number, last, payload))
         self._mark.note(last)
         self._tell(self._is_committed, last, size)

@@ -343,7 +343,10 @@ class Container(ContainerState):
         segment.last_modified_ms = now_ms
         if gate:
             self._pass_gate(segment, writer_id, data)
-        if self._journal is not None:
+        if self._append_journal is not None:
+            parts = data if type(data) is list else (data,)
+            self._append_journal.appended(name, parts, event_count, now_ms, writer_id, event_number)  # type: ignore[arg-type]
+        elif self._journal is not None:
             copy = b"".join(data) if isinstance(data, list) else bytes(data)
             self._journal(Appended(name, copy, event_count, now_ms, writer_id, event_number))
         return segment.length
@@ -360,21 +363,26 @@ class Container(ContainerState):
         if segment is None:
             raise NoSuchSegment(name)
         attributes = segment.attributes
-        if segment.gate or self._journal is not None:
+        journal = self._append_journal
+        if segment.gate or (self._journal is not None and journal is None):
             return self._append_each(name, writer_id, run, last_event_number, now_ms)
         if attributes.get(writer_id) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
         lengths: list[int] = []
+        parts = [each.data for each in run]
         try:
-            segment.write_each([each.data for each in run], lengths)
+            segment.write_each(parts, lengths)
         finally:  # no memory for the next one: those before it stand
             written = run if len(lengths) == len(run) else run[: len(lengths)]
             if written:
-                attributes[writer_id] = written[-1].event_number
-                segment.event_count = (segment.event_count or 0) + sum([each.event_count for each in written])
+                number = attributes[writer_id] = written[-1].event_number
+                events = sum([each.event_count for each in written])
+                segment.event_count = (segment.event_count or 0) + events
                 segment.last_modified_ms = now_ms
+                if journal is not None:  # what one batch holds is durable as a whole: so one record says it
+                    journal.appended(name, parts[: len(written)], events, now_ms, writer_id, number)
         return lengths
 
     def _append_each(

@@ -27,20 +27,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Final, ParamSpec, TypeVar
+from uuid import UUID
 from zlib import crc32
 
 import msgspec
 
 from segstore.server.store import chunk_files, snapshot
 from segstore.server.store.chunk_files import BlockCache, ChunkFile
-from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.chunks import Buffer, ChunkPool
 from segstore.server.store.committer import BATCH, Committer, records
 from segstore.server.store.container import Container
 from segstore.server.store.data_directory import (
@@ -65,6 +66,7 @@ from segstore.server.store.journal import (
 )
 from segstore.server.store.operations import (
     Appended,
+    AppendedCoder,
     Operation,
     SegmentDeleted,
     SegmentMerged,
@@ -215,15 +217,9 @@ class Durability:
         if other is not None:
             self._controller_batch, self.controller_image = other
 
-    def journal(self, container_id: int) -> Callable[[Operation], None]:
+    def journal(self, container_id: int) -> ContainerJournal:
         """The journal of a container."""
-
-        def write(operation: Operation) -> None:
-            self.committer.add(container_id, encode(operation))
-            if type(operation) is SegmentDeleted or type(operation) is SegmentTruncated:
-                self._tidy_soon()
-
-        return write
+        return ContainerJournal(self, container_id)
 
     def controller_journal(self, operation: bytes) -> None:
         """The journal of the controller."""
@@ -376,7 +372,8 @@ class Durability:
                 future.set_exception(JournalFailed(why))
         self.on_failure(why)
 
-    def _tidy_soon(self) -> None:
+    def tidy_soon(self) -> None:
+        """Something may be removed from the disk: take a snapshot in a while."""
         if self._tidy_at_s == inf:
             self._tidy_at_s = monotonic() + self._tidy_after_s
             if self._look is not None:
@@ -468,7 +465,7 @@ class Durability:
             # What is damaged stays where it is; a snapshot without moving anything does not look at it.
             log.error("%s", error)
             self._movable = False
-            self._tidy_soon()
+            self.tidy_soon()
             return
         await committer.settled()
         first = min((each.header.batch for each in captured), default=self._last)
@@ -555,6 +552,30 @@ class Durability:
                 self._executor = None
             if self._directory is not None:
                 self._directory.close()
+
+
+class ContainerJournal:
+    """The journal of one container."""
+
+    __slots__ = ("_coder", "_container_id", "_durability")
+
+    def __init__(self, durability: Durability, container_id: int) -> None:
+        self._durability = durability
+        self._container_id = container_id
+        self._coder = AppendedCoder(container_id)
+
+    def __call__(self, operation: Operation) -> None:
+        """An operation was carried out."""
+        self._durability.committer.add(self._container_id, encode(operation))
+        if type(operation) is SegmentDeleted or type(operation) is SegmentTruncated:
+            self._durability.tidy_soon()
+
+    def appended(
+        self, segment: str, parts: Sequence[Buffer], events: int, now_ms: int, writer_id: UUID, event_number: int
+    ) -> None:
+        """An append was carried out; see `operations.AppendJournal`."""
+        record = self._coder.encode(segment, parts, events, now_ms, writer_id, event_number)
+        self._durability.committer.add_record(record)
 
 
 def _nobody(_: str) -> None:

@@ -42,7 +42,7 @@ __all__ = [
     "read_journal",
 ]
 
-_PAGE_BYTES: Final = 4096
+_PAGE_BYTES: Final = 8192
 _FRAME_BYTES: Final = _PAGE_BYTES + 24
 _WAL_HEADER: Final = Struct(">8I")
 _FRAME_HEADER: Final = Struct(">6I")
@@ -136,6 +136,7 @@ class SqliteJournal:
         self.path = path
         os.close(files.create(path))
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._insertion = self._db.cursor()
         self._guard: sqlite3.Connection | None = None
         try:
             db = self._db
@@ -185,7 +186,7 @@ class SqliteJournal:
 
     def _insert(self, group: Group, parts: int) -> None:
         first, last, payload = group
-        self._db.execute(_INSERT, (first, last, parts, payload, crc32(payload)))
+        self._insertion.execute(_INSERT, (first, last, parts, payload, crc32(payload)))
 
     def _fill(self, files: Files, size: int) -> None:
         log = self.path.with_name(self.path.name + "-wal")
@@ -278,7 +279,7 @@ def padding_fault(log: Path) -> int | None:
             frame = _FRAME_HEADER.unpack(file.read(_FRAME_HEADER.size))
             if frame[2:4] != header[4:6] or frame[0] == 0:
                 break
-            at += _FRAME_BYTES
+            at += _FRAME_HEADER.size + header[2]
         file.seek(at)
         while data := file.read(len(_ZEROS)):
             if data.strip(b"\0"):

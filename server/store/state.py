@@ -17,6 +17,7 @@ from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.operations import (
     Appended,
+    AppendJournal,
     AttributesUpdated,
     IndexAppended,
     Operation,
@@ -38,7 +39,7 @@ __all__ = ["ContainerState"]
 class ContainerState:
     """The state of one container.
 
-    ``journal`` is called with each operation after it was applied.
+    ``journal`` is called with each operation after it was applied; an ``AppendJournal`` is told of appends as such.
 
     Attributes:
         segments: all that exist, by name; for reading only.
@@ -57,6 +58,7 @@ class ContainerState:
         self.waiters = Waiters() if waiters is None else waiters
         self._pool = ChunkPool() if pool is None else pool
         self._journal = journal
+        self._append_journal = journal if isinstance(journal, AppendJournal) else None
         self._reuse_names = reuse_names
         self._retired: set[str] = set()
         # Time at which each transient segment was last set up; None: before a recovery.
