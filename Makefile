@@ -22,7 +22,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench bench-official-client bench-client bench-pipeline bench-pooling \
+.PHONY: help setup serve test test-lowest lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
 	bench-ownership conformance fuzz docs cert proto soak spark-cluster clean
 
@@ -50,6 +50,9 @@ lint: $(DEV) ## ruff, and mypy --strict over all that ships
 
 bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
 	$(PY) -m bench $(ARGS)
+
+bench-all: $(DEV) ## every benchmark in turn, all of docs/performance.md: ARGS=--write-docs; to see that they work: ARGS=--quick
+	$(PY) -m bench.every $(ARGS)
 
 bench-official-client: $(DEV) ## speed with the official client, and who limits it
 	$(PY) -m bench.official_client $(ARGS)
@@ -110,8 +113,8 @@ soak: $(DEV) ## long runs: this client's order and dispatch, then the official c
 	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 
-spark-cluster: $(DEV) ## a master and two workers of Spark on this machine, and a streaming round trip on them
-	$(PY) -m tests.spark.round_trip $(ARGS)
+spark-cluster: $(DEV) ## a master and two workers of Spark on this machine: a report on them, and a streaming round trip
+	$(PY) -m tests.spark.cluster $(ARGS)
 
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py

@@ -26,6 +26,7 @@ import uvloop
 
 from bench.harness import Effort, Figure, Report
 from bench.pages import main
+from bench.pictures import Bars
 from bench.processes import Serving, serving
 from segstore.wire import (
     AppendBlockEnd,
@@ -63,7 +64,10 @@ LOADS: Final = ((1_000, 5_000), (1_000, 20_000), (10, 20_000), (10, 50_000))
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Capacity")
+    report = Report(
+        "Capacity",
+        question="How much fits into one process, and how long does an acknowledgement take under a thousand writers?",
+    )
     _raise_descriptors()
     segments, entries, connections = (max(100, round(each * effort.scale)) for each in (SEGMENTS, ENTRIES, CONNECTIONS))
     connections = min(connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_DESCRIPTORS)
@@ -79,6 +83,24 @@ def run(effort: Effort) -> Report:
         if effort.scale == 1 and name != "a table entry of 116 bytes":
             report.figures.append(Figure(f"{name[2:].strip()}s in one process", count, goal, at_most=False, unit=""))
     report.tables.append((("what", "how many", "bytes each", "MB", "s to make"), rows))
+    latencies = [_latency(shared, rate, 5 * effort.scale, max(1, effort.rounds // 3)) for shared, rate in LOADS]
+    report.says = (
+        f"A segment takes {rows[0][2]} bytes, a table entry {rows[1][2]} and an idle connection {rows[2][2]}; with "
+        f"{LOADS[0][0]:,} connections and {LOADS[0][1]:,} appends a second 99 % are acknowledged within "
+        f"{latencies[0][4]} ms."
+    )
+    report.pictures.append(
+        Bars(
+            "capacity-latency",
+            f"{WRITERS:,} writers: time until an append is acknowledged",
+            "",
+            "ms",
+            {name: [max(0.01, float(row[at])) for row in latencies] for at, name in ((3, "p50"), (4, "p99"))},
+            log=True,
+            groups=[f"{shared:,} connections\n{rate:,}/s" for shared, rate in LOADS],
+            decimals=2,
+        )
+    )
     report.tables.append(
         (
             (
@@ -91,7 +113,7 @@ def run(effort: Effort) -> Report:
                 "server, of a core",
                 "client",
             ),
-            [_latency(shared, rate, 5 * effort.scale, max(1, effort.rounds // 3)) for shared, rate in LOADS],
+            latencies,
         )
     )
     report.notes.append(

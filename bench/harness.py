@@ -29,6 +29,7 @@ __all__ = [
     "Report",
     "Table",
     "Times",
+    "figures_table",
     "geometric_mean",
     "machine",
     "measure",
@@ -81,6 +82,19 @@ class Figure:
     def met(self) -> bool:
         return self.value <= self.goal if self.at_most else self.value >= self.goal
 
+    @property
+    def shown(self) -> str:
+        """The value for people, with its unit."""
+        size = abs(self.value)
+        digits = ",.0f" if size >= 1000 or (self.value == int(self.value) and not self.unit) else ".2f"
+        if 0 < size < 0.01:
+            digits = ".1g"
+        return f"{self.value:{digits}} {self.unit.strip()}".strip()
+
+    @property
+    def goal_shown(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.goal:,g} {self.unit.strip()}".strip()
+
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Heading and rows."""
@@ -88,10 +102,15 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 @dataclass
 class Report:
-    """What one benchmark found: its figures, and tables and pictures for people."""
+    """What one benchmark found: its figures, and tables and pictures for people.
+
+    question: that it answers. says: the answer, a sentence. Of tables and pictures the first is what a reader sees.
+    """
 
     title: str
     figures: list[Figure] = field(default_factory=list)
+    question: str = ""
+    says: str = ""
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
@@ -99,13 +118,31 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return {
             "title": self.title,
+            "question": self.question,
+            "says": self.says,
             "figures": [
-                {"name": f.name, "value": f.value, "goal": f.goal, "at_most": f.at_most, "unit": f.unit, "met": f.met}
+                {
+                    "name": f.name,
+                    "value": f.value,
+                    "goal": f.goal,
+                    "at_most": f.at_most,
+                    "unit": f.unit,
+                    "met": f.met,
+                    "shown": f.shown,
+                    "goal_shown": f.goal_shown,
+                }
                 for f in self.figures
             ],
             "tables": [{"heading": list(heading), "rows": list(map(list, rows))} for heading, rows in self.tables],
+            "pictures": [{"name": each.name, "title": each.title} for each in self.pictures],
             "notes": self.notes,
         }
+
+
+def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
+    """Figures of `Report.to_dict` with their goals."""
+    rows = [(f["name"], f["shown"], f["goal_shown"], "yes" if f["met"] else "**no**") for f in figures]
+    return ("figure", "value", "goal", "met"), rows
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -170,6 +207,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "compiler": platform.python_compiler(),
         "system": f"{platform.system()} {platform.release()}",

@@ -20,6 +20,7 @@ import uvloop
 
 from bench.harness import Effort, Figure, Report
 from bench.pages import main
+from bench.pictures import Bars
 from bench.processes import serving
 from segstore.client import Client, ClientSettings, connect
 
@@ -37,7 +38,11 @@ class _Times(NamedTuple):
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Large events")
+    report = Report(
+        "Large events",
+        question="What does an event cost that goes through a transient segment, against the same bytes in 1 MB "
+        "events?",
+    )
     rows = []
     with serving() as server:
         for mebibytes in SIZES_MIB:
@@ -58,6 +63,14 @@ def run(effort: Effort) -> Report:
             )
     heading = ("the same bytes", "one event, MB/s", "1 MB events, MB/s", "ratio", "read: one", "1 MB", "ratio")
     report.tables.append((heading, rows))
+    ratios = [figure.value for figure in report.figures]
+    report.says = f"One large event is written at {min(ratios):.2f} to {max(ratios):.2f} of the rate of events of 1 MB."
+    shown = {
+        name: [float(row[at].replace(",", "")) for row in rows]
+        for at, name in ((1, "one event"), (2, "events of 1 MB"))
+    }
+    title = "The same bytes written as one event and as events of 1 MB"
+    report.pictures.append(Bars("large-events", title, "", "MB/s", shown, groups=[row[0] for row in rows], decimals=0))
     report.notes.append("ratios of MB/s in the same round, medians; one writer, one segment; both end acknowledged")
     return report
 

@@ -1,50 +1,61 @@
-"""How Spark compares at matching requests with replies, and from which size of a trace on a report pays.
+"""From which size of a trace on does Spark pay, and how does it compare at matching requests with replies?
 
-`make bench-matching [ARGS="--quick --write-docs"]`. Two comparisons, each taken side by side in one run:
+`make bench-matching [ARGS="--quick --write-docs"]`. Everything is taken in one run, on one machine.
+
+The curves: what traces of growing size take in one process of plain Python, in one process that reads by column, by
+Spark in local[2], and by a stand-alone master with two workers of one core each on this machine. Once for reading
+alone (all default columns, thrown away), once for the analysis (every exchange and every broken rule of the frames, by
+`segstore.pipeline.analysis`, thrown away by Spark's `noop` sink) beside `segstore.pipeline.reference`. All have run
+before they are timed, and give equal counts; Spark's sessions are warm: what starting one takes is a note.
 
 Matching: the same statement (`segstore.pipeline.analysis_steps.PAIRED`) on the same Parquet, by Spark in local[2] and
 by DuckDB; both have to give the same number of pairs and the same sum of latencies. In plain Python the same by a
 dictionary of queues over the columns.
-
-The curve: all that a report knows of exchanges and broken rules, from captures of growing size, by
-`segstore.pipeline.reference` in one process, by Spark in local[2], and by a stand-alone master with two workers of one
-core each on this machine. Spark's sessions run and are warm: what starting one takes is a figure of its own.
 """
 
 from __future__ import annotations
 
+import gc
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from bench.harness import FULL, Effort, Figure, Report, Table, take_turns
 from bench.pages import main
 from bench.pictures import Lines
+from bench.standalone import cluster, session
+from bench.traffic import write_traffic
 from segstore.pipeline import analysis_steps as steps
 from segstore.pipeline.analysis_rules import FRAME_COLUMNS, REPLIES, REQUESTS
 from segstore.wire import AppendBlockEnd, AppendSetup, DataAppended, Hello, SetupAppend, encode
 from segstore.wire.trace import Direction, Metadata, RecordKind, RecordWriter, event_data, make_mark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["run", "write_trace"]
+__all__ = ["CLUSTER", "JOBS", "LOCAL", "curve", "measure_alone", "measure_spark", "run", "write_trace"]
 
 MATCHING_GOAL: Final = 12.0
+MEGABYTES: Final = (8, 32, 128, 512)
+QUICK_MEGABYTES: Final = (1, 2)
+WRITERS: Final = 200
+CONNECTIONS: Final = 40
+WHY: Final = (
+    "Each query of Spark has a fixed cost for its plan, its stages and its tasks, and rows go through "
+    "several sorts, which "
+    "Python's dictionaries do without; what Spark gives is more cores than two, memory that does not grow with the "
+    "trace, and traces that are larger than one machine's memory."
+)
 _FRAMES: Final = 5_000_000
-_SIZES: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 _A_BLOCK: Final = 20_000
-_WRITERS: Final = 50
-_READY_S: Final = 60.0
+_A_CONNECTION: Final = 50
 
 
 def write_trace(path: Path, frames: int, connections: int = 40) -> int:
@@ -68,15 +79,15 @@ def write_trace(path: Path, frames: int, connections: int = 40) -> int:
             put(connection, Direction.REQUEST, event_data(peer="client"), RecordKind.OPEN)
             for way in Direction:
                 put(connection, way, encode(Hello(17, 5)))
-            for flow in range(1, _WRITERS + 1):
+            for flow in range(1, _A_CONNECTION + 1):
                 who = UUID(int=connection << 16 | flow)
-                segment = f"scope/stream/{connection * _WRITERS + flow}.#epoch.0"
+                segment = f"scope/stream/{connection * _A_CONNECTION + flow}.#epoch.0"
                 put(connection, Direction.REQUEST, encode(SetupAppend(flow << 32, who, segment, "")))
                 put(connection, Direction.REPLY, encode(AppendSetup(flow << 32, segment, who, -(1 << 63))))
         for turn in range(max(1, frames // (2 * connections * 10))):
             for connection in range(1, connections + 1):
-                flow = turn % _WRITERS + 1
-                who, first = UUID(int=connection << 16 | flow), turn // _WRITERS * 10 + 1
+                flow = turn % _A_CONNECTION + 1
+                who, first = UUID(int=connection << 16 | flow), turn // _A_CONNECTION * 10 + 1
                 for number in range(first, first + 10):
                     end = AppendBlockEnd(who, 100, bytes(100), 1, number, flow << 32 | number)
                     put(connection, Direction.REQUEST, encode(end))
@@ -158,134 +169,217 @@ def _matching(spark: SparkSession, folder: Path, frames: int, rounds: int) -> tu
     return figure, (("matching", "frames", "× DuckDB's time"), rows_of)
 
 
-@contextmanager
-def _cluster(folder: Path) -> Iterator[str]:
-    """A stand-alone master with two workers of one core; gives its address."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
-    started = []
-
-    def start(name: str, *command: str) -> Path:
-        log = folder / f"{name}.log"
-        with log.open("wb") as out:
-            made = subprocess.Popen(
-                [str(home / "bin" / "spark-class"), *command], stdout=out, stderr=subprocess.STDOUT, env=env
-            )
-        started.append(made)
-        return log
-
-    def said(log: Path, text: str) -> str:
-        until = time.monotonic() + _READY_S
-        while time.monotonic() < until:
-            for line in log.read_text(errors="replace").splitlines():
-                if text in line:
-                    return line
-            time.sleep(0.05)
-        raise RuntimeError(f"{log.name} did not say {text!r} within {_READY_S:g} s")
-
-    try:
-        master = start(
-            "master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
-        )
-        url = "spark://" + said(master, "Starting Spark master at").partition("spark://")[2].strip()
-        for number in range(2):
-            work = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", str(folder / f"work{number}"))
-            log = start(f"worker{number}", "org.apache.spark.deploy.worker.Worker", *work, "--host", "127.0.0.1", url)
-            said(log, "Successfully registered")
-        yield url
-    finally:
-        for made in reversed(started):
-            made.terminate()
-        for made in started:
-            made.wait(timeout=30)
+# --- the curves ---------------------------------------------------------------------------------------------------
 
 
-def _by_spark(spark: SparkSession, trace: str) -> tuple[int, int]:
+def _read_by_spark(spark: SparkSession, trace: str) -> int:
+    """Rows that were read, counted on the way."""
+    return _counted(spark.read.format("segstore.trace").load(trace))
+
+
+def _analyse_by_spark(spark: SparkSession, trace: str) -> tuple[int, int]:
+    """Exchanges and broken rules."""
     from segstore.pipeline.analysis import analyse
 
     rows = spark.read.format("segstore.trace").option("columns", ",".join(FRAME_COLUMNS)).load(trace)
     with analyse(rows) as found:
-        return found.exchanges.count(), found.violations.count()
+        return _counted(found.exchanges), _counted(found.violations)
 
 
-def _by_one_process(trace: str) -> tuple[int, int]:
+def _counted(table: DataFrame) -> int:
+    """Makes all of a table and throws it away; `count` would leave out the columns that it does not need."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    table.observe(seen, f.count(f.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
+
+
+def _columns(trace: str, names: Sequence[str] | None = None) -> Iterator[Any]:
+    from segstore.pipeline.trace_columns import select
+    from segstore.pipeline.trace_files import plan, read_piece
+    from segstore.pipeline.vectorised_rows import BatchMaker
+
+    maker = BatchMaker(select(names))
+    for piece in plan([trace]):
+        for found in read_piece(piece):
+            yield from maker.batches(found)
+
+
+def _read_alone(trace: str) -> int:
+    from segstore.pipeline.trace_rows import trace_rows
+
+    return sum(1 for _ in trace_rows(trace))
+
+
+def _read_by_column(trace: str) -> int:
+    return sum(batch.num_rows for batch in _columns(trace))
+
+
+def _analyse_alone(trace: str) -> tuple[int, int]:
     from segstore.pipeline.reference import reference
 
     found = reference(trace)
     return len(found.exchanges), len(found.violations)
 
 
-def _session(master: str) -> SparkSession:
-    from segstore.pipeline.session import session
+def _analyse_by_column(trace: str) -> tuple[int, int]:
+    """The reference over columns that were read by NumPy."""
+    from segstore.pipeline.reference import REFERENCE_COLUMNS, reference_of
 
-    conf = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "2g", "spark.driver.bindAddress": "127.0.0.1"}
-    running = session(master, app="bench", conf=conf, quick=False)
-    running.sparkContext.setLogLevel("ERROR")
-    return running
+    rows = (
+        row
+        for batch in _columns(trace, REFERENCE_COLUMNS)
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    found = reference_of(rows)
+    return len(found.exchanges), len(found.violations)
+
+
+ALONE: Final = "one process, plain Python"
+BY_COLUMN: Final = "one process, read by column"
+LOCAL: Final = "local[2]"
+CLUSTER: Final = "a master with two workers"
+
+
+class Job(NamedTuple):
+    """name: of its picture. what: in words. ways: in one process. spark: on Spark."""
+
+    name: str
+    what: str
+    ways: Mapping[str, Callable[[str], Any]]
+    spark: Callable[[SparkSession, str], Any]
+
+
+JOBS: Final = (
+    Job("spark-reading", "reading", {ALONE: _read_alone, BY_COLUMN: _read_by_column}, _read_by_spark),
+    Job("spark-analysis", "the analysis", {ALONE: _analyse_alone, BY_COLUMN: _analyse_by_column}, _analyse_by_spark),
+)
+
+Seconds = dict[str, dict[str, list[float]]]
+"""Job → way → one entry a size."""
+
+
+def measure_alone(traces: Sequence[str], found: Seconds) -> dict[tuple[str, str], Any]:
+    """Times the ways of one process; what each job found in each trace, on which they agree."""
+    expected: dict[tuple[str, str], Any] = {}
+    for job in JOBS:
+        for work in job.ways.values():
+            work(traces[0])
+        for trace in traces:
+            for way, work in job.ways.items():
+                expected.setdefault((job.name, trace), None)
+                known = expected[job.name, trace]
+                spent, seen = _clocked(partial(work, trace))
+                if known is not None and seen != known:
+                    raise RuntimeError(f"{job.what}, {way}: {seen} was found, {known} expected")
+                expected[job.name, trace] = seen
+                found.setdefault(job.name, {}).setdefault(way, []).append(spent)
+    return expected
+
+
+def measure_spark(
+    spark: SparkSession, way: str, traces: Sequence[str], found: Seconds, expected: Mapping[tuple[str, str], Any]
+) -> None:
+    """Times a session, after a run that does not count; it has to find what was found before."""
+    for job in JOBS:
+        job.spark(spark, traces[0])
+        for trace in traces:
+            spent = _timed(partial(job.spark, spark, trace), expected[job.name, trace])
+            found.setdefault(job.name, {}).setdefault(way, []).append(spent)
+
+
+def _clocked(work: Callable[[], Any]) -> tuple[float, Any]:
+    gc.collect()
+    start = time.perf_counter()
+    seen = work()
+    return time.perf_counter() - start, seen
+
+
+def curve(report: Report, job: Job, megabytes: Sequence[int], records: Sequence[int], found: Seconds) -> str:
+    """Adds a job's picture and table; the sentence about it."""
+    seconds = found[job.name]
+    relative = {
+        way: [each / one for each, one in zip(spent, seconds[ALONE], strict=True)] for way, spent in seconds.items()
+    }
+    rows = [
+        (
+            f"{size:,}",
+            f"{count:,}",
+            f"{seconds[ALONE][at]:,.2f}",
+            *(f"{relative[way][at]:.2f}" for way in relative if way != ALONE),
+        )
+        for at, (size, count) in enumerate(zip(megabytes, records, strict=True))
+    ]
+    others = [f"{way}, × that" for way in relative if way != ALONE]
+    report.tables.append(((f"{job.what}: MB", "records", "one process, plain Python, s", *others), rows))
+    title = f"{job.what.capitalize()}: time, against one process of plain Python"
+    sizes = tuple(map(float, megabytes))
+    report.pictures.append(
+        Lines(job.name, title, "MB of trace", "× one process", relative, log=True, x=sizes, log_x=True)
+    )
+    said = "; ".join(f"{way} {_said(megabytes, relative[way])}" for way in (LOCAL, CLUSTER) if way in relative)
+    return f"For {job.what}, {said}."
+
+
+def _said(sizes: Sequence[int], ratios: Sequence[float]) -> str:
+    """From which size on it is faster, if it stays so."""
+    slower = [at for at, ratio in enumerate(ratios) if ratio >= 1]
+    first = slower[-1] + 1 if slower else 0
+    if first == len(sizes):
+        return f"is slower than one process at every size ({ratios[-1]:.1f} times the time at {sizes[-1]:,} MB)"
+    return f"is faster than one process from {sizes[first]:,} MB on ({ratios[-1]:.2f} of the time at {sizes[-1]:,} MB)"
 
 
 def run(effort: Effort) -> Report:
     """Both comparisons."""
-    report = Report("Matching on Spark")
+    report = Report(
+        "Spark beside one process",
+        question="From which size of a trace on is Spark faster than one process, on local[2] and on a master with two "
+        "workers?",
+    )
     full = effort.scale == FULL.scale
-    sizes = _SIZES if full else _SIZES[:2]
-    seconds: dict[str, list[float]] = {"one process": [], "local[2]": [], "a master with two workers": []}
+    megabytes = MEGABYTES if full else QUICK_MEGABYTES
+    found: Seconds = {}
     with tempfile.TemporaryDirectory(prefix="segstore-matching-") as name:
         folder = Path(name)
+        traces = [str(folder / f"{size}.wtrace") for size in megabytes]
+        records = [
+            write_traffic(Path(trace), size * 1_000_000, writers=WRITERS, connections=CONNECTIONS)
+            for trace, size in zip(traces, megabytes, strict=True)
+        ]
+        expected = measure_alone(traces, found)
         start = time.perf_counter()
-        spark = _session("local[2]")
-        report.notes.append(f"Starting a session of Spark took {time.perf_counter() - start:.1f} s.")
+        spark = session("local[2]")
+        report.notes.append(
+            f"starting a session of Spark took {time.perf_counter() - start:.1f} s, which is not in these"
+        )
         try:
-            figure, table = _matching(spark, folder, int(_FRAMES * effort.scale), 3)
-            traces = [(str(folder / f"{size}.wtrace"), size) for size in sizes]
-            for trace, size in traces:
-                write_trace(Path(trace), size)
-            _by_spark(spark, traces[0][0])
-            expected = {}
-            for trace, _ in traces:
-                begun = time.perf_counter()
-                expected[trace] = _by_one_process(trace)
-                seconds["one process"].append(time.perf_counter() - begun)
-                seconds["local[2]"].append(_timed(partial(_by_spark, spark, trace), expected[trace]))
+            measure_spark(spark, LOCAL, traces, found, expected)
+            figure, table = _matching(spark, folder, int(_FRAMES * effort.scale**2), 3 if full else 1)
         finally:
             spark.stop()
-        with _cluster(folder) as url:
-            spark = _session(url)
+        with cluster(folder) as url:
+            spark = session(url)
             try:
-                _by_spark(spark, traces[0][0])
-                for trace, _ in traces:
-                    spent = _timed(partial(_by_spark, spark, trace), expected[trace])
-                    seconds["a master with two workers"].append(spent)
+                measure_spark(spark, CLUSTER, traces, found, expected)
             finally:
                 spark.stop()
     report.figures.append(figure)
+    reading, analysis = JOBS
+    said = [curve(report, job, megabytes, records, found) for job in (analysis, reading)]
     report.tables.append(table)
-    relative = {
-        way: [each / one for each, one in zip(spent, seconds["one process"], strict=True)]
-        for way, spent in seconds.items()
-    }
-    rows = [(f"{size:,}", *(f"{relative[way][at]:.2f}" for way in seconds)) for at, size in enumerate(sizes)]
-    report.tables.append((("frames; × one process's time", *seconds), rows))
-    title = "Exchanges and broken rules: time, against one process of plain Python"
-    report.pictures.append(
-        Lines("matching", title, "frames", "× one process", relative, log=True, x=tuple(map(float, sizes)), log_x=True)
+    fixed = ", ".join(f"{job.what} {found[job.name][LOCAL][0]:.1f} s" for job in JOBS)
+    report.notes.append(f"most of what the smallest trace takes is fixed: on {LOCAL} {fixed}")
+    report.says = f"{' '.join(said)} {WHY}"
+    report.notes.append(
+        f"made-up traffic of {WRITERS} writers on {CONNECTIONS} connections; {os.cpu_count()} cores, which "
+        "Spark's Java, "
+        "its Python workers and the system share; each size once, warm; matching: the same statement on "
+        "the same Parquet"
     )
-    report.notes.append(_said(sizes, relative))
     return report
-
-
-def _said(sizes: tuple[int, ...], relative: dict[str, list[float]]) -> str:
-    out = []
-    for way in list(relative)[1:]:
-        faster = [size for size, ratio in zip(sizes, relative[way], strict=True) if ratio < 1]
-        out.append(
-            f"{way} is faster than one process from {faster[0]:,} frames on"
-            if faster
-            else f"{way} is slower than one process at every size up to {sizes[-1]:,} frames"
-        )
-    return "; ".join(out) + ". Spark is here for more cores than two and for traces beyond one machine's memory."
 
 
 if __name__ == "__main__":

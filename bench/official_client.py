@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from bench.harness import Effort, Figure, Report
 from bench.pages import main
+from bench.pictures import Bars
 from bench.processes import ROOT, Serving, serving
 
 __all__ = ["Client", "client_process", "official_client", "own_client", "run"]
@@ -75,7 +76,10 @@ def client_process(*command: str) -> Iterator[Client]:
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Official client")
+    report = Report(
+        "Official client",
+        question="Who limits the official client (the package `pravega`) on `segstore serve`: the server or itself?",
+    )
     rows = []
     rounds = max(1, effort.rounds // 3)
     with serving() as server:
@@ -108,6 +112,23 @@ def run(effort: Effort) -> Report:
             )
     heading = ("load", "events/s", "MB/s", "client CPU µs an event", "server CPU µs", "of a core, server")
     report.tables.append((heading, rows))
+    shares = [figure.value for figure in report.figures]
+    report.says = (
+        f"The server takes {min(shares):.2f} to {max(shares):.2f} of the CPU time that the client takes "
+        "for the same events" + (": the client is the limit." if max(shares) < 1 else ".")
+    )
+    report.pictures.append(
+        Bars(
+            "official-client-cpu",
+            "CPU time for an event, of the official client and of the server",
+            "",
+            "µs an event",
+            {name: [max(0.01, float(row[at])) for row in rows] for at, name in ((3, "client"), (4, "server"))},
+            log=True,
+            groups=[row[0].replace(" events of ", "\n") for row in rows],
+            decimals=2,
+        )
+    )
     started = sorted(_start() for _ in range(effort.rounds))
     report.figures.append(
         Figure(

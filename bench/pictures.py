@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["FOLDER", "Bars", "Lines", "Picture", "draw", "link"]
+__all__ = ["FOLDER", "Bars", "Lines", "Picture", "draw"]
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "img"
 
@@ -119,11 +119,6 @@ class Lines(Picture):
             axes.set_xscale("log")
         axes.set_xticks(list(self.x), [f"{x:,g}" for x in self.x])
         axes.minorticks_off()
-
-
-def link(picture: Picture, folder: str = "img") -> str:
-    """The picture in a Markdown page; `folder` lies beside the page."""
-    return f"[![{picture.title}]({folder}/{picture.name}.svg)]({folder}/{picture.name}.png)"
 
 
 def draw(picture: Picture, folder: Path = FOLDER) -> tuple[Path, Path]:

@@ -50,7 +50,7 @@ SLOW: Final = {"match": "type = APPEND_BLOCK_END and stream = bench/slow", "do":
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Pooling")
+    report = Report("Pooling", question="What does a pool of connections save, and what does it cost?")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _sockets(report, effort, most)
@@ -58,6 +58,10 @@ def run(effort: Effort) -> Report:
         names = make_segments(server, "speed", WRITERS if effort.scale >= 0.1 else 50)
         _speed(report, effort, server, names)
     _policies(report, effort)
+    sockets, *rates = (figure.value for figure in report.figures)
+    report.says = f"{sockets:.0f} sockets where there would be one for each segment" + (
+        f", at {min(rates):.2f} to {max(rates):.2f} of the rate of a connection for each." if rates else "."
+    )
     return report
 
 

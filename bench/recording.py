@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import Effort, Figure, Report, take_turns
+from bench.pictures import Bars
 from bench.processes import Serving, serving
 from bench.server import WRITER, Load, acknowledged, exchange, writer
 from segstore.wire import AppendBlock, AppendBlockEnd, encode
@@ -34,7 +35,7 @@ ONE_AT_A_TIME: Final = Load("appends of 100 bytes, one at a time", 4_000, 100, 1
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Recording")
+    report = Report("Recording", question="What does it cost the store to record what its connections carry?")
     rows = []
     rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -64,6 +65,14 @@ def run(effort: Effort) -> Report:
             file.unlink()
     heading = ("load", "server CPU µs an append", "with a recording", "bytes of the trace an append", "ratio")
     report.tables.append((heading, rows))
+    worst = max(figure.value for figure in report.figures)
+    report.says = f"At most {worst:.2f} times the CPU time of a store that does not record."
+    shown = {"plain": [float(row[1]) for row in rows], "with a recording": [float(row[2]) for row in rows]}
+    title = "CPU time of the store for an append, without and with --trace"
+    report.pictures.append(
+        Bars("recording-cpu", title, "", "µs an append", shown, groups=[row[0] for row in rows], decimals=2)
+    )
+    report.notes.append("two stores take the same appends, one of them writes them to a file on disk")
     return report
 
 

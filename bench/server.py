@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import Effort, Figure, Report, take_turns
+from bench.pictures import Bars
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -82,8 +83,12 @@ LOADS: Final = (
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Server")
+    report = Report(
+        "Server",
+        question="What does an append cost the store, and how near is it to a server that only sends the bytes back?",
+    )
     rows = []
+    shown = {"store": list[float](), "uvloop echo": list[float]()}
     rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
     with _store() as store, _echo() as echo:
         for load in LOADS:
@@ -104,6 +109,8 @@ def run(effort: Effort) -> Report:
                 report.figures.append(
                     Figure(f"{load.name}: rate, of a uvloop echo of the same bytes", ratio, load.goal, at_most=False)
                 )
+            for name, by in (("store", "store"), ("uvloop echo", "echo")):
+                shown[name].append(len(data) / times.median(by) / 1e6)
             per_append = {name: spent / rounds / count * 1e6 for name, spent in cpu_s.items()}
             rows.append(
                 (
@@ -117,6 +124,18 @@ def run(effort: Effort) -> Report:
             )
     heading = ("load", "store CPU µs an append", "echo CPU µs", "appends/s", "MB/s", "rate, of echo")
     report.tables.append((heading, rows))
+    report.says = (
+        "Blocks of 64 KB are taken at {:.2f} and single appends of 1 KB at {:.2f} of the rate of a uvloop echo, which "
+        "does nothing with them."
+    ).format(*(figure.value for figure in reversed(report.figures)))
+    names = [load.name for load in LOADS]
+    title = "Bytes of appends taken, by the store and by a uvloop echo"
+    report.pictures.append(Bars("server-rates", title, "", "MB/s", shown, groups=names, decimals=0))
+    report.notes.append(
+        "both in processes of their own, given the same bytes as fast as they take them; an exchange ends "
+        "when all bytes "
+        "are back, or the last append is acknowledged; CPU time is the kernel's count for the process"
+    )
     return report
 
 

@@ -30,7 +30,10 @@ MARGIN: Final = 1.5
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Set-up timeout")
+    report = Report(
+        "Set-up timeout",
+        question="One controller of three takes connections and never answers: how soon is a client served?",
+    )
     rounds = max(1, effort.rounds // 2)
     cut_s = CUT_S if effort.scale == 1 else 2.0
     rows, served = [], list[float]()
@@ -53,6 +56,9 @@ def run(effort: Effort) -> Report:
             )
         )
         off = asyncio.run(_first_call(nodes, OFF_MS, cut_s))
+    report.says = f"After {served[-1] * 1000 / TIMEOUTS_MS[-1]:.2f} set-up timeouts" + (
+        "; with the timeout off, never." if off is None else f"; with the timeout off, after {off:.1f} s."
+    )
     said = f"not served, cut after {cut_s:g}" if off is None else f"{off:.2f}"
     rows.append(("off", said, said))
     report.tables.append((("set-up timeout", "s until served, median", "longest"), rows))

@@ -40,13 +40,15 @@ START_NS: Final = 1_760_000_000_000_000_000
 TOKEN: Final = "eyJhbGciOiJIUzUxMiJ9." + "c2VnbWVudHN0b3Jl" * 6 + ".c2ln"
 
 
-def write_traffic(path: Path, size: int, *, seed: int = 1, writers: int = 64, payload: int = 300) -> int:
+def write_traffic(
+    path: Path, size: int, *, seed: int = 1, writers: int = 64, payload: int = 300, connections: int = 8
+) -> int:
     """Writes a capture of about `size` bytes; how many records it has."""
     writer = RecordWriter(make_mark(seed.to_bytes(8, "big")), Metadata(17, "bench", {}))
     count = written = 0
     with path.open("wb") as file:
         written += file.write(writer.start())
-        for record in records(seed=seed, writers=writers, payload=payload):
+        for record in records(seed=seed, writers=writers, payload=payload, connections=connections):
             count += 1
             block = writer.add(record)
             if block:

@@ -7,8 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.__main__ import markdown
-from bench.harness import Report
 from bench.pictures import Bars, Lines, Picture, draw
 
 BARS = Bars("two-bars", "Rates", "writers", "events/s", {"here": [1.0, 20.5], "there": [3.0, 4.0]}, groups=["1", "10"])
@@ -25,11 +23,6 @@ def test_a_picture_is_drawn_twice_with_the_same_bytes(picture: Picture, tmp_path
     texts = {"".join(each.itertext()).strip() for each in ElementTree.fromstring(svg).iter() if "text" in each.tag}
     assert {picture.title, picture.x_label, picture.y_label} <= texts
     assert b"<dc:date>" not in svg
-
-
-def test_a_report_shows_its_pictures() -> None:
-    page = markdown(Report("Some", pictures=[BARS], notes=["said"]))
-    assert "[![Rates](img/two-bars.svg)](img/two-bars.png)\n\n- said" in page
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The benchmarks that run `segstore serve` and clients beside it work, at tiny sizes; their pages find their place."""
+"""The benchmarks that run `segstore serve` and clients beside it work, at tiny sizes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from bench.harness import Effort, Figure, Report
-from bench.pages import with_section
+from bench.harness import Effort
 
 TINY = Effort(rounds=1, slice_s=0.001, scale=0.005)
 
@@ -83,20 +82,3 @@ def test_a_node_that_never_answers_is_measured(monkeypatch: pytest.MonkeyPatch) 
     timed, off = report.tables[0][1]
     assert float(timed[1]) > 0
     assert off[1].startswith("not served")
-
-
-def test_a_section_is_added_then_replaced() -> None:
-    once = with_section("# Page\n", "some_thing", Report("First"))
-    twice = with_section(once + "after\n", "some_thing", Report("Second", [Figure("f", 1.0, 2.0, at_most=True)]))
-    assert "make bench-some-thing ARGS=--write-docs" in once
-    assert "## First" in once
-    assert "## First" not in twice
-    assert twice.startswith("# Page\n")
-    assert twice.endswith("<!-- some_thing: end -->\nafter\n")
-    assert twice.count("<!-- some_thing") == 2
-
-
-def test_a_page_whose_section_does_not_end_is_refused() -> None:
-    broken = with_section("# Page\n", "x", Report("First")).replace("<!-- x: end -->", "")
-    with pytest.raises(SystemExit, match="end"):
-        with_section(broken, "x", Report("Second"))
