@@ -20,6 +20,7 @@ Refused, with `ColumnError`: rows that lack a column, by its name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ from pyspark import StorageLevel
 
 from segstore.pipeline import analysis_steps as steps
 from segstore.pipeline.analysis_rules import FRAME_COLUMNS, Status
+from segstore.pipeline.statements import statement
 from segstore.pipeline.trace_columns import ColumnError
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def placed(rows: DataFrame) -> DataFrame:
     """The records among rows of traces, with the life of their connection. Raises ColumnError."""
     require(rows, FRAME_COLUMNS)
     spark = rows.sparkSession
-    return spark.sql(steps.PLACED, rows=rows, reused=spark.sql(steps.REUSED, rows=rows))
+    return statement(spark, steps.PLACED, rows=rows, reused=statement(spark, steps.REUSED, rows=rows))
 
 
 class Analysis:
@@ -73,7 +75,7 @@ class Analysis:
     def __init__(self, frames: DataFrame, blocks: DataFrame | None = None) -> None:
         require(frames, (*FRAME_COLUMNS, "life"))
         self.frames = frames
-        self._sql = frames.sparkSession.sql
+        self._sql = partial(statement, frames.sparkSession)
         ordered = self._sql(steps.ORDERED, frames=frames)
         refused = self._sql(steps.REFUSED, paired=self._sql(steps.PAIRED, frames=ordered))
         self.written = self._sql(steps.WRITTEN, refused=refused).persist(StorageLevel.DISK_ONLY)
@@ -94,9 +96,8 @@ class Analysis:
     @property
     def exchanges(self) -> DataFrame:
         """Every request, and every reply without one: `EXCHANGE_COLUMNS`."""
-        lives = self._sql(steps.LIVES, frames=self.frames)
         covering = self._sql(steps.COVERING, written=self.written)
-        return self._sql(steps.EXCHANGES, written=self.written, lives=lives, covering=covering)
+        return self._sql(steps.EXCHANGES, written=self.written, covering=covering)
 
     @property
     def violations(self) -> DataFrame:
@@ -120,7 +121,8 @@ def analyse(rows: DataFrame) -> Analysis:
 
 def traffic(frames: DataFrame) -> DataFrame:
     """Frames and bytes by direction and command, failures and what does not decode among them."""
-    return frames.sparkSession.sql(
+    return statement(
+        frames.sparkSession,
         """
         SELECT direction, coalesce(command, '(no frame)') AS command, count(*) AS frames, sum(size) AS bytes,
           count(CASE WHEN failure THEN 1 END) AS failures,
@@ -133,7 +135,8 @@ def traffic(frames: DataFrame) -> DataFrame:
 
 def errors(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
     """Failures by kind, the request that they refused, and how many segments they were about."""
-    return frames.sparkSession.sql(
+    return statement(
+        frames.sparkSession,
         """
         SELECT e.reply_command AS error, e.command AS request, count(*) AS times, count(DISTINCT e.segment) AS segments,
           min(e.reply_ts_ns) AS first_ts_ns, max(e.reply_ts_ns) AS last_ts_ns
@@ -157,7 +160,8 @@ def histogram(exchanges: DataFrame, *by: str) -> DataFrame:
     """
     require(exchanges, (*by, "status", "latency_ns", "command"))
     names = "".join(f"`{name}`, " for name in by)
-    return exchanges.sparkSession.sql(
+    return statement(
+        exchanges.sparkSession,
         f"""
         SELECT {names}shiftleft(shiftright(latency, shift), shift) AS least_ns, shiftleft(1L, shift) AS width_ns,
           count(*) AS times
@@ -188,7 +192,8 @@ def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.
     same = " AND ".join(f"a.`{name}` <=> b.`{name}`" for name in by) or "true"
     group = f"GROUP BY {names[:-2]}" if by else ""
     chosen = f"WHERE status IN ('{Status.ANSWERED}', '{Status.REFUSED}') AND latency_ns IS NOT NULL"
-    return exchanges.sparkSession.sql(
+    return statement(
+        exchanges.sparkSession,
         f"""
         WITH running AS (
           SELECT *, sum(times) OVER {window} AS so_far,

@@ -10,7 +10,10 @@ rise in number and in time alike; sorted by number, the ack that covers an appen
 
 Invariant: no row is lost and none is made. Rows that take no part in a step stand in groups of their own (`_queue`,
 `_seat`), so that they do not gather in one task. Window frames look back, never ahead: Spark takes the square of the
-rows for those that look ahead. `PAIRED` is plain SQL, which DuckDB runs too.
+rows for those that look ahead. Windows name first what tells most rows apart, for Spark sorts in that order and looks
+at eight bytes of the first column before it compares anything else. What reads `written`, which is kept on disk, does
+so without WITH: in a statement with WITH Spark (4.3.0) does not see that a table is kept. `PAIRED` is plain SQL, which
+DuckDB runs too.
 """
 
 from __future__ import annotations
@@ -34,7 +37,6 @@ __all__ = [
     "COVERING",
     "EXCHANGES",
     "FLOW_REUSE",
-    "LIVES",
     "ORDERED",
     "PAIRED",
     "PLACED",
@@ -51,6 +53,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 _LIFE: Final = "file, connection, life"
+_CONNECTION: Final = "connection, life, file"
 _BEFORE: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 _UP_TO: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
@@ -69,10 +72,6 @@ WHERE rows.kind <> 'skipped'
 """
 """Every record with the life of its connection."""
 
-LIVES: Final = f"""
-SELECT {_LIFE}, max(kind = 'open') AS opened, max(kind = 'close') AS closed FROM {{frames}} GROUP BY {_LIFE}
-"""
-
 ORDERED: Final = f"""
 SELECT *,
   count(CASE WHEN kind = 'open' THEN 1 END) OVER before > 0 AS _opened,
@@ -80,13 +79,15 @@ SELECT *,
   count(CASE WHEN kind = 'frame' AND direction = 'request' THEN 1 END) OVER before AS _requests,
   count(CASE WHEN kind = 'frame' AND direction = 'reply' THEN 1 END) OVER before AS _replies,
   last_value(CASE WHEN error IS NULL AND direction = 'request' AND command IN ({_names(APPENDING)})
-    THEN struct(command, writer_id, data_bytes, block, record) END) IGNORE NULLS OVER before AS _last
+    THEN struct(command, writer_id, data_bytes, block, record) END) IGNORE NULLS OVER before AS _last,
+  max(kind = 'close') OVER (PARTITION BY {_CONNECTION}) AS _ends
 FROM {{frames}}
-WINDOW before AS (PARTITION BY {_LIFE} ORDER BY block, record {_BEFORE})
+WINDOW before AS (PARTITION BY {_CONNECTION} ORDER BY block, record {_BEFORE})
 """
-"""With what came before on the connection; `_last` is the last of the commands that make append blocks."""
+"""With what came before on the connection; `_last` is the last of the commands that make append blocks. `_ends`:
+whether the trace has the connection's end."""
 
-_QUEUE: Final = "file, connection, life, request_id, _queue"
+_QUEUE: Final = "request_id, _queue, connection, life, file"
 
 PAIRED: Final = f"""
 WITH keyed AS (
@@ -134,7 +135,7 @@ FROM {{paired}}
 """
 """With the next failure that has the request id: a writer may use one id for all its appends."""
 
-_WRITER: Final = "file, connection, life, writer_id, _seat"
+_WRITER: Final = "writer_id, _seat, connection, life, file"
 
 WRITTEN: Final = f"""
 WITH seated AS (
@@ -196,35 +197,37 @@ _STATUS: Final = f"""CASE
       WHEN _role = 'append' AND _ack IS NOT NULL THEN '{Status.REPEATED}'
       WHEN _role = 'append' AND exists(c.later, each -> struct(each.block, each.record) > struct(w.block, w.record)
         AND each.known >= w.event_number) THEN '{Status.COVERED}'
-      WHEN _role <=> 'append' THEN CASE WHEN l.closed THEN '{Status.LOST}' ELSE '{Status.WAITING}' END
+      WHEN _role <=> 'append' THEN CASE WHEN _ends THEN '{Status.LOST}' ELSE '{Status.WAITING}' END
       WHEN _reply_failure THEN '{Status.REFUSED}'
       WHEN _reply_command IS NOT NULL THEN '{Status.ANSWERED}'
-      WHEN l.closed THEN '{Status.UNANSWERED}' ELSE '{Status.WAITING}' END"""
+      WHEN _ends THEN '{Status.UNANSWERED}' ELSE '{Status.WAITING}' END"""
 _BLOCK: Final = "w._role = 'append' AND w.command = 'APPEND_BLOCK_END' AND w._last.command = 'APPEND_BLOCK'"
 
+_ENDED: Final = f"""
+SELECT w.*, {_STATUS} AS status,
+  CASE WHEN {_BLOCK} THEN CAST(w._last.data_bytes AS BIGINT) END AS block_bytes,
+  CASE WHEN {_BLOCK} THEN CAST(w.size_of_whole_events AS BIGINT) END AS whole_bytes,
+  CAST(CASE WHEN w.command = 'CONDITIONAL_APPEND' THEN w.data_bytes + 8L ELSE w.data_bytes END AS BIGINT) AS own_bytes
+FROM {{written}} AS w
+LEFT JOIN {{covering}} AS c ON w.file = c.file AND w.writer_id = c.writer_id AND w._writer_segment = c.segment
+WHERE w._step = 1 OR w._orphan
+"""
+
+_DONE: Final = f"""
+SELECT *, CASE
+    WHEN _orphan THEN struct(block, record, ts_ns, command)
+    WHEN _refusal IS NOT NULL THEN _refusal
+    WHEN _role = 'append' AND status = '{Status.ANSWERED}' THEN _ack
+    WHEN (_role IS NULL OR _role <> 'append') AND _reply_block IS NOT NULL
+      THEN struct(_reply_block AS block, _reply_record AS record, _reply_ts_ns AS ts_ns, _reply_command AS command)
+    END AS reply,
+  CASE
+    WHEN whole_bytes IS NULL OR whole_bytes NOT BETWEEN 0 AND block_bytes THEN NULL
+    ELSE whole_bytes < block_bytes AND own_bytes = 0 END AS premature
+FROM ({_ENDED}) AS ended
+"""
+
 EXCHANGES: Final = f"""
-WITH ended AS (
-  SELECT w.*, {_STATUS} AS status,
-    CASE WHEN {_BLOCK} THEN CAST(w._last.data_bytes AS BIGINT) END AS block_bytes,
-    CASE WHEN {_BLOCK} THEN CAST(w.size_of_whole_events AS BIGINT) END AS whole_bytes,
-    CAST(CASE WHEN w.command = 'CONDITIONAL_APPEND' THEN w.data_bytes + 8L ELSE w.data_bytes END AS BIGINT) AS own_bytes
-  FROM {{written}} AS w
-  LEFT JOIN {{lives}} AS l ON w.file = l.file AND w.connection = l.connection AND w.life = l.life
-  LEFT JOIN {{covering}} AS c ON w.file = c.file AND w.writer_id = c.writer_id AND w._writer_segment = c.segment
-  WHERE w._step = 1 OR w._orphan
-), done AS (
-  SELECT *, CASE
-      WHEN _orphan THEN struct(block, record, ts_ns, command)
-      WHEN _refusal IS NOT NULL THEN _refusal
-      WHEN _role = 'append' AND status = '{Status.ANSWERED}' THEN _ack
-      WHEN (_role IS NULL OR _role <> 'append') AND _reply_block IS NOT NULL
-        THEN struct(_reply_block AS block, _reply_record AS record, _reply_ts_ns AS ts_ns, _reply_command AS command)
-      END AS reply,
-    CASE
-      WHEN whole_bytes IS NULL OR whole_bytes NOT BETWEEN 0 AND block_bytes THEN NULL
-      ELSE whole_bytes < block_bytes AND own_bytes = 0 END AS premature
-  FROM ended
-)
 SELECT {_LIFE}, block, record, ts_ns,
   CASE WHEN NOT _orphan THEN command END AS command,
   CASE WHEN _role = 'append' THEN coalesce(_writer_segment, _reply_segment)
@@ -244,7 +247,7 @@ SELECT {_LIFE}, block, record, ts_ns,
     WHEN premature THEN whole_bytes
     ELSE block_bytes - 8 + own_bytes END AS append_bytes,
   block_bytes, whole_bytes, premature
-FROM done
+FROM ({_DONE}) AS done
 """
 
 # --- rules --------------------------------------------------------------------------------------------------------
@@ -331,51 +334,59 @@ FROM (
 LATERAL VIEW explode(all_broken) AS broken
 """
 
+_HELD: Final = f"""
+SELECT *, count(CASE WHEN _role = 'setup' THEN 1 END)
+    OVER (PARTITION BY {_LIFE}, flow ORDER BY block, record {_UP_TO}) AS tenure,
+  CASE WHEN _role = 'append' THEN CASE
+    WHEN _refusal IS NOT NULL THEN struct(_refusal.block AS block, _refusal.record AS record)
+    WHEN _ack IS NOT NULL THEN struct(_ack.block AS block, _ack.record AS record) END END AS done
+FROM {{written}} WHERE flow > 0 AND _role IN ('setup', 'append')
+"""
+
+_TENURES: Final = f"""
+SELECT {_LIFE}, flow, tenure, max(done) AS done, max(_role = 'append' AND done IS NULL) AS waits,
+  max(CASE WHEN _role = 'setup'
+    THEN struct(block, record, ts_ns, direction, command, segment, writer_id, request_id) END) AS setup
+FROM ({_HELD}) AS held WHERE tenure > 0 GROUP BY {_LIFE}, flow, tenure
+"""
+
+_FOLLOWED: Final = f"""
+SELECT *, lag(setup.writer_id) OVER previous AS writer_before, lag(done) OVER previous AS done_before,
+  lag(waits) OVER previous AS waits_before
+FROM ({_TENURES}) AS tenures WINDOW previous AS (PARTITION BY {_LIFE}, flow ORDER BY tenure)
+"""
+
 FLOW_REUSE: Final = f"""
-WITH held AS (
-  SELECT *, count(CASE WHEN _role = 'setup' THEN 1 END)
-      OVER (PARTITION BY {_LIFE}, flow ORDER BY block, record {_UP_TO}) AS tenure,
-    CASE WHEN _role = 'append' THEN CASE
-      WHEN _refusal IS NOT NULL THEN struct(_refusal.block AS block, _refusal.record AS record)
-      WHEN _ack IS NOT NULL THEN struct(_ack.block AS block, _ack.record AS record) END END AS done
-  FROM {{written}} WHERE flow > 0 AND _role IN ('setup', 'append')
-), tenures AS (
-  SELECT {_LIFE}, flow, tenure, max(done) AS done, max(_role = 'append' AND done IS NULL) AS waits,
-    max(CASE WHEN _role = 'setup'
-      THEN struct(block, record, ts_ns, direction, command, segment, writer_id, request_id) END) AS setup
-  FROM held WHERE tenure > 0 GROUP BY {_LIFE}, flow, tenure
-), followed AS (
-  SELECT *, lag(setup.writer_id) OVER previous AS writer_before, lag(done) OVER previous AS done_before,
-    lag(waits) OVER previous AS waits_before
-  FROM tenures WINDOW previous AS (PARTITION BY {_LIFE}, flow ORDER BY tenure)
-)
 SELECT '{Rule.FLOW_REUSE.name}' AS rule, {_LIFE}, setup.block, setup.record, setup.ts_ns, setup.direction,
   setup.command, setup.segment, setup.writer_id, setup.request_id, CAST(NULL AS BIGINT) AS expected,
   CAST(flow AS BIGINT) AS actual
-FROM followed
+FROM ({_FOLLOWED}) AS followed
 WHERE writer_before <> setup.writer_id AND (waits_before OR done_before > struct(setup.block, setup.record))
 """
 
 _HEAD: Final = "substring(f.frame, 25 + e.size_of_whole_events, 8)"
 
+_FOUND: Final = f"""
+SELECT e.*, {_HEAD} AS head, e._last.data_bytes - e.size_of_whole_events AS left_bytes
+FROM {{written}} AS e JOIN {{blocks}} AS f
+  ON e.file = f.file AND e._last.block = f.block AND e._last.record = f.record
+WHERE {_OWN} AND size_of_whole_events >= 0 AND size_of_whole_events < _last.data_bytes AND _epoch > 0
+"""
+
+_TOLD: Final = f"""
+SELECT *, length(head) = 8 AS whole,
+  CASE hex(substring(head, 1, 4)) WHEN 'FFFFFFFF' THEN -1 WHEN 'FFFFFFFE' THEN -2 END AS tail,
+  CAST(conv(hex(substring(head, 5, 4)), 16, 10) AS BIGINT) AS tail_bytes
+FROM ({_FOUND}) AS found
+"""
+
 TAILS: Final = f"""
-WITH found AS (
-  SELECT e.*, {_HEAD} AS head, e._last.data_bytes - e.size_of_whole_events AS left_bytes
-  FROM {{written}} AS e JOIN {{blocks}} AS f
-    ON e.file = f.file AND e._last.block = f.block AND e._last.record = f.record
-  WHERE {_OWN} AND size_of_whole_events >= 0 AND size_of_whole_events < _last.data_bytes AND _epoch > 0
-), told AS (
-  SELECT *, length(head) = 8 AS whole,
-    CASE hex(substring(head, 1, 4)) WHEN 'FFFFFFFF' THEN -1 WHEN 'FFFFFFFE' THEN -2 END AS tail,
-    CAST(conv(hex(substring(head, 5, 4)), 16, 10) AS BIGINT) AS tail_bytes
-  FROM found
-)
 SELECT CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN '{Rule.PADDED_DATA.name}'
     ELSE '{Rule.BLOCK_TAIL.name}' END AS rule,
   {_WHERE}, coalesce(segment, _writer_segment) AS segment, writer_id, request_id,
   CAST(CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN 0 END AS BIGINT) AS expected,
   CAST(CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN data_bytes END AS BIGINT) AS actual
-FROM told
+FROM ({_TOLD}) AS told
 WHERE NOT whole OR tail IS NULL OR tail_bytes > left_bytes - 8 OR (tail = -1 AND data_bytes > 0)
 """
 """The two rules for which the bytes of append blocks are looked at; {blocks} has those frames."""

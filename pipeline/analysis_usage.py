@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as f
 
 from segstore.pipeline.analysis_rules import APPENDS, Status
+from segstore.pipeline.statements import statement
 from segstore.wire.names import stream_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def over_time(frames: DataFrame, cut: Ticks) -> DataFrame:
 
     A connection is open from its first record to its last. Flow 0 is no flow, and those of replies alone are counted.
     """
-    return frames.sparkSession.sql(
+    return statement(
+        frames.sparkSession,
         f"""
         WITH used AS (
           SELECT {cut.of("ts_ns")} AS tick, {_LIFE}, flow, segment, writer_id, count(*) AS frames, sum(size) AS bytes
@@ -88,7 +90,8 @@ def over_time(frames: DataFrame, cut: Ticks) -> DataFrame:
 
 def in_flight(exchanges: DataFrame) -> DataFrame:
     """Bytes of appends under way on each connection, after each append and each answer: `bytes`, at `ts_ns`."""
-    return exchanges.sparkSession.sql(
+    return statement(
+        exchanges.sparkSession,
         f"""
         SELECT {_LIFE}, block, record, ts_ns, sum(step) OVER (
             PARTITION BY {_LIFE} ORDER BY block, record ROWS UNBOUNDED PRECEDING) AS bytes
@@ -104,7 +107,8 @@ def in_flight(exchanges: DataFrame) -> DataFrame:
 
 def connections(frames: DataFrame, flying: DataFrame) -> DataFrame:
     """Each connection: from when to when, frames and bytes both ways, what shared it, most bytes in flight."""
-    return frames.sparkSession.sql(
+    return statement(
+        frames.sparkSession,
         f"""
         WITH used AS (
           SELECT {_LIFE}, flow, segment, writer_id, min(ts_ns) AS first_ts_ns, max(ts_ns) AS last_ts_ns,
@@ -129,7 +133,8 @@ def connections(frames: DataFrame, flying: DataFrame) -> DataFrame:
 
 def block_fill(exchanges: DataFrame) -> DataFrame:
     """Append blocks by how full they were, in tenths, and whether they ended early (were padded)."""
-    return exchanges.sparkSession.sql(
+    return statement(
+        exchanges.sparkSession,
         """
         SELECT premature,
           CAST(CASE WHEN block_bytes = 0 THEN 100 ELSE used * 100 DIV block_bytes END DIV 10 * 10 AS INT)
@@ -149,7 +154,8 @@ def streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
     named = frames.select("segment").where("segment IS NOT NULL").distinct()
     stream = f.udf(stream_of, "string", useArrow=False)
     named = named.withColumn("stream", stream("segment")).where("stream IS NOT NULL")
-    return spark.sql(
+    return statement(
+        spark,
         f"""
         WITH named AS (SELECT * FROM {{named}}),
         wrote AS (

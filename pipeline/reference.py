@@ -27,8 +27,10 @@ from segstore.pipeline.analysis_rules import (
 )
 from segstore.pipeline.trace_rows import trace_rows
 
-__all__ = ["Reference", "reference"]
+__all__ = ["REFERENCE_COLUMNS", "Reference", "reference", "reference_of"]
 
+REFERENCE_COLUMNS: Final = (*FRAME_COLUMNS, "frame")
+"""The columns of a trace that it goes through; `frame` is for the bytes of append blocks."""
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _DATA_AT: Final = 24
 """Where the data of an AppendBlock starts in its frame: behind header and writer id."""
@@ -50,7 +52,7 @@ class _Row:
     __slots__ = ("frame", "life", *FRAME_COLUMNS)
 
     def __init__(self, values: tuple[Any, ...]) -> None:
-        for name, value in zip((*FRAME_COLUMNS, "frame"), values, strict=True):
+        for name, value in zip(REFERENCE_COLUMNS, values, strict=True):
             setattr(self, name, value)
         self.life = 1
 
@@ -132,10 +134,15 @@ class _Connection:
 
 def reference(paths: str | Iterable[str]) -> Reference:
     """The exchanges and violations of all these traces. Raises FileNotFoundError."""
+    return reference_of(trace_rows(paths, REFERENCE_COLUMNS))
+
+
+def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
+    """The same of rows that are at hand, with the columns `REFERENCE_COLUMNS`, in the order of their files."""
     out = Reference([], [], [], 0)
     frames = 0
     follower: _Follower | None = None
-    for values in trace_rows(paths, (*FRAME_COLUMNS, "frame")):
+    for values in rows:
         row = _Row(values)
         if row.kind == "skipped":
             out.skipped.append((row.file, row.block, row.size, row.error))

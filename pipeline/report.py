@@ -23,6 +23,7 @@ from segstore.pipeline import analysis, analysis_usage
 from segstore.pipeline.analysis_rules import FRAME_COLUMNS, Rule, Status
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report_page import page
+from segstore.pipeline.statements import statement
 from segstore.pipeline.trace_files import find_files
 from segstore.pipeline.trace_rows import BadTrace
 
@@ -205,7 +206,8 @@ class _Report:
     def _broken(self, violations: DataFrame) -> None:
         by = {row["rule"]: row["count"] for row in violations.groupBy("rule").count().collect()}
         self._facts["rules"] = [{"rule": rule.name, "says": str(rule), "broken": by.get(rule.name, 0)} for rule in Rule]
-        some = violations.sparkSession.sql(
+        some = statement(
+            violations.sparkSession,
             f"""
             SELECT * EXCEPT (place) FROM (SELECT *, row_number() OVER (
                 PARTITION BY rule ORDER BY ts_ns, file, block, record) AS place FROM {{violations}})
