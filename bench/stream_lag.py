@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from segstore.client import connect
 from segstore.client.errors import Closed
 from segstore.pipeline.session import session
 
-__all__ = ["RATES", "run", "write"]
+__all__ = ["RATES", "row_of", "run", "write"]
 
 RATES: Final = (100, 1_000, 5_000)
 """Events a second."""
@@ -39,6 +39,7 @@ SECONDS: Final = 40.0
 WARM_SHARE: Final = 0.3
 WARM_UP_S: Final = 15.0
 SEGMENTS: Final = 2
+PATIENCE_S: Final = 60.0
 GROWTH_GOAL: Final = 1.5
 SCOPE: Final = "lag"
 _TICK_S: Final = 0.01
@@ -89,6 +90,14 @@ class _Plain(threading.Thread):
                     self.lags.append((at, time.time_ns() - at))
             except Closed:
                 return
+
+    def wait_for(self, count: int) -> None:
+        """Until so many events have come."""
+        until = time.monotonic() + PATIENCE_S
+        while len(self.lags) < count:
+            if time.monotonic() > until:
+                raise RuntimeError(f"the plain reader has {len(self.lags)} of {count} events")
+            time.sleep(_TICK_S)
 
     def end(self) -> None:
         assert self._loop is not None
@@ -186,14 +195,31 @@ def _at(spark: Any, server: Serving, stream: str, rate: int, seconds: float) -> 
         began = time.time_ns()
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=seconds * 10 + 60)
         query.processAllAvailable()
+    plain.wait_for(len(lags))
     plain.end()
     if len(lags) != len(plain.lags):
         raise RuntimeError(f"Spark read {len(lags)} events, the plain reader {len(plain.lags)}")
+    return row_of(rate, seconds, began, lags, plain.lags, batches)
+
+
+def row_of(
+    rate: int,
+    seconds: float,
+    began: int,
+    lags: Sequence[tuple[int, int]],
+    plain: Sequence[tuple[int, int]],
+    batches: Sequence[int],
+) -> tuple[list[str], float, float, float]:
+    """A row of the table; the median lags of Spark and of the plain reader in ms; by how much Spark's grew.
+
+    lags, plain: (turn, lag) of each event, in nanoseconds. began: when the writing did; what has its turn in the first
+    `WARM_SHARE` of the seconds does not count. batches: events of each.
+    """
     first = began + int(seconds * WARM_SHARE * 1e9)
     half = first + int(seconds * (1 - WARM_SHARE) / 2 * 1e9)
     counted = [(at, lag) for at, lag in lags if at >= first]
     spark_ms, spark_99 = _quantiles([lag for _, lag in counted])
-    plain_ms, plain_99 = _quantiles([lag for at, lag in plain.lags if at >= first])
+    plain_ms, plain_99 = _quantiles([lag for at, lag in plain if at >= first])
     halves = [_quantiles([lag for at, lag in counted if (at >= half) is later])[0] for later in (False, True)]
     size = statistics.median(each for each in batches if each)
     figures = [spark_ms, spark_99, size, plain_ms, plain_99, spark_ms / plain_ms]
