@@ -152,7 +152,10 @@ class EventWriter:
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         when the segment's writer does not start.
         """
-        await (await self.submit(event, routing_key=routing_key))  # nobody else has this future, so it may be cancelled
+        writer, done = self._accept(event, routing_key, now=True)
+        if self._pool.unseen_bytes >= _SEE_BYTES or not writer.set_ups or not writer.has_room:
+            await self._admitted(writer)
+        await done  # nobody else has this future, so it may be cancelled
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """Accepts the event, and returns when there is room for more; the future is done when it is stored, or has the
@@ -161,6 +164,18 @@ class EventWriter:
         Events are stored in the order of these calls, whoever makes them. Who does not look at futures hears of errors
         from `flush` and `aclose`. Where the event goes, the router says. The first event of a segment waits until its
         writer has started, or raises why it did not. A wait that is cancelled leaves the event accepted.
+        """
+        writer, done = self._accept(event, routing_key, now=False)
+        if self._pool.unseen_bytes >= _SEE_BYTES or not writer.set_ups or not writer.has_room:
+            await self._admitted(writer)
+        return done
+
+    def _accept(
+        self, event: bytes, routing_key: str | None, *, now: bool
+    ) -> tuple[SegmentWriter, asyncio.Future[None]]:
+        """Gives the event its place in a queue: first of all, because waits end in any order.
+
+        now: its sender waits until it is stored, and so it need not wait for others to leave with.
         """
         size = len(event)
         if size > self._largest:
@@ -173,16 +188,19 @@ class EventWriter:
         position = self._choice.take(self._ranges(), routing_key)
         writer = self._writer_at(position)
         done: asyncio.Future[None] = self._loop.create_future()
-        # First of all it takes its place in the queue: waits end in any order.
         if size <= self._largest_append:
             data: Buffer = frame_event(event)
         else:
             data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is looked at before it is carried
-        writer.append(data, done, 1, position)
+        writer.append(data, done, 1, position, now=now)
         self._events += 1
         self._bytes += size
+        self._pool.unseen_bytes += size
+        return writer, done
+
+    async def _admitted(self, writer: SegmentWriter) -> None:
+        """Returns when there is room for more, and the writer of the event that was accepted has started."""
         pool = self._pool
-        pool.unseen_bytes += size
         if pool.unseen_bytes >= _SEE_BYTES:
             # Else who never waits would fill all memory that is allowed before the first event leaves.
             pool.unseen_bytes = 0
@@ -194,7 +212,6 @@ class EventWriter:
                 await self._replaced.pop().abort()
             # The event is in its place in the queue: those that come after it while the writer starts stay behind it.
             await writer.started()
-        return done
 
     def _ranges(self) -> RangeRouter:
         if self._closed:

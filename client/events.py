@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import repeat
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -126,15 +127,16 @@ class EventAssembler(Generic[E]):
 
     def _alike(self, data: bytes, at: int, length: int, out: list[E]) -> int:
         """Takes the events of this length that follow, which is cheaper together; returns where another begins."""
-        make, where, base = self._make, self._where, self.offset
-        step = EVENT_HEADER_BYTES + length
+        step, header = EVENT_HEADER_BYTES + length, frame_header(length)
         whole = memoryview(data)[at : at + (len(data) - at) // step * step]
-        for kind, size, event in struct.iter_unpack(f">ii{length}s", whole):
-            if kind != 0 or size != length:
+        events: list[bytes] = []
+        for found, event in struct.iter_unpack(f"{EVENT_HEADER_BYTES}s{length}s", whole):
+            if found != header:
                 break
-            out.append(make(event, base + at, where))
-            at += step
-        return at
+            events.append(event)
+        begin, stop = self.offset + at, at + len(events) * step
+        out += map(self._make, events, range(begin, self.offset + stop, step), repeat(self._where))
+        return stop
 
     def _hold(self, data: bytes) -> None:
         """Keeps a part of an event; small parts are put together, so that they cost no more than they hold."""

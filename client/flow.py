@@ -130,6 +130,14 @@ class Flow:
             self.connection.outbox.ask_turn(self)
         self.turn = turn
 
+    def turn_now(self, turn: Turn) -> None:
+        """As `ask_turn`, but at once if nothing else is on its way on the connection. Raises Closed."""
+        if self.closed or self.turn is not None:
+            self.ask_turn(turn)
+        else:
+            self.turn = turn
+            self.connection.outbox.turn_now(self)
+
     def acknowledged(self, size: int) -> None:
         """So many appended bytes are no longer in flight; nothing once it is closed, which has taken all back."""
         if not self.closed:

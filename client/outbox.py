@@ -195,6 +195,16 @@ class Outbox:
         if not self._turn_due:
             self._schedule()
 
+    def turn_now(self, flow: Flow) -> None:
+        """As `ask_turn`, but the flow's turn comes before this returns if nothing waits to be written and nothing is in
+        flight: who waits for one append alone gains a turn of the loop, and where there is more to send it gathers."""
+        if self._turn_due or self.bytes_in_flight or self._out or self._writable is not None or self.closed:
+            self.ask_turn(flow)
+        else:
+            self._turns.append(flow)
+            self._turn_due = True  # nothing schedules another one meanwhile
+            self._turn()
+
     async def writable(self) -> None:
         """Returns when the peer reads or the connection has ended. The caller has a deadline."""
         while self._writable is not None:

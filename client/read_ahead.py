@@ -83,6 +83,12 @@ class ReadAhead(Generic[K, E, M]):
             self._room.clear()
             await self._room.wait()
 
+    def take(self) -> list[E]:
+        """Hands out all of `current`, in order."""
+        events = self.current[::-1]
+        self.current.clear()
+        return events
+
     def advance(self) -> M | None:
         """All of `current` was handed out: returns the mark behind it, or fills it from the next read, if any."""
         self._release()

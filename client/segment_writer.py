@@ -40,11 +40,14 @@ class SegmentWriter(WriterMachine):
         self.append(data, done, events, tag)
         return done
 
-    def append(self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None) -> None:
+    def append(
+        self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, *, now: bool = False
+    ) -> None:
         """As `write`, for a future of the caller's, or a function: cheaper where there are many.
 
         done: the function is called once, inside the event loop's read: with None when it is stored, else with the
-        error. It may append again. What it raises goes to the loop's exception handler.
+        error. It may append again. What it raises goes to the loop's exception handler. now: nothing follows before it
+        is stored, so it leaves at once if nothing else is on its way on the connection.
         """
         size = len(data)
         if size > self._largest and self._carry is None:
@@ -62,7 +65,10 @@ class SegmentWriter(WriterMachine):
         in_flight.held_bytes += size
         flow = self._flow
         if flow is not None and flow.turn is None and self.state is _OPEN:
-            flow.ask_turn(self._take_turn)
+            if now:
+                flow.turn_now(self._take_turn)
+            else:
+                flow.ask_turn(self._take_turn)
 
     def adopt(self, pending: Iterable[Pending]) -> None:
         """Queues what another segment's writer did not get acknowledged, futures and all."""

@@ -35,6 +35,18 @@ async def test_events_and_marks_come_out_as_they_went_in() -> None:
     assert out == [0, 10, "first", 0, 20, "second"]
 
 
+async def test_what_is_left_of_a_read_is_taken_together_and_in_order() -> None:
+    ahead = Ahead(100)
+    ahead.add("a", [event(0), event(10), event(20)], 0, 30)
+    ahead.advance()
+    assert ahead.current.pop().offset == 0
+    assert [each.offset for each in ahead.take()] == [10, 20]
+    assert ahead.place == ("a", 30)
+    assert ahead.held_bytes == 30, "until the next is asked for"
+    ahead.advance()
+    assert (ahead.take(), ahead.held_bytes) == ([], 0)
+
+
 async def test_the_place_is_behind_what_was_handed_out() -> None:
     ahead = filled()
     assert ahead.place is None

@@ -52,6 +52,26 @@ async def test_a_function_hears_that_its_append_is_stored_and_may_append_again()
         assert b"".join(result.data) == b"".join(b"%04d" % number for number in range(50))
 
 
+async def test_an_append_that_is_waited_for_leaves_at_once_and_what_comes_while_it_is_on_its_way_gathers() -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+        await make(store)
+        async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
+            await writer.write(b"first ")
+            sent, heard = pool.counters.bytes_out, list[ClientError | None]()
+            writer.append(b"alone ", heard.append, now=True)
+            left = pool.counters.bytes_out
+            assert left > sent, "before the loop has turned"
+            writer.append(b"then ", heard.append, now=True)
+            last = writer.write(b"last")
+            assert pool.counters.bytes_out == left, "these go together"
+            await last
+            assert heard == [None, None]
+        assert [each.event_number for each in store.requests("type = APPEND_BLOCK_END")] == [1, 2, 4]
+        result = store.store.read(SEGMENT, 0, 1 << 20)
+        assert result is not None
+        assert b"".join(result.data) == b"first alone then last"
+
+
 async def test_a_function_hears_of_the_end_once_and_its_own_failure_is_reported_and_harms_nobody() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))

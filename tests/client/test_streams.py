@@ -143,6 +143,25 @@ async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: st
             assert len([event async for event in events]) == 900 - seen
 
 
+async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            for number in range(100):
+                await writer.submit(b"%d" % number)
+        await pravega.controller.seal_stream("a", "s")
+        async with pravega.event_reader("a", "s") as events:
+            first = await events.read()
+            assert first is not None
+            rest = await events.read_slice()
+            cut = events.cut
+        async with pravega.event_reader("a", "s", from_=cut) as events:
+            rest += [event for piece in [each async for each in events.slices()] for event in piece]
+            assert await events.read_slice() == []
+            assert await events.read() is None
+        assert [event.data for event in (first, *rest)] == [b"%d" % number for number in range(100)]
+
+
 async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so() -> None:
     async with MockCluster() as mock, client(mock) as pravega:
         await stream(pravega, 1)
