@@ -23,9 +23,11 @@ from random import Random
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from segstore.client.conditional_writer import ConditionalWriter
 from segstore.client.controller import Controller, name_of
 from segstore.client.errors import (
     Closed,
+    EventTooLarge,
     RequestRejected,
     SegmentSealed,
     SegmentTruncated,
@@ -117,6 +119,7 @@ class ByteWriter(_ByteStream):
     """Appends bytes. Use with `async with`, or `open` and `aclose`."""
 
     _writer: SegmentWriter | None = None
+    _conditional: ConditionalWriter | None = None
     _sealed = False
 
     async def open(self) -> None:
@@ -141,6 +144,25 @@ class ByteWriter(_ByteStream):
         for start in range(0, len(view), part_bytes):
             await writer.room()
             writer.write(view[start : start + part_bytes])
+
+    async def append_at(self, offset: int, data: Buffer) -> bool:
+        """Stores bytes if the segment ends at `offset`, after what this writer appended before; returns whether it did.
+
+        So writers that do not know of each other never write over one another. False: nothing is stored, and `tail`
+        says where the segment ends. One at a time: further calls wait. Raises EventTooLarge, and what `flush` raises.
+        """
+        await self.flush()
+        limit = self._pool.settings.max_event_bytes
+        if len(data) > limit:
+            raise EventTooLarge(
+                f"{len(data)} bytes for {self.segment}, {limit} are allowed at an offset",
+                segment=self.segment,
+                limit=limit,
+                actual=len(data),
+            )
+        if self._conditional is None:
+            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment, self._random)
+        return await self._conditional.write_bytes(bytes(data), offset)
 
     async def flush(self) -> None:
         """Returns when everything appended before is stored. Raises the error of what could not be."""
@@ -194,6 +216,8 @@ class ByteWriter(_ByteStream):
         """Frees everything at once; what is not stored yet may or may not be."""
         self._closed = True
         self._requests.close()
+        if self._conditional is not None:
+            self._conditional.close()
         if self._writer is not None:
             await self._writer.abort()
 
@@ -228,7 +252,9 @@ class ByteReader(_ByteStream):
         from_: Literal["head", "tail"] | int = "head",
         random: Random | None = None,
     ) -> None:
-        """from_: where to begin; a number is an offset."""
+        """from_: where to begin; a number is an offset. Raises ValueError for another word, or a negative one."""
+        if from_ not in ("head", "tail") and not (isinstance(from_, int) and from_ >= 0):
+            raise ValueError(f"{scope}/{stream} is read from its 'head', its 'tail' or an offset, not {from_!r}")
         super().__init__(pool, controller, locations, scope, stream, random=random)
         self.position = 0
         self._from = from_

@@ -366,15 +366,20 @@ def _status(answer: Any) -> str:
 
 
 def _succeeded(answer: Any, what: str, success: str = "SUCCESS") -> None:
+    """what: "scope a", "stream a/b" or "table a/b"."""
     status = _status(answer)
+    if status == success:
+        return
+    kind, _, name = what.partition(" ")
+    facts: dict[str, Any] = {"status": status} if kind == "scope" else {"status": status, "stream": name}
+    said = f"{what}: the controller says {status}"
     if status == "TABLE_NOT_FOUND":
-        raise NoSuchTable(f"{what}: {status}", status=status)
+        raise NoSuchTable(said, **facts)
     if status in ("STREAM_NOT_FOUND", "SCOPE_NOT_FOUND"):
-        raise NoSuchStream(f"{what}: {status}", status=status)
+        raise NoSuchStream(said, **facts)
     if status == "STREAM_SEALED":
-        raise StreamSealed(f"{what}: {status}", status=status)
-    if status != success:
-        raise RequestRejected(f"{what}: the controller says {status}", status=status)
+        raise StreamSealed(said, **facts)
+    raise RequestRejected(said, **facts)
 
 
 def _created(answer: Any, exists: str, what: str) -> bool:

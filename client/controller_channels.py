@@ -192,7 +192,7 @@ class ControllerChannels:
             async with asyncio.timeout(timeout_ms / 1000):
                 ready = await _becomes_ready(channel)
             if not ready:
-                self._last_failure = f"{node} refused the connection"
+                self._last_failure = f"{node} could not be connected to, or does not speak gRPC"
         except TimeoutError:
             self._last_failure = f"{node} was not ready within {timeout_ms:.0f} ms"
         finally:

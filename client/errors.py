@@ -21,6 +21,7 @@
         ├── SegmentTruncated, SegmentExists, NotSupported
         ├── ConditionFailed    of what was expected something is not so (BadKeyVersion, NoSuchKey, TransactionOver)
         ├── EventTooLarge, EntryRefused
+        ├── WriterFenced       another writer uses this one's id
         ├── ReaderExists, ReaderOffline
         └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
@@ -86,6 +87,7 @@ __all__ = [
     "TokenRefused",
     "TransactionOver",
     "Unauthenticated",
+    "WriterFenced",
     "WrongStore",
     "failure",
 ]
@@ -309,6 +311,15 @@ class EventTooLarge(Final):
     """The event has ``actual`` bytes where ``limit`` are allowed."""
 
     advice = "make it smaller or raise the limit"
+
+
+class WriterFenced(Final):
+    """Another writer appends to the segment under this one's id, ``details["writer_id"]``, and has taken its numbers.
+
+    What fails with it is not stored. Of what was in flight when a connection was lost a store cannot say whose it has.
+    """
+
+    advice = "give each writer a name or id of its own, and write what failed again"
 
 
 class EntryRefused(Final):

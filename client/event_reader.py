@@ -87,6 +87,9 @@ class EventReader:
         from_: From = "head",
         random: Random | None = None,
     ) -> None:
+        """from_: "head", "tail", or a cut. Raises ValueError for another word."""
+        if from_ not in ("head", "tail") and not isinstance(from_, Mapping):
+            raise ValueError(f"{scope}/{stream} is read from its 'head', its 'tail' or a cut, not {from_!r}")
         self.scope: Final = scope
         self.stream: Final = stream
         self._cut: dict[int, int] = {}

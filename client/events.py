@@ -51,8 +51,11 @@ def frame_header(length: int) -> bytes:
 
 
 def frame_event(event: bytes) -> bytes:
-    """The event as its segment holds it."""
-    return _header.pack(0, len(event)) + event
+    """The event as its segment holds it. Raises TypeError for what is no bytes."""
+    try:
+        return _header.pack(0, len(event)) + event
+    except TypeError as error:
+        raise TypeError(f"an event is bytes, not {type(event).__name__}") from error
 
 
 class EventAssembler(Generic[E]):

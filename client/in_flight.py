@@ -19,7 +19,7 @@ import msgspec
 from segstore.client.errors import ClientError
 from segstore.wire import Buffer
 
-__all__ = ["Append", "BadAck", "InFlight", "Pending", "Then"]
+__all__ = ["Append", "BadAck", "InFlight", "OtherWriter", "Pending", "Then"]
 
 Then = Callable[[ClientError | None], object]
 """What is called once when an event is stored, with None, or never will be, with the error."""
@@ -27,6 +27,10 @@ Then = Callable[[ClientError | None], object]
 
 class BadAck(Exception):
     """An acknowledgement that the protocol does not allow; the text says why."""
+
+
+class OtherWriter(BadAck):
+    """The store has numbers of this writer's that it has not sent: somebody else has its id."""
 
 
 class Pending(msgspec.Struct):
@@ -68,12 +72,14 @@ class InFlight:
         queue: what was never sent; only `add`, `take` and `carried` change it.
     """
 
-    __slots__ = ("_next", "_sent", "added", "held_bytes", "last_stored", "queue", "settled")
+    __slots__ = ("_next", "_sent", "_sent_before", "added", "held_bytes", "last_stored", "queue", "settled")
 
     def __init__(self) -> None:
         self.queue: deque[Pending] = deque()
         self._sent: deque[Append] = deque()
         self._next = 1
+        self._sent_before = 0
+        """The last number that was in flight when the writer was set up; the store may have had it twice."""
         self.held_bytes = 0
         self.added = 0
         self.settled = 0
@@ -97,6 +103,11 @@ class InFlight:
     @property
     def oldest(self) -> Append | None:
         return self._sent[0] if self._sent else None
+
+    @property
+    def oldest_is_new(self) -> bool:
+        """Whether the oldest append in flight was sent only once."""
+        return bool(self._sent) and self._sent[0].first > self._sent_before
 
     def take(self, most_events: int, most_bytes: int) -> Append:
         """The next append of what is queued; it is in flight from now on. One item is taken whatever its size."""
@@ -145,11 +156,12 @@ class InFlight:
         return self._release(number)
 
     def set_up(self, last: int) -> tuple[list[Pending], int]:
-        """What a set-up acknowledges: the store has this writer's events up to `last`. Raises BadAck."""
+        """What a set-up acknowledges: the store has this writer's events up to `last`. Raises OtherWriter."""
         if last >= self._next:
             if self._sent:
-                raise BadAck(f"has event {last}, the last sent is {self._next - 1}")
+                raise OtherWriter(f"has event {last}, the last sent is {self._next - 1}")
             self._next = last + 1  # a writer of this id has written before
+        self._sent_before = self._next - 1
         return self._release(last)
 
     def _release(self, number: int) -> tuple[list[Pending], int]:

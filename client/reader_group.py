@@ -66,6 +66,9 @@ class ReaderGroup:
         """
         if refresh_ms < 1:
             raise ValueError(f"refresh_ms must be at least 1, not {refresh_ms}")
+        for each in from_.values() if isinstance(from_, Mapping) else [from_]:
+            if each not in ("head", "tail") and not isinstance(each, Mapping):
+                raise ValueError(f"the group {scope}/{name} begins at 'head', 'tail' or a cut, not {each!r}")
         self.scope: Final = scope
         self.name: Final = name
         self._pool = pool

@@ -13,45 +13,33 @@ client); a stream has one segment, number 0, as there.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from random import Random
 from types import TracebackType
 from typing import Final, NamedTuple, Self
-from uuid import UUID, uuid4
+from uuid import UUID
 
+from segstore.client.conditional_writer import ConditionalWriter
 from segstore.client.errors import (
-    ClientError,
     Closed,
-    ConnectionLost,
     EventTooLarge,
-    PeerRefused,
+    NoSuchStream,
     ProtocolViolation,
-    Retriable,
-    RetriesExhausted,
+    SegmentMissing,
     SegmentTruncated,
-    TokenExpired,
-    WrongStore,
-    failure,
 )
 from segstore.client.events import EVENT_HEADER_BYTES, EventDecoder, frame_event
 from segstore.client.locations import Locations
-from segstore.client.pool import ConnectionPool, Endpoint
-from segstore.client.raw import RawClient, SegmentRequests
+from segstore.client.pool import ConnectionPool
+from segstore.client.raw import SegmentRequests
 from segstore.client.segment_reader import SegmentReader
 from segstore.client.segment_writer import SegmentWriter
 from segstore.wire import (
-    AppendSetup,
-    Command,
-    ConditionalAppend,
-    ConditionalCheckFailed,
-    DataAppended,
-    Event,
     GetSegmentAttribute,
     GetStreamSegmentInfo,
     SegmentAttribute,
     SegmentAttributeUpdated,
-    SetupAppend,
     StreamSegmentInfo,
     TruncateSegment,
     UpdateSegmentAttribute,
@@ -95,7 +83,7 @@ class RevisionedStream:
         self._random = random or Random()
         self._requests = SegmentRequests(pool, locations, random=self._random)
         self._writer: SegmentWriter | None = None
-        self._conditional: _ConditionalWriter | None = None
+        self._conditional: ConditionalWriter | None = None
         self._closed = False
 
     def _check(self) -> None:
@@ -109,11 +97,25 @@ class RevisionedStream:
 
     # --- revisions --------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _there(self) -> Iterator[None]:
+        """Its segment has no successors: without it there is no stream."""
+        try:
+            yield
+        except SegmentMissing as error:
+            raise NoSuchStream(
+                f"the revisioned stream {self.segment} does not exist: {error.message}",
+                endpoint=error.endpoint,
+                segment=self.segment,
+                request_id=error.request_id,
+            ) from error
+
     async def _info(self) -> StreamSegmentInfo:
         self._check()
-        return await self._requests.ask(
-            self.segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, self.segment, token)
-        )
+        with self._there():
+            return await self._requests.ask(
+                self.segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, self.segment, token)
+            )
 
     async def latest(self) -> Revision:
         """Behind the last entry."""
@@ -166,16 +168,17 @@ class RevisionedStream:
     async def write_conditionally(self, revision: Revision, data: bytes) -> Revision | None:
         """Stores an entry if the segment ends at `revision`; returns the revision behind it, None if it does not.
 
-        One at a time: further calls wait. Raises EventTooLarge, SegmentSealed, SegmentMissing, TokenRefused,
+        One at a time: further calls wait. Raises EventTooLarge, SegmentSealed, NoSuchStream, TokenRefused,
         RetriesExhausted, Closed.
         """
         self._check()
         offset = self._offset(revision)
         self._fits(data)
         if self._conditional is None:
-            self._conditional = _ConditionalWriter(self._pool, self._locations, self.segment, self._random)
-        if not await self._conditional.write(data, offset):
-            return None
+            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment, self._random)
+        with self._there():
+            if not await self._conditional.write_event(data, offset):
+                return None
         return Revision(self.segment, offset + len(frame_event(data)))
 
     async def write(self, data: bytes) -> None:
@@ -184,7 +187,8 @@ class RevisionedStream:
         self._fits(data)
         if self._writer is None:
             self._writer = SegmentWriter(self._pool, self._locations, self.segment, random=self._random)
-        await self._writer.write(frame_event(data))
+        with self._there():
+            await self._writer.write(frame_event(data))
 
     def _fits(self, data: bytes) -> None:
         limit = self._pool.settings.max_event_bytes
@@ -201,11 +205,12 @@ class RevisionedStream:
     async def mark(self) -> Revision | None:
         """The mark, None if there is none."""
         self._check()
-        reply = await self._requests.ask(
-            self.segment,
-            SegmentAttribute,
-            lambda id_, token: GetSegmentAttribute(id_, self.segment, MARK_ATTRIBUTE, token),
-        )
+        with self._there():
+            reply = await self._requests.ask(
+                self.segment,
+                SegmentAttribute,
+                lambda id_, token: GetSegmentAttribute(id_, self.segment, MARK_ATTRIBUTE, token),
+            )
         return None if reply.value == _NO_MARK else Revision(self.segment, reply.value)
 
     async def compare_and_set_mark(self, expected: Revision | None, new: Revision | None) -> bool:
@@ -224,7 +229,8 @@ class RevisionedStream:
             asked += 1
             return UpdateSegmentAttribute(request_id, self.segment, MARK_ATTRIBUTE, new_value, old_value, token)
 
-        reply = await self._requests.ask(self.segment, SegmentAttributeUpdated, ask)
+        with self._there():
+            reply = await self._requests.ask(self.segment, SegmentAttributeUpdated, ask)
         return bool(reply.success) or (asked > 1 and await self.mark() == new)
 
     async def truncate(self, revision: Revision) -> None:
@@ -232,9 +238,10 @@ class RevisionedStream:
         self._check()
         offset = self._offset(revision)
         try:
-            await self._requests.ask(
-                self.segment, TruncatedReply, lambda id_, token: TruncateSegment(id_, self.segment, offset, token)
-            )
+            with self._there():
+                await self._requests.ask(
+                    self.segment, TruncatedReply, lambda id_, token: TruncateSegment(id_, self.segment, offset, token)
+                )
         except SegmentTruncated as gone:
             if gone.details.get("start_offset", -1) < offset:
                 raise
@@ -250,7 +257,8 @@ class RevisionedStream:
             conditional.close()
         self._requests.close()
         if writer is not None:
-            await writer.aclose()
+            with self._there():
+                await writer.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -259,101 +267,3 @@ class RevisionedStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-class _ConditionalWriter:
-    """Conditional appends of one writer id, one after another."""
-
-    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, random: Random) -> None:
-        self._pool = pool
-        self._locations = locations
-        self._segment = segment
-        self._random = random
-        self._writer_id = uuid4()
-        self._number = 0
-        self._client: RawClient | None = None
-        self._lock = asyncio.Lock()
-        self._closed = False
-
-    async def write(self, data: bytes, expected_offset: int) -> bool:
-        retry = self._pool.settings.retry
-        async with self._lock:
-            self._number += 1
-            failures = 0
-            try:
-                while True:
-                    try:
-                        return await self._write_once(self._number, data, expected_offset)
-                    except (Retriable, TokenExpired) as error:
-                        self._drop()
-                        failures += 1
-                        if retry.exhausted(failures):
-                            raise RetriesExhausted(
-                                f"a conditional append to {self._segment} failed {failures} times: {error}",
-                                segment=self._segment,
-                                actual=failures,
-                            ) from error
-                    await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
-            except BaseException:
-                self._drop()  # what was sent may still be stored: the next set-up asks
-                raise
-
-    async def _write_once(self, number: int, data: bytes, expected_offset: int) -> bool:
-        if self._closed:
-            raise Closed(f"the revisioned stream {self._segment} was closed", segment=self._segment)
-        endpoint = await self._locations.endpoint_of(self._segment)
-        token = await self._locations.token_for(self._segment)
-        try:
-            client = self._client
-            if client is None or client.closed:
-                stored = await self._set_up(endpoint, token)
-                if stored >= number:
-                    return True
-                client = self._client
-                assert client is not None
-            reply = await client.request(
-                lambda id_: ConditionalAppend(self._writer_id, number, expected_offset, Event(data), id_)
-            )
-            if isinstance(reply, DataAppended):
-                return True
-            if isinstance(reply, ConditionalCheckFailed):
-                return False
-            raise self._failure(reply, endpoint)
-        except (WrongStore, ConnectionLost):
-            self._locations.forget(self._segment, endpoint)
-            raise
-        except TokenExpired:
-            self._locations.expired(self._segment, token)
-            raise
-
-    async def _set_up(self, endpoint: Endpoint, token: str) -> int:
-        """A client that may append; returns the last number that the store has of this writer."""
-        pooled = self._pool.settings.enable_connection_pooling
-        client = await RawClient.open(self._pool, endpoint, pooled=pooled)
-        try:
-            reply = await client.request(lambda id_: SetupAppend(id_, self._writer_id, self._segment, token))
-            if not isinstance(reply, AppendSetup):
-                raise self._failure(reply, endpoint)
-            if self._closed:
-                raise Closed(f"the revisioned stream {self._segment} was closed", segment=self._segment)
-        except BaseException:
-            client.close()
-            raise
-        self._client = client
-        return reply.last_event_number
-
-    def _failure(self, reply: Command, endpoint: Endpoint) -> ClientError:
-        error = failure(reply, endpoint=str(endpoint), segment=self._segment)
-        if isinstance(error, ProtocolViolation):
-            # Answers of an older set-up may come late: another connection tells.
-            return PeerRefused(error.message, endpoint=error.endpoint, segment=self._segment)
-        return error
-
-    def _drop(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    def close(self) -> None:
-        self._closed = True
-        self._drop()

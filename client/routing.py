@@ -29,8 +29,12 @@ _unpack = struct.Struct(">d").unpack
 
 @lru_cache(maxsize=65_536)
 def position_of(routing_key: str) -> float:
-    """Where in [0, 1) a routing key lies."""
-    fraction = murmur3_128_low(utf16(routing_key), _SEED) >> 12 & _MANTISSA
+    """Where in [0, 1) a routing key lies. Raises TypeError for what is no string."""
+    try:
+        data = utf16(routing_key)
+    except AttributeError as error:
+        raise TypeError(f"a routing key is a str, not {type(routing_key).__name__}") from error
+    fraction = murmur3_128_low(data, _SEED) >> 12 & _MANTISSA
     value: float = _unpack(_pack(_EXPONENT_OF_ONE | fraction))[0]
     return value - 1.0
 

@@ -12,6 +12,9 @@ when that is acknowledged. The writer keeps one writer id and one request id.
 What is too large for an append is handed to `carry` when all before it is acknowledged, and all behind it waits until
 it is stored. If the segment is over meanwhile, that waits too: who carries may have stored it before.
 
+A store that refuses the number of an append that was sent once, or has numbers that were never sent, has them of
+another writer with this one's id: then the writer has failed (`WriterFenced`).
+
 Invariants: who waits for an event hears of it exactly once; when nothing was acknowledged for `request_timeout_ms` the
 writer is set up anew, and when that failed `retry`'s number of times without progress, all that waits fails. Cancelling
 who waits never takes back an event.
@@ -36,15 +39,16 @@ from segstore.client.errors import (
     ClientError,
     ProtocolViolation,
     SegmentOver,
+    WriterFenced,
     failure,
 )
 from segstore.client.flow import Flow
-from segstore.client.in_flight import Append, BadAck, InFlight, Pending, Then
+from segstore.client.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then
 from segstore.client.locations import Locations
 from segstore.client.outbox import Appends
 from segstore.client.pool import ConnectionPool
 from segstore.client.writer_setup import RECOVERABLE, WriterSetup
-from segstore.wire import AppendSetup, Command, DataAppended
+from segstore.wire import AppendSetup, Command, DataAppended, InvalidEventNumber
 from segstore.wire.blocks import BlockSizeTracker
 
 __all__ = ["Carry", "WriterMachine", "WriterState"]
@@ -278,8 +282,12 @@ class WriterMachine:
                 error = failure(reply, endpoint=str(self._setup.endpoint), segment=self.segment)
                 if isinstance(error, SegmentOver):
                     self._over(error)
-                else:
+                elif type(reply) is InvalidEventNumber and self._events.oldest_is_new:
+                    self._fail(self._fenced(error))
+                else:  # also a number that the store had from before a reconnect: the next set-up says so
                     self._lost(error)
+        except OtherWriter as cause:
+            self._fail(self._fenced(cause))
         except BadAck as cause:
             self._violated(cause)
 
@@ -419,6 +427,17 @@ class WriterMachine:
         self._lost(error)
         if flow is not None:
             flow.connection.end(error)
+
+    def _fenced(self, cause: Exception) -> WriterFenced:
+        error = WriterFenced(
+            f"another writer appends to {self.segment} as {self.writer_id}, says {self._setup.endpoint}",
+            endpoint=str(self._setup.endpoint),
+            segment=self.segment,
+            request_id=self._setup.request_id,
+            writer_id=self.writer_id,
+        )
+        error.__cause__ = cause
+        return error
 
     def _drop_flow(self) -> None:
         flow, self._flow = self._flow, None

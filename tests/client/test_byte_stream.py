@@ -15,6 +15,7 @@ import pytest
 from segstore.client import Backoff, Client, connect
 from segstore.client.errors import (
     Closed,
+    EventTooLarge,
     NoSuchStream,
     RequestRejected,
     SegmentSealed,
@@ -166,6 +167,32 @@ async def test_only_a_stream_of_one_segment_is_a_byte_stream() -> None:
             await each.aclose()
         with pytest.raises(NoSuchStream):
             await pravega.byte_writer("a", "none").open()
+
+
+async def test_bytes_are_stored_at_an_offset_or_not_at_all() -> None:
+    async with byte_stream(max_event_bytes=100) as (_, pravega):
+        async with pravega.byte_writer("a", "bytes") as one, pravega.byte_writer("a", "bytes") as other:
+            await one.append(b"begin ")
+            assert await one.append_at(6, b"one ")
+            assert not await other.append_at(6, b"lost ")
+            assert await other.append_at(await other.tail(), memoryview(b"other"))
+            with pytest.raises(EventTooLarge):
+                await one.append_at(15, b"x" * 101)
+            assert await one.tail() == 15
+            assert [await one.append_at(15, b""), await one.append_at(14, b"")] == [True, False]
+        with pytest.raises(Closed):
+            await one.append_at(15, b"late")
+        async with pravega.byte_reader("a", "bytes") as reader:
+            assert await reader.read_exactly(15) == b"begin one other"
+
+
+@pytest.mark.parametrize("do", ["close", "close after"])
+async def test_whether_bytes_are_stored_at_an_offset_is_known_though_the_answer_was_lost(do: str) -> None:
+    async with byte_stream() as (mock, pravega), pravega.byte_writer("a", "bytes") as writer:
+        mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do=do)
+        assert await writer.append_at(0, b"once")
+        assert not await writer.append_at(0, b"again")
+        assert await writer.tail() == 4
 
 
 async def test_a_sealed_stream_is_read_and_not_written() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.in_flight import BadAck, InFlight, Pending
+from segstore.client.in_flight import BadAck, InFlight, OtherWriter, Pending
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,23 @@ def test_a_set_up_that_knows_more_than_was_sent_is_refused(loop: asyncio.Abstrac
     events = InFlight()
     events.add(item(loop))
     events.take(1, 100)
-    with pytest.raises(BadAck, match="last sent is 1"):
+    with pytest.raises(OtherWriter, match="last sent is 1"):
         events.set_up(2)
+
+
+def test_what_was_in_flight_at_a_set_up_is_not_new(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    assert not events.oldest_is_new
+    events.set_up(-(2**63))
+    events.add(item(loop))
+    events.take(1, 100)
+    assert events.oldest_is_new
+    events.set_up(-(2**63))
+    assert not events.oldest_is_new, "the store may have it, though it did not when it was asked"
+    events.add(item(loop))
+    events.take(1, 100)
+    events.acknowledged(1, 0)
+    assert events.oldest_is_new
 
 
 def test_an_ack_within_an_append_releases_its_first_events_only(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,0 +1,92 @@
+"""What a caller does wrong is said at once, by name, and harms nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from segstore.client import Client, connect
+from segstore.client.errors import NoNodeAvailable, NoSuchStream, NoSuchTable
+from segstore.client.revisioned import Revision
+from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
+from tests.client.support import settings
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+@pytest.fixture
+async def pravega() -> AsyncIterator[Client]:
+    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as client:
+        await client.controller.create_scope("a")
+        await client.controller.create_stream("a", "s")
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("event", "key", "says"),
+    [
+        ("text", None, "an event is bytes, not str"),
+        ({}, None, "an event is bytes, not dict"),
+        (b"x", 7, "a routing key is a str, not int"),
+        (b"x", b"key", "a routing key is a str, not bytes"),
+    ],
+)
+async def test_an_event_or_key_of_another_type_is_named_and_the_writer_goes_on(
+    pravega: Client, event: Any, key: Any, says: str
+) -> None:
+    async with pravega.event_writer("a", "s") as writer:
+        with pytest.raises(TypeError, match=says):
+            await writer.write(event, routing_key=key)
+        await writer.write(b"good", routing_key="key")
+    async with pravega.transaction_writer("a", "s") as transactions, transactions.begin() as transaction:
+        with pytest.raises(TypeError, match=says):
+            await transaction.write(event, routing_key=key)
+        await transaction.write(b"also good", routing_key="key")
+    async with pravega.event_reader("a", "s") as events:
+        got = [await events.read(), await events.read()]
+    assert [each.data for each in got if each] == [b"good", b"also good"]
+
+
+async def test_where_to_begin_is_one_of_the_words(pravega: Client) -> None:
+    wrong: Any = "haed"
+    with pytest.raises(ValueError, match="'head', its 'tail' or a cut, not 'haed'"):
+        pravega.event_reader("a", "s", from_=wrong)
+    with pytest.raises(ValueError, match="'head', its 'tail' or an offset, not 'haed'"):
+        pravega.byte_reader("a", "s", from_=wrong)
+    with pytest.raises(ValueError, match="or an offset, not -1"):
+        pravega.byte_reader("a", "s", from_=-1)
+    for start in (wrong, {"s": wrong}):
+        with pytest.raises(ValueError, match="'head', 'tail' or a cut, not 'haed'"):
+            pravega.reader_group("a", "g", streams=["s"], from_=start)
+
+
+async def test_what_is_not_there_is_named_as_what_it_is(pravega: Client) -> None:
+    stream = pravega.revisioned_stream("a", "none")
+    there = Revision("a/none/0.#epoch.0", 0)
+    for ask in (
+        stream.latest(),
+        stream.mark(),
+        stream.compare_and_set_mark(None, there),
+        stream.write_conditionally(there, b"x"),
+        stream.truncate(there),
+        stream.write(b"x"),
+        stream.aclose(),
+    ):
+        with pytest.raises(NoSuchStream, match=r"a/none/0\.#epoch\.0 does not exist") as caught:
+            await ask
+        assert caught.value.segment == "a/none/0.#epoch.0"
+    with pytest.raises(NoSuchTable, match="table a/none: the controller says TABLE_NOT_FOUND") as missing:
+        await pravega.table("a", "none").open()
+    assert missing.value.stream == "a/none"
+
+
+async def test_what_is_no_controller_is_said_to_be_none() -> None:
+    async with (
+        MockSegmentStore() as store,
+        connect(f"tcp://{store.host}:{store.port}", settings(request_timeout_ms=300)) as client,
+    ):
+        with pytest.raises(NoNodeAvailable, match="could not be connected to, or does not speak gRPC"):
+            await client.controller.create_scope("a")
