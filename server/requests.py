@@ -15,8 +15,8 @@ import msgspec
 
 from segstore.server.auth import AccessLevel
 from segstore.server.store.attributes import AttributeUpdate
-from segstore.server.store.errors import BadAttribute, Unsupported
-from segstore.server.store.store import SegmentStore
+from segstore.server.store.errors import BadAttribute, IllegalArgument, StoreError, Unsupported
+from segstore.server.store.store import IS_INDEX, SegmentStore
 from segstore.wire import (
     ChunkInfo,
     Command,
@@ -69,6 +69,7 @@ from segstore.wire import (
     UpdateSegmentPolicy,
     UpdateTableEntries,
 )
+from segstore.wire.names import is_index
 
 __all__ = ["ADMIN_REQUESTS", "REQUESTS", "Request"]
 
@@ -84,6 +85,8 @@ class Request(msgspec.Struct, frozen=True):
     segment: the segment that a refusal names.
     access: the (segment, level) pairs that the token must allow, in the order in which they are checked.
     offset: the offset that a refusal carries.
+    afterwards: (command, reply) → what fails once the reply was sent, and is told in a second one; None where nothing
+        can.
     """
 
     operation: str
@@ -91,6 +94,7 @@ class Request(msgspec.Struct, frozen=True):
     segment: Callable[[Any], str]
     access: Callable[[Any], Iterable[tuple[str, AccessLevel]]]
     offset: Callable[[Any], int]
+    afterwards: Callable[[Any, Command], StoreError | None] | None = None
 
 
 REQUESTS: dict[type[Command], Request] = {}
@@ -112,6 +116,7 @@ def _request(
     access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
     offset: Callable[[C], int] = _no_offset,
     table: dict[type[Command], Request] = REQUESTS,
+    afterwards: Callable[[C, Command], StoreError | None] | None = None,
 ) -> Callable[[Callable[[SegmentStore, C, int], Command]], Callable[[SegmentStore, C, int], Command]]:
     """Enters a function in the table. `segment` is the attribute that names the segment; reading it needs READ."""
 
@@ -123,7 +128,7 @@ def _request(
         return ((name(command), AccessLevel.READ),)
 
     def enter(perform: Callable[[SegmentStore, C, int], Command]) -> Callable[[SegmentStore, C, int], Command]:
-        table[kind] = Request(operation, perform, name, access or read, offset)
+        table[kind] = Request(operation, perform, name, access or read, offset, afterwards)
         return perform
 
     return enter
@@ -201,7 +206,12 @@ def _update_attribute(store: SegmentStore, c: UpdateSegmentAttribute, now_ms: in
 # --- merges -----------------------------------------------------------------------------------------------------
 
 
-@_request(MergeSegments, "mergeSegments", segment="source")
+def _no_index_of_an_index(c: MergeSegments, reply: Command) -> StoreError | None:
+    merged = isinstance(reply, SegmentsMerged) and is_index(c.target)
+    return IllegalArgument(IS_INDEX, segment=c.target) if merged else None
+
+
+@_request(MergeSegments, "mergeSegments", segment="source", afterwards=_no_index_of_an_index)
 def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
     updates = [
         AttributeUpdate.from_wire(each.attribute_id, each.attribute_update_type, each.new_value, each.old_value)

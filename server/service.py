@@ -206,6 +206,9 @@ class StoreService:
             self._refuse(session, error, request_id, segment, request.operation, request.offset(command))
             return
         session.reply(reply)
+        failed = None if request.afterwards is None else request.afterwards(command, reply)
+        if failed is not None:
+            self._refuse(session, failed, request_id, segment, request.operation, request.offset(command))
 
     def _refuse(
         self, session: Session, error: Exception, request_id: int, segment: str, operation: str, offset: int

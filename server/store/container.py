@@ -40,6 +40,7 @@ from segstore.server.store.errors import (
     AttributeLimit,
     BadAttribute,
     BadOffset,
+    IllegalArgument,
     NoSuchSegment,
     SegmentExists,
     SegmentSealed,
@@ -176,9 +177,12 @@ class Container(ContainerState):
         self._create(name, Kind.FIXED_KEY_TABLE if key_length else Kind.TABLE, values, now_ms)
 
     def delete_segment(self, name: str) -> None:
-        """The segment is gone. Its name can be used again only if it never held data. Raises ``NoSuchSegment``."""
+        """The segment is gone. Its name can be used again only if no request ever worked on it.
+
+        Raises ``NoSuchSegment``.
+        """
         segment = self.segment(name)
-        self._commit(SegmentDeleted(name, segment.length > 0))
+        self._commit(SegmentDeleted(name, segment.mapped or segment.length > 0))
 
     def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
         """Transient segments that nobody set up or wrote to for ``idle_ms``, and all from before a recovery."""
@@ -210,10 +214,14 @@ class Container(ContainerState):
         """At most ``max_length`` bytes from ``offset``; None: there are none yet, ``wait`` for them.
 
         ``woken``: the read waited and was woken for data, so it reached the tail, as the answer must say.
-        Raises ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset and beyond
-        the end of a sealed segment.
+        Raises ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset, or
+        ``IllegalArgument`` if this is the first request that works on it; ``Unmapped`` beyond the end of a sealed one.
         """
-        segment = self.segment(name)
+        segment = self.segments.get(name)
+        if segment is None:
+            raise NoSuchSegment(name)
+        if not segment.mapped:
+            self._map(segment, offset, "startOffset: startOffset must be a non-negative number.")
         length = segment.length
         if offset < 0 or (segment.sealed and offset > length):
             raise Unmapped(f"a read at offset {offset} of {length} bytes", segment=name)
@@ -246,6 +254,7 @@ class Container(ContainerState):
     def seal_segment(self, name: str, *, now_ms: int) -> None:
         """Raises ``NoSuchSegment``, ``SegmentSealed``."""
         segment = self.segment(name)
+        segment.mapped = True
         if segment.sealed:
             raise SegmentSealed(name)
         self._commit(Sealed(name, now_ms))
@@ -253,10 +262,11 @@ class Container(ContainerState):
     def truncate_segment(self, name: str, offset: int) -> None:
         """Forget what lies before ``offset``, also of a sealed segment.
 
-        Raises ``NoSuchSegment``; ``Unmapped`` for a negative offset; ``SegmentTruncated`` below the start or beyond
-        the end.
+        Raises ``NoSuchSegment``; ``Unmapped`` for a negative offset, or ``IllegalArgument`` if this is the first
+        request that works on the segment; ``SegmentTruncated`` below the start or beyond the end.
         """
         segment = self.segment(name)
+        self._map(segment, offset, "offset must be a non-negative number.")
         if offset < 0:
             raise Unmapped(f"a truncation at offset {offset}", segment=name)
         if not segment.start_offset <= offset <= segment.length:
@@ -282,6 +292,7 @@ class Container(ContainerState):
     def update_attributes(self, name: str, updates: Iterable[AttributeUpdate], *, now_ms: int) -> None:
         """Carry out all updates or none; raises as ``update_attribute``."""
         segment = self.segment(name)
+        segment.mapped = True
         if segment.sealed:
             raise SegmentSealed(name)
         self._commit(AttributesUpdated(name, self._decide(segment, tuple(updates), now_ms), now_ms))
@@ -289,13 +300,15 @@ class Container(ContainerState):
     def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
         """The number of the writer's last event, -2^63 if it never wrote. Works on sealed segments too.
 
-        Raises ``NoSuchSegment``, ``AttributeLimit``.
+        Raises ``NoSuchSegment``, ``AttributeLimit``; ``Unmapped`` for a fixed-key table.
         """
         segment = self.segment(name)
+        segment.mapped = True
         if name in self._transients:
             self._transients[name] = now_ms
         if has_field(writer_id):
             segment.gate |= Gate.CORE_WRITER.value
+        self._check_attribute_ids(segment, writer_id)
         value = segment.attribute(writer_id)
         if value is None and not segment.sealed and not is_core(writer_id):
             self._check_transient(segment, writer_id)
@@ -427,6 +440,7 @@ class Container(ContainerState):
         if not is_transient(source_name):
             events = home.segment(source_name).event_count or 0
         target = self.segment(target_name)
+        target.mapped = True
         source = home.segment(source_name)
         if not source.sealed:
             home.seal_segment(source_name, now_ms=now_ms)
@@ -454,10 +468,11 @@ class Container(ContainerState):
 
     def table(self, name: str) -> TableSegment:
         """The table in a segment, for reading. Raises ``NoSuchSegment``; ``Unmapped`` if the segment is no table."""
-        table = self.segment(name).table
-        if table is None:
+        segment = self.segment(name)
+        segment.mapped = True
+        if segment.table is None:
             raise Unmapped(f"segment {name!r} is not a table segment", segment=name)
-        return table
+        return segment.table
 
     def update_table(
         self, name: str, entries: Iterable[tuple[Buffer, Buffer, int]], *, offset: int = -1, now_ms: int
@@ -527,6 +542,15 @@ class Container(ContainerState):
         created = () if kind & Kind.TABLE else ((CREATION_TIME, now_ms),)
         self._commit(SegmentCreated(name, kind.value, (*values, *created, (SEGMENT_TYPE, kind.value)), now_ms))
 
+    @staticmethod
+    def _map(segment: Segment, offset: int, refusal: str) -> None:
+        """A request with an offset works on the segment. The reference finds an offset that is negative only later, and
+        has an answer for it while it still waits for the segment's number."""
+        if not segment.mapped:
+            segment.mapped = True
+            if offset < 0:
+                raise IllegalArgument(refusal, segment=segment.name)
+
     def _write_table(self, name: str, write: TableWrite, now_ms: int) -> None:
         if write.data:
             self._commit(Appended(name, write.data, 0, now_ms))
@@ -542,7 +566,9 @@ class Container(ContainerState):
         self, segment: Segment, updates: tuple[AttributeUpdate, ...], now_ms: int
     ) -> tuple[tuple[UUID, int], ...]:
         """The values that the updates leave. What was never looked up is noted as absent, and judged again."""
-        self._check_transient(segment, *(update.attribute_id for update in updates))
+        attribute_ids = [update.attribute_id for update in updates]
+        self._check_transient(segment, *attribute_ids)
+        self._check_attribute_ids(segment, *attribute_ids)
         try:
             return tuple(evaluate(segment.name, segment.attribute, updates))
         except MissingValue:
@@ -562,6 +588,13 @@ class Container(ContainerState):
             owner = SegmentName.parse(segment.name).transient_writer_id
             if any(key != owner and not is_core(key) for key in attribute_ids):
                 raise AttributeLimit(segment.name, limit=1)
+
+    @staticmethod
+    def _check_attribute_ids(segment: Segment, *attribute_ids: UUID) -> None:
+        """A fixed-key table keeps its keys as attributes, and takes no others but core ones."""
+        table = segment.table
+        if table is not None and table.is_fixed_key and not all(map(is_core, attribute_ids)):
+            raise Unmapped(f"the attributes of {segment.name!r} are its keys", segment=segment.name)
 
     def _check_gate(self, segment: Segment, writer_id: UUID) -> None:
         if segment.sealed:

@@ -106,6 +106,8 @@ class Segment(SegmentData):
         index_place: the name of its index segment and the number of that one's container, once they were needed.
         waiters: readers that wait for data, or None where there are none.
         table: the table that lies in this segment, None where there is none; its log is this segment.
+        mapped: whether a request worked on it since it was created. Those that look at its state alone do not count.
+            Its name is used up then, and a negative offset is no longer an argument that is answered.
     """
 
     __slots__ = (
@@ -120,6 +122,7 @@ class Segment(SegmentData):
         "is_transient",
         "kind",
         "last_modified_ms",
+        "mapped",
         "name",
         "rollover_size",
         "scale_type",
@@ -136,6 +139,7 @@ class Segment(SegmentData):
         self.is_table = bool(kind & Kind.TABLE)
         self.is_transient = bool(kind & Kind.TRANSIENT)
         self.last_modified_ms = now_ms
+        self.mapped = False
         self.sealed = False
         self.gate = (Gate.TRANSIENT.value if self.is_transient else 0) | (Gate.TABLE.value if self.is_table else 0)
         self.attributes: dict[UUID, int] = {}

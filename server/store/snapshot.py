@@ -69,6 +69,7 @@ class _Segment(msgspec.Struct, frozen=True, array_like=True):
     key_length: int = 0
     live_bytes: int = 0
     positions: tuple[tuple[bytes, int], ...] = ()
+    mapped: bool = True
 
 
 class _Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
@@ -207,6 +208,7 @@ def _take(segment: Segment, anew: set[int]) -> _Taken:
         0 if table is None else table.key_length,
         0 if table is None else table.live_bytes,
         () if table is None else table.positions(),
+        segment.mapped,
     )
     return _Taken(segment, image, pieces, views)
 
@@ -379,6 +381,7 @@ def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFil
     segment.kind = None  # an attribute like the others, and one that can be overwritten
     for attribute_id, value in image.values:
         segment.set_attribute(attribute_id, value)
+    segment.mapped = image.mapped
     if image.sealed:
         segment.seal()
     pieces = [

@@ -68,6 +68,8 @@ class ContainerState:
 
     def apply(self, operation: Operation) -> None:
         """Make a change that was decided before, here or by the container whose journal this is read from."""
+        if not isinstance(operation, SegmentCreated | SegmentDeleted):
+            self.segments[operation.segment].mapped = True
         match operation:
             case Appended():
                 self._apply_append(operation)

@@ -35,10 +35,11 @@ from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, Woken
 from segstore.wire.names import container_of, index_name, is_index, is_user_stream_segment
 
-__all__ = ["SegmentStore"]
+__all__ = ["IS_INDEX", "SegmentStore"]
 
 _METADATA_PREFIX = "_system/containers/metadata_"
-_IS_INDEX = "segmentName is already an index segment name"
+IS_INDEX = "segmentName is already an index segment name"
+"""What the reference says where it looks for the index of an index."""
 
 
 class SegmentStore:
@@ -173,7 +174,7 @@ class SegmentStore:
         """
         self.container_for(name).delete_segment(name)
         if is_index(name):
-            raise IllegalArgument(_IS_INDEX, segment=name)
+            raise IllegalArgument(IS_INDEX, segment=name)
         index = index_name(name)
         container = self._peer(index)
         if container is not None and index in container.segments:
@@ -231,7 +232,7 @@ class SegmentStore:
         Raises ``Unmapped`` for an index, ``NotOwner``, ``NoSuchSegment``, ``IndexTruncated``.
         """
         if is_index(name):
-            raise Unmapped(_IS_INDEX, segment=name)
+            raise Unmapped(IS_INDEX, segment=name)
         index = index_name(name)
         self._settle(index, now_ms)
         segment = self.container_for(index).segments.get(index)
@@ -263,9 +264,12 @@ class SegmentStore:
     def truncate_segment(self, name: str, offset: int, *, now_ms: int | None = None) -> None:
         """Truncate a segment, and its index at the last entry that is not above ``offset``.
 
-        Raises as ``Container.truncate_segment``, and ``NotOwner``; ``IndexTruncated`` after the segment was truncated.
+        Raises as ``Container.truncate_segment``, and ``NotOwner``; after the segment was truncated ``IndexTruncated``,
+        and ``IllegalArgument`` for an index.
         """
         self.container_for(name).truncate_segment(name, offset)
+        if is_index(name):
+            raise IllegalArgument(IS_INDEX, segment=name)
         if not is_user_stream_segment(name):
             return
         index = index_name(name)
@@ -342,23 +346,25 @@ class SegmentStore:
         """Merge the sources in order; the target's length after each. One that does not exist counts as merged.
 
         All sources are tried. Raises the first error: ``NotOwner``, ``NoSuchSegment`` and ``SegmentSealed`` for the
-        target, ``Unmapped`` for a truncated source.
+        target, ``Unmapped`` for a truncated source; ``IllegalArgument`` if the target is an index and all was done.
         """
-        self.container_for(target)
+        home = self.container_for(target)
         lengths: list[int] = []
         refused: StoreError | None = None
         for source in sources:
             try:
                 lengths.append(self.merge(target, source, now_ms=now_ms))
             except NoSuchSegment as error:
-                if error.segment == source and target in self.container_for(target).segments:
-                    lengths.append(self.segment_info(target).length)
+                if error.segment == source and target in home.segments:
+                    lengths.append(home.segments[target].length)
                 else:
                     refused = refused or NoSuchSegment(target)
             except StoreError as error:
                 refused = refused or error
         if refused is not None:
             raise refused
+        if is_index(target) and sources:
+            raise IllegalArgument(IS_INDEX, segment=target)
         return lengths
 
     # The index

@@ -14,7 +14,10 @@ from segstore.wire import (
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
     DeleteSegment,
+    ErrorMessage,
+    ErrorMessageCode,
     GetStreamSegmentInfo,
+    MergeSegments,
     NoSuchSegment,
     ReadSegment,
     SealSegment,
@@ -24,6 +27,7 @@ from segstore.wire import (
     SegmentIsTruncated,
     SegmentRead,
     SegmentSealed,
+    SegmentsMerged,
     SegmentTruncated,
     StreamSegmentInfo,
     TruncateSegment,
@@ -295,3 +299,16 @@ def test_a_read_below_the_start_carries_no_stack_trace_where_a_truncation_does()
     (refused,) = desk.ask(TruncateSegment(9, SEGMENT, 3, ""))
     assert isinstance(refused, SegmentIsTruncated)
     assert "Traceback" in refused.server_stack_trace
+
+
+# --- replies in pairs -------------------------------------------------------------------------------------------
+
+
+def test_a_merge_into_an_index_is_done_and_then_refused(writer: Desk) -> None:
+    index = f"{SEGMENT}#index"
+    writer.ask(append(1))
+    merged, refused = writer.ask(MergeSegments(7, index, SEGMENT, "", ()))
+    assert isinstance(merged, SegmentsMerged)
+    assert (merged.target, merged.source) == (index, SEGMENT)
+    message = "segmentName is already an index segment name"
+    assert refused == ErrorMessage(7, SEGMENT, message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)

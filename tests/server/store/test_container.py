@@ -19,6 +19,7 @@ from segstore.server.store.errors import (
     AttributeLimit,
     BadAttribute,
     BadOffset,
+    IllegalArgument,
     NoSuchSegment,
     SegmentExists,
     SegmentSealed,
@@ -243,11 +244,65 @@ def test_a_read_of_a_sealed_segment_ends(
 
 
 def test_reads_outside_of_any_segment_have_no_reply(container: Container) -> None:
+    assert container.read("s", 0, 8) is None
     with pytest.raises(Unmapped):
         container.read("s", -1, 8)
     container.seal_segment("s", now_ms=2)
     with pytest.raises(Unmapped):
         container.read("s", 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "message"),
+    [
+        (lambda container: container.read("s", -1, 8), "startOffset: startOffset must be a non-negative number."),
+        (lambda container: container.truncate_segment("s", -1), "offset must be a non-negative number."),
+    ],
+)
+def test_the_first_request_that_works_on_a_segment_is_told_of_its_negative_offset(
+    container: Container, request_of: Callable[[Container], object], message: str
+) -> None:
+    with pytest.raises(IllegalArgument) as caught:
+        request_of(container)
+    assert caught.value.message == message
+    with pytest.raises(Unmapped):
+        request_of(container)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda container: container.setup_append("s", W, now_ms=2),
+        lambda container: container.read("s", 0, 8),
+        lambda container: container.truncate_segment("s", 0),
+        lambda container: container.seal_segment("s", now_ms=2),
+        lambda container: container.update_policy("s", scale_type=0, target_rate=0, now_ms=2),
+    ],
+)
+def test_a_name_that_was_worked_on_is_used_up_though_the_segment_was_empty(
+    container: Container, work: Callable[[Container], object]
+) -> None:
+    work(container)
+    container.delete_segment("s")
+    with pytest.raises(SegmentExists):
+        container.create_segment("s", now_ms=3)
+
+
+def test_a_name_that_was_only_looked_at_can_be_used_again(container: Container) -> None:
+    container.segment_info("s")
+    container.get_attribute("s", W)
+    container.delete_segment("s")
+    container.create_segment("s", now_ms=3)
+
+
+def test_a_fixed_key_table_takes_no_attributes_but_core_ones() -> None:
+    container = Container()
+    container.create_table_segment("fixed", key_length=16, now_ms=1)
+    with pytest.raises(Unmapped):
+        container.setup_append("fixed", W, now_ms=2)
+    with pytest.raises(Unmapped):
+        container.update_attribute("fixed", W, 1, NULL_VALUE, now_ms=2)
+    container.update_policy("fixed", scale_type=1, target_rate=1, now_ms=2)
 
 
 def test_a_reply_carries_between_eight_bytes_and_two_mebibytes() -> None:

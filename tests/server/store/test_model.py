@@ -19,6 +19,7 @@ from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeU
 from segstore.server.store.errors import (
     BadAttribute,
     BadOffset,
+    IllegalArgument,
     NoSuchSegment,
     SegmentExists,
     SegmentSealed,
@@ -47,6 +48,7 @@ class Model:
     data: bytes = b""
     start: int = 0
     sealed: bool = False
+    mapped: bool = False
     events: int | None = None
     attribute: int | None = None
     numbers: dict[UUID, int] = field(default_factory=dict)
@@ -100,7 +102,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             return
         model = self.model.pop(name, None)
         self._expect(NoSuchSegment if model is None else None, lambda: self.store.delete_segment(name))
-        if model is not None and model.data:
+        if model is not None and (model.mapped or model.data):
             self.retired.add(name)
 
     @rule(
@@ -163,6 +165,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if model is None:
             self._expect(NoSuchSegment, lambda: self.store.setup_append(name, writer, now_ms=self.now_ms))
             return
+        model.mapped = True
         index = f"{name}#index"
         home = self.store.container_for(index)
         used_up = name in STREAMS and index not in home.segments and index in home.retired_names
@@ -179,7 +182,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         expected = NoSuchSegment if model is None else SegmentSealed if model.sealed else None
         self._expect(expected, lambda: self.store.seal_segment(name, now_ms=self.now_ms))
         if model is not None:
-            model.sealed = True
+            model.sealed = model.mapped = True
 
     @rule(name=names, share=st.floats(-0.2, 1.2))
     def truncate(self, name: str, share: float) -> None:
@@ -189,12 +192,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if model is None:
             expected = NoSuchSegment
         elif offset < 0:
-            expected = Unmapped
+            expected = Unmapped if model.mapped else IllegalArgument
         elif not model.start <= offset <= len(model.data):
             expected = SegmentTruncated
         self._expect(expected, lambda: self.store.truncate_segment(name, offset, now_ms=self.now_ms))
-        if expected is None and model is not None:
-            model.start = offset
+        if model is not None:
+            model.mapped = True
+            model.start = offset if expected is None else model.start
 
     @rule(name=names, new=st.integers(-3, 3), compare=st.sampled_from([NULL_VALUE, -1, 0, 1]))
     def update_attribute(self, name: str, new: int, compare: int) -> None:
@@ -207,8 +211,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
         elif (NULL_VALUE if model.attribute is None else model.attribute) != compare:
             expected = BadAttribute
         self._expect(expected, lambda: self.store.update_attribute(name, ATTRIBUTE, new, compare, now_ms=self.now_ms))
-        if expected is None and model is not None:
-            model.attribute = new
+        if model is not None:
+            model.mapped = True
+            model.attribute = new if expected is None else model.attribute
 
     @rule(into_name=names, source=names, condition=st.sampled_from([None, NULL_VALUE, 0, 1]))
     def merge(self, into_name: str, source: str, condition: int | None) -> None:
@@ -220,7 +225,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if into is None or out is None:
             expected = NoSuchSegment
         else:
-            out.sealed = True
+            out.sealed = out.mapped = into.mapped = True
             if out.data and out.start:
                 expected = Unmapped
             elif into.sealed:
@@ -242,10 +247,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
         expected: type[StoreError] | None = None
         if model is None:
             expected = NoSuchSegment
+        elif offset < 0 and not model.mapped:
+            expected = IllegalArgument
         elif offset < 0 or (model.sealed and offset > len(model.data)):
             expected = Unmapped
         elif offset < model.start:
             expected = SegmentTruncated
+        if model is not None:
+            model.mapped = True
         result = self._expect(expected, lambda: self.store.read(name, offset, size))
         if expected is not None or model is None:
             return

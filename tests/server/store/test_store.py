@@ -200,7 +200,8 @@ def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:
 def test_an_index_cut_inside_an_entry_is_told_after_the_segment_was_truncated(store: SegmentStore) -> None:
     write(store, S, b"x" * 100)
     store.settle_index()
-    store.truncate_segment(INDEX, 5)
+    with pytest.raises(IllegalArgument):
+        store.truncate_segment(INDEX, 5)
     with pytest.raises(IndexTruncated):
         store.locate_offset(S, 0)
     with pytest.raises(IndexTruncated):
@@ -270,6 +271,19 @@ def test_a_batch_merges_in_order_and_counts_missing_sources_as_done(store: Segme
     assert store.merge_batch(S, [txn(1), txn(2), txn(3)], now_ms=2) == [18, 18, 18]
     assert store.merge_batch(S, [], now_ms=2) == []
     assert read(store, S) == b"from 1from 2from 3"
+
+
+def test_an_index_is_truncated_and_merged_into_and_says_then_that_it_has_no_index(store: SegmentStore) -> None:
+    write(store, INDEX, b"0" * 24)
+    with pytest.raises(IllegalArgument) as error:
+        store.truncate_segment(INDEX, 24)
+    assert (error.value.segment, store.segment_info(INDEX).start_offset) == (INDEX, 24)
+    store.create_segment(txn(1), now_ms=1)
+    write(store, txn(1), b"from 1")
+    with pytest.raises(IllegalArgument) as error:
+        store.merge_batch(INDEX, [txn(1)], now_ms=2)
+    assert (error.value.segment, store.segment_info(INDEX).length) == (INDEX, 30)
+    assert store.merge_batch(INDEX, [], now_ms=2) == []
 
 
 def test_a_batch_into_nothing_names_the_target(store: SegmentStore) -> None:
