@@ -6,18 +6,19 @@ import asyncio
 import json
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from subprocess import PIPE, Popen
 from types import TracebackType
 from typing import Self
 
 from segstore.client import ClientSettings, connect
 from segstore.client.retry import Backoff
 
-__all__ = ["IMPATIENT", "Processes", "Serving", "Workload", "chaos"]
+__all__ = ["IMPATIENT", "PROMPT", "Processes", "Serving", "Workload", "chaos"]
 
 PATIENCE_S = 60.0
 _PADDING = bytes(200)
@@ -30,45 +31,64 @@ IMPATIENT = ClientSettings(
 
 
 class Serving:
-    """One process; `start` it again on the same ports as often as wanted."""
+    """One process; `start` it again on the same ports as often as wanted. It is no loop's, so tests may share it."""
 
     def __init__(self, number: int, options: tuple[str, ...], log: Path) -> None:
         self.number = number
         self.options = options
         self.log = log
         self.announced: dict[str, str | None] = {}
-        self._process: Process | None = None
+        self._process: Popen[bytes] | None = None
 
     @property
-    def process(self) -> Process:
+    def process(self) -> Popen[bytes]:
         assert self._process is not None, "it was not started"
         return self._process
 
     @property
     def runs(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        return self._process is not None and self._process.poll() is None
 
     @property
     def controller(self) -> str:
         return str(self.announced["controller"])
 
+    @property
+    def store(self) -> str:
+        return str(self.announced["segment_store"])
+
     def said(self) -> str:
         """What it wrote to standard error, in all its lives."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    async def start(self) -> None:
-        """Starts it and waits for its announcement."""
+    def begin(self) -> None:
+        """Starts it; `announce` waits until it serves."""
         ports = [str(self.announced.get(part) or ":0").rpartition(":")[2] for part in ("segment_store", "controller")]
         command = [sys.executable, "-m", "segstore", "serve", "--announce", "json", *self.options]
         with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, "--port", ports[0], "--controller-port", ports[1], stdout=PIPE, stderr=log
+            self._process = Popen(
+                [*command, "--port", ports[0], "--controller-port", ports[1]], stdout=PIPE, stderr=log
             )
-        assert self._process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
-            line = await self._process.stdout.readline()
+
+    def announce(self) -> None:
+        """Blocks until it has said where it listens."""
+        stdout = self.process.stdout
+        assert stdout is not None
+        impatience = threading.Timer(PATIENCE_S, self.process.kill)
+        impatience.start()
+        try:
+            line = stdout.readline()
+        finally:
+            impatience.cancel()
+            impatience.join()
+            stdout.close()  # it writes one line
         assert line, f"process {self.number} did not start: {self.said()[-3000:]}"
         self.announced = json.loads(line)
+
+    async def start(self) -> None:
+        """Starts it and waits for its announcement."""
+        self.begin()
+        await asyncio.to_thread(self.announce)
 
     async def kill(self) -> None:
         """As a crash does."""
@@ -77,10 +97,11 @@ class Serving:
 
     async def ended(self) -> int:
         """Its exit status, once it has ended."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
-            await self.process.stdout.read()
-            return await self.process.wait()
+        return await asyncio.to_thread(self.wait)
+
+    def wait(self) -> int:
+        """Blocks until it has ended; its exit status."""
+        return self.process.wait(PATIENCE_S)
 
     async def end(self) -> int:
         """As asked to."""
@@ -96,15 +117,15 @@ class Serving:
 
     def _signal(self, number: signal.Signals) -> None:
         if self.runs:
-            with suppress(ProcessLookupError):  # it has ended just now
-                self.process.send_signal(number)
+            self.process.send_signal(number)
 
 
 class Processes:
-    """Several on one folder. The context kills what is left of them."""
+    """Several on one folder. The context kills what is left of them; without asyncio too."""
 
     def __init__(self, folder: Path, zookeeper: str, count: int, *options: str) -> None:
         self.folder = folder
+        self.zookeeper = zookeeper
         self.all = [
             Serving(
                 number,
@@ -115,22 +136,42 @@ class Processes:
         ]
 
     async def __aenter__(self) -> Self:
-        try:
-            await asyncio.gather(*(each.start() for each in self.all))
-        except BaseException:
-            await self._kill_all()
-            raise
-        return self
+        return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._kill_all()
+        self._kill_all()
 
-    async def _kill_all(self) -> None:
+    def __enter__(self) -> Self:
+        try:
+            for each in self.all:
+                each.begin()
+            for each in self.all:
+                each.announce()
+        except BaseException:
+            self._kill_all()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill_all()
+
+    def _kill_all(self) -> None:
         for each in self.all:
             if each._process is not None:
-                await each.kill()
+                each._signal(signal.SIGKILL)
+                each.wait()
+                if each.process.stdout is not None:
+                    each.process.stdout.close()
+
+    async def all_run(self) -> None:
+        """Those that have ended are started again."""
+        for each in self.all:
+            if not each.runs:
+                await each.start()
 
     @property
     def uri(self) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -22,7 +21,7 @@ from segstore.server.coordination.processes_owners import Location
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.remote_segments import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
-from tests.cluster_processes import IMPATIENT, PROMPT, Processes, Serving, Workload, chaos
+from tests.cluster_processes import IMPATIENT, PROMPT, Processes, Workload, chaos
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
@@ -323,7 +322,6 @@ async def test_the_configuration_is_with_another_zookeeper_whose_loss_ends_no_pr
                 assert found is not None
                 assert found.scaling.min_segments == 3
                 line.cut()
-                await asyncio.to_thread(wait_for, processes.all[0], "the session with the configuration service")
                 async with connect(processes.uri, IMPATIENT) as client, client.event_writer("a", "s") as writer:
                     await client.controller.create_stream("a", "later", segments=1)
                     await writer.write(b"meanwhile")
@@ -344,11 +342,3 @@ async def test_the_configuration_is_with_another_zookeeper_whose_loss_ends_no_pr
 async def streams_are(configuration: Configuration, names: list[str]) -> None:
     while await configuration.streams("a") != names:  # noqa: ASYNC110  what is looked at has no event
         await asyncio.sleep(0.02)
-
-
-def wait_for(process: Serving, said: str) -> None:
-    """Blocks until it has written that."""
-    end = time.monotonic() + PATIENCE_S
-    while said not in process.said():
-        assert time.monotonic() < end, process.said()
-        time.sleep(0.02)

@@ -93,7 +93,7 @@ class Configuration:
 
     async def start(self) -> CoordinationSession:
         """Opens a session and gives it, to look at. Raises Unreachable."""
-        session = await self._coordinator.connect()
+        self.session = session = await self._coordinator.connect()
         self._main = asyncio.create_task(self._run(session), name="configuration")
         return session
 
