@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-_ON_BOTH = frozenset({"test_transport.py", "test_pdp36_pool.py", "test_pdp36_segments.py"})
+_OF_PDP36 = ("pool", "requests", "blocks", "acks", "writers", "reads")
+_ON_BOTH = frozenset({"test_transport.py", *(f"test_pdp36_{part}.py" for part in _OF_PDP36)})
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 

@@ -1,0 +1,224 @@
+"""PDP-36, ids 36.22 to 36.25: acknowledgements, what is sent again, and errors of appends.
+
+Where a line is about a peer that misbehaves, a scripted store plays it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import jwt
+import pytest
+
+from segstore.client.locations import FixedStore
+from segstore.client.pool import ConnectionPool
+from segstore.client.retry import Backoff
+from segstore.client.segment_writer import SegmentWriter
+from segstore.server import MockSegmentStore
+from segstore.wire import (
+    AppendBlockEnd,
+    AppendSetup,
+    AuthTokenCheckFailed,
+    Command,
+    ConditionalAppend,
+    ConditionalCheckFailed,
+    DataAppended,
+    Event,
+    GetStreamSegmentInfo,
+    InvalidEventNumber,
+    OperationUnsupported,
+    ReadSegment,
+    SealSegment,
+    SealTableSegment,
+    SegmentAlreadyExists,
+    SegmentCreated,
+    SegmentIsSealed,
+    SetupAppend,
+    WrongHost,
+)
+from segstore.wire import SegmentSealed as SegmentSealedReply
+from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings, until
+from tests.seeds.segments import SEGMENT, content, make, setup_reply
+from tests.server.support import Peer
+
+
+@pytest.mark.seed("36.22")
+async def test_one_ack_covers_all_appends_before_it() -> None:
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            peer.send(setup_reply(command))
+        elif isinstance(command, AppendBlockEnd) and command.last_event_number == 6:
+            peer.send(DataAppended(command.request_id, command.writer_id, 6, 0, 60))
+
+    config = settings(append_batching="turn", max_batch_events=2)
+    async with (
+        ScriptedStore(answer) as store,
+        ConnectionPool(config) as pool,
+        SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) as writer,
+    ):
+        acks = [writer.write(b"x") for _ in range(6)]
+        await acks[0]
+        assert all(ack.done() for ack in acks)
+        assert writer.segment_length == 60
+        assert writer.in_flight == 0
+
+
+@pytest.mark.seed("36.22")
+@pytest.mark.parametrize(
+    ("number", "previous"), [(2, 2), (2, 3), (3, 1), (9, 0)], ids=["equal", "above", "never acknowledged", "not sent"]
+)
+async def test_an_ack_that_cannot_be_is_a_protocol_error_and_nothing_is_lost(number: int, previous: int) -> None:
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            peer.send(setup_reply(command))
+        elif isinstance(command, AppendBlockEnd):
+            last = command.last_event_number
+            if peer is store.peers[0]:
+                peer.send(DataAppended(command.request_id, command.writer_id, number, previous, 1))
+            else:
+                peer.send(DataAppended(command.request_id, command.writer_id, last, 0, 1))
+
+    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
+        async with SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) as writer:
+            await asyncio.gather(*[writer.write(b"x") for _ in range(3)])
+        assert len(store.peers) == 2, "the connection that lied is gone"
+
+
+@pytest.mark.seed("36.23")
+@pytest.mark.parametrize("stored", [0, 1, 2, 3, 4])
+async def test_the_answer_to_a_set_up_acknowledges_and_the_rest_is_sent_again_before_anything_new(stored: int) -> None:
+    sent_again: list[int] = []
+
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        first = peer is store.peers[0]
+        if isinstance(command, SetupAppend):
+            peer.send(setup_reply(command) if first else setup_reply(command, stored or -(2**63)))
+        elif isinstance(command, AppendBlockEnd):
+            if first:
+                if command.last_event_number == 4:
+                    peer.close()
+                    acks.append(writer.write(b"new"))
+                return
+            sent_again.append(command.last_event_number)
+            number = command.last_event_number
+            peer.send(DataAppended(command.request_id, command.writer_id, number, number - command.num_events, 1))
+
+    config = settings(max_batch_events=2)
+    async with (
+        ScriptedStore(answer) as store,
+        ConnectionPool(config) as pool,
+        SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) as writer,
+    ):
+        acks = [writer.write(b"x") for _ in range(4)]
+        await until(lambda: len(acks) == 5)
+        await asyncio.gather(*acks)
+        assert writer.set_ups == 2
+        assert writer.last_number == 5
+    assert sent_again[-1] == 5
+    assert sent_again[:-1] == [last for last in (2, 4) if last > stored]
+
+
+@pytest.mark.seed("36.23")
+async def test_a_writer_id_that_has_written_before_goes_on_where_it_stopped() -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+        await make(store)
+        where = FixedStore(endpoint(store))
+        for last in (3, 6):
+            async with SegmentWriter(pool, where, SEGMENT, writer_id=UUID(int=5)) as writer:
+                await asyncio.gather(*[writer.write(b"x") for _ in range(3)])
+                assert writer.last_number == last
+        assert content(store) == b"xxxxxx"
+
+
+@pytest.mark.seed("36.23")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("batching", ["turn", "blocks"])
+async def test_whatever_is_cut_before_or_after_the_store_took_it_is_there_once_and_in_order(
+    when: str, batching: str
+) -> None:
+    config = settings(retry=Backoff(initial_ms=1, max_ms=2, jitter=0, max_attempts=10), append_batching=batching)
+    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+        await make(store)
+        store.faults.add("type = APPEND_BLOCK_END", every=3, do=f"close {when}")
+        writer = SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT)
+        acks = []
+        for number in range(300):
+            acks.append(writer.write(b"%05d" % number))
+            if number % 7 == 0:
+                await asyncio.sleep(0.001)
+        await asyncio.gather(*acks)
+        await writer.aclose()
+        assert content(store) == b"".join(b"%05d" % number for number in range(300))
+        assert writer.set_ups > 1
+
+
+@pytest.mark.seed("36.24")
+async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_failed_condition_keeps_the_connection() -> (
+    None
+):
+    async with MockSegmentStore() as store:
+        await make(store)
+        writer = UUID(int=3)
+        async with await Peer.connect(store) as peer:
+            await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
+            replies = await peer.ask(
+                AppendBlockEnd(writer, 1, b"x", 1, 1, 3),
+                ConditionalAppend(writer, 2, 77, Event(b"no"), 3),
+                ConditionalAppend(writer, 2, 1, Event(b"yes"), 3),
+                SealSegment(4, SEGMENT, ""),
+                AppendBlockEnd(writer, 1, b"x", 1, 3, 3),
+            )
+            assert [type(each) for each in replies] == [
+                DataAppended,
+                ConditionalCheckFailed,
+                DataAppended,
+                SegmentSealedReply,
+                SegmentIsSealed,
+            ]
+            (again,) = await peer.ask(SetupAppend(5, writer, SEGMENT, ""))
+            assert again == AppendSetup(5, SEGMENT, writer, 2), "the writer's state was dropped and is set up anew"
+            peer.send(SealSegment(6, SEGMENT, ""))
+            assert [type(each) for each in await peer.receive()] == [SegmentIsSealed]
+
+
+@pytest.mark.seed("36.24")
+async def test_after_a_failed_append_the_next_without_a_set_up_closes() -> None:
+    async with MockSegmentStore() as store:
+        await make(store)
+        writer = UUID(int=3)
+        async with await Peer.connect(store) as peer:
+            await peer.ask(SetupAppend(1, writer, SEGMENT, ""), SealSegment(4, SEGMENT, ""))
+            await peer.ask(AppendBlockEnd(writer, 1, b"x", 1, 1, 3))
+            peer.send(AppendBlockEnd(writer, 1, b"x", 1, 2, 3))
+            assert await peer.closed() == b""
+
+
+@pytest.mark.seed("36.25")
+async def test_each_error_of_the_store_has_its_reply() -> None:
+    key = "0123456789abcdef" * 4
+    async with MockSegmentStore(containers=2, own={0}) as store:
+        names = [f"a/b/{number}.#epoch.0" for number in range(20)]
+        async with await Peer.connect(store) as peer:
+            kinds = {type(reply) for reply in await peer.ask(*[create(name) for name in names])}
+            assert kinds == {SegmentCreated, WrongHost}
+            owned = next(name for name in names if name in store.segments)
+            assert isinstance((await peer.ask(create(owned)))[0], SegmentAlreadyExists)
+            assert isinstance((await peer.ask(SealTableSegment(1, owned, "")))[0], OperationUnsupported)
+            writer = UUID(int=4)
+            async with await Peer.connect(store) as other:
+                for each in (peer, other):
+                    await each.ask(SetupAppend(1, writer, owned, ""))
+                await other.ask(AppendBlockEnd(writer, 1, b"x", 1, 5, 1))
+                peer.send(AppendBlockEnd(writer, 1, b"x", 1, 6, 1))
+                assert isinstance((await peer.receive())[0], InvalidEventNumber)
+                assert await peer.closed() == b""
+            async with await Peer.connect(store) as third:
+                third.send(ReadSegment(owned, -5, 10, ""))
+                assert await third.closed() == b"", "an error without a reply closes"
+    async with MockSegmentStore(auth_key=key) as store, await Peer.connect(store) as peer:
+        old = jwt.encode({"a/b": "READ_UPDATE", "exp": 5}, key, "HS512")
+        for token, code in ((old, 1), ("nonsense", 0)):
+            (reply,) = await peer.ask(GetStreamSegmentInfo(3, "a/b/0", token))
+            assert isinstance(reply, AuthTokenCheckFailed)
+            assert reply.error_code == code
