@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from segstore.server.hub import ConnectionHub
     from segstore.server.session import Session
     from segstore.wire import Buffer, Command
+    from segstore.wire.framing import WholeAppend
 
 __all__ = ["FaultyConnection"]
 
@@ -115,6 +116,10 @@ class FaultyConnection(Connection):
         self._stop_reading_if_full()
         self.flush()
         self.look_up()
+
+    def _take_alone(self, append: WholeAppend) -> bool:
+        """Each request is decided about."""
+        return False
 
     def _take(self, session: Session, item: Command | Append) -> None:
         """A request has come: decides about it, and carries it out or lets it wait."""

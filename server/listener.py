@@ -27,12 +27,14 @@ from segstore.server.deadlines import Missed, Waits
 from segstore.server.session import Ending, Session
 from segstore.wire import WireError
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
+from segstore.wire.framing import WholeAppend
 from segstore.wire.trace_blocks import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from segstore.server.hub import ConnectionHub
+    from segstore.server.store.committer import Gate
     from segstore.wire import Buffer, Command
 
 __all__ = ["Connection", "own"]
@@ -175,6 +177,10 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             commands, problem = error.decoded, error
             counters.malformed_frames += 1
+        if len(commands) == 1 and problem is None:
+            command = commands[0]
+            if type(command) is WholeAppend and self._take_alone(command):
+                return
         items = commands
         if blocks is not None:
             try:
@@ -330,6 +336,49 @@ class Connection(asyncio.BufferedProtocol):
             hub.leave()
         self.flush()
 
+    def _take_alone(self, append: WholeAppend) -> bool:
+        """Carries out an append that is all that a read brought, where nothing else has to be thought of; whether it
+        did. Many writers with one append in flight each send nothing else, so this is `_run` with what it needs of it.
+        """
+        session, hub, blocks, gate, transport = self.session, self._hub, self._blocks, self._gate, self._transport
+        if (
+            blocks is None
+            or session is None
+            or transport is None
+            or self._paused
+            or self._stalled
+            or self._backlog
+            or self.held_bytes
+            or self.waits.for_bytes
+            or self._decoder.buffered_bytes
+            or hub.fence is not None
+            or self._recorder is not None
+            or (gate is not None and (gate.full or self._held_back_bytes))
+        ):
+            return False
+        segment = blocks.take_alone(append)
+        if segment is None:
+            return False
+        service = hub.service
+        try:
+            frame = session.append_alone(segment, append)
+        except Exception as error:  # noqa: BLE001 — as in `_run`
+            service.failed(session, error)
+            self.flush()
+            return True
+        if frame is None:
+            return False
+        service.counters.bytes_out += len(frame)
+        if gate is not None and gate.mark > gate.committed:
+            self._hold([frame], len(frame), gate)
+        elif not transport.is_closing():
+            transport.write(frame)
+            if transport.get_write_buffer_size():
+                self.look_up()
+        if service.store.waiters.woken:
+            hub.leave()
+        return True
+
     def _is_paused(self) -> bool:
         return self._paused or self._stalled
 
@@ -403,15 +452,18 @@ class Connection(asyncio.BufferedProtocol):
         self._hub.service.counters.bytes_out += size
         out = session.take_out()
         gate = self._gate
-        if gate is not None:
-            held, mark = self._held, gate.mark
-            if held or mark > gate.committed:
-                if not held:
-                    gate.hold(self, mark)
-                held.append((mark, out, size))
-                self._held_back_bytes += size
-                return
+        if gate is not None and (self._held or gate.mark > gate.committed):
+            self._hold(out, size, gate)
+            return
         self._transmit(transport, out, large=large)
+
+    def _hold(self, out: list[Buffer], size: int, gate: Gate) -> None:
+        """Holds replies back until all is durable that was carried out so far."""
+        held, mark = self._held, gate.mark
+        if not held:
+            gate.hold(self, mark)
+        held.append((mark, out, size))
+        self._held_back_bytes += size
 
     def _transmit(self, transport: asyncio.Transport, out: list[Buffer], *, large: bool) -> None:
         if len(out) > 1:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from segstore.server.store.container import Container
     from segstore.server.store.waiting import WakeReason
     from segstore.server.writer_counts import WriterCount
+    from segstore.wire.framing import WholeAppend
 
 __all__ = ["WRITE_ABOVE_BYTES", "Ending", "Session"]
 
@@ -246,6 +247,40 @@ class Session:
         finally:
             service.counters.appends += appended
         return done
+
+    def append_alone(self, segment: str, append: WholeAppend) -> bytes | None:
+        """Carries out an append that came with nothing else, and gives its acknowledgement, which is not in `out`.
+
+        The same as `receive_all` does with it, with fewer steps. None: nothing has happened, and it is for
+        `receive_all` to do it, or to find out what is wrong with it.
+        """
+        service, writer_id, number = self._service, append.writer_id, append.last_event_number
+        writer = self._writers.get((segment, writer_id.int))
+        if writer is None or number < writer.last_stored or number <= writer.last_acknowledged or self.out:
+            return None
+        container = writer.container
+        if service.store.containers.get(container.container_id) is not container:
+            return None
+        count, data = append.num_events, append.data
+        try:
+            length = container.append(
+                segment,
+                writer_id,
+                number,
+                count,
+                data,
+                last_event_number=writer.last_stored,
+                now_ms=service.now_ms(),
+            )
+        except StoreError:  # nothing was changed
+            return None
+        service.counters.appends += 1
+        if writer.count is not None:
+            writer.count.events += count
+            writer.count.bytes += len(data)
+        previous = writer.last_acknowledged
+        writer.last_stored = writer.last_acknowledged = number
+        return service.acknowledge(append.request_id, writer_id, number, previous, length)
 
     def _append_run(self, run: Sequence[Append], writer: _Writer) -> int:
         """Stores appends that follow each other, and queues an acknowledgement for each; returns how many."""

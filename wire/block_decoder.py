@@ -125,6 +125,22 @@ class AppendBlockDecoder:
             self._own_block()
         return out
 
+    def take_alone(self, command: WholeAppend) -> str | None:
+        """The segment of an append that came with nothing else, which counts as taken then. None: `feed_all` has to
+        look at it. It may be given to that all the same, if nobody has carried it out.
+        """
+        writer = self._writers.get(command.writer_id.int)
+        number = command.last_event_number
+        if (
+            writer is None
+            or number < writer.last_event_number
+            or command.num_events <= 0
+            or self._block_writer is not None
+        ):
+            return None
+        writer.last_event_number = number
+        return writer.segment
+
     def forget(self, writer_id: UUID) -> None:
         """Drops a writer: its next append is a violation unless it is set up again."""
         writer = self._writers.pop(writer_id.int, None)
