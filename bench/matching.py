@@ -53,7 +53,7 @@ WHY: Final = (
     "Python's dictionaries do without; what Spark gives is more cores than two, memory that does not grow with the "
     "trace, and traces that are larger than one machine's memory."
 )
-_FRAMES: Final = 5_000_000
+_FRAMES: Final = 2_000_000
 _A_BLOCK: Final = 20_000
 _A_CONNECTION: Final = 50
 
@@ -280,11 +280,18 @@ def measure_alone(traces: Sequence[str], found: Seconds) -> dict[tuple[str, str]
 
 
 def measure_spark(
-    spark: SparkSession, way: str, traces: Sequence[str], found: Seconds, expected: Mapping[tuple[str, str], Any]
+    spark: SparkSession,
+    way: str,
+    traces: Sequence[str],
+    found: Seconds,
+    expected: Mapping[tuple[str, str], Any],
+    *,
+    warm: bool = True,
 ) -> None:
-    """Times a session, after a run that does not count; it has to find what was found before."""
+    """Times a session, which has to find what was found before. warm: after a run that does not count."""
     for job in JOBS:
-        job.spark(spark, traces[0])
+        if warm:
+            job.spark(spark, traces[0])
         for trace in traces:
             spent = _timed(partial(job.spark, spark, trace), expected[job.name, trace])
             found.setdefault(job.name, {}).setdefault(way, []).append(spent)
@@ -351,19 +358,19 @@ def run(effort: Effort) -> Report:
         ]
         expected = measure_alone(traces, found)
         start = time.perf_counter()
-        spark = session("local[2]")
+        spark = session("local[2]", quick=not full)
         report.notes.append(
             f"starting a session of Spark took {time.perf_counter() - start:.1f} s, which is not in these"
         )
         try:
-            measure_spark(spark, LOCAL, traces, found, expected)
+            measure_spark(spark, LOCAL, traces, found, expected, warm=full)
             figure, table = _matching(spark, folder, int(_FRAMES * effort.scale**2), 3 if full else 1)
         finally:
             spark.stop()
         with cluster(folder) as url:
-            spark = session(url)
+            spark = session(url, quick=not full)
             try:
-                measure_spark(spark, CLUSTER, traces, found, expected)
+                measure_spark(spark, CLUSTER, traces, found, expected, warm=full)
             finally:
                 spark.stop()
     report.figures.append(figure)
@@ -376,8 +383,9 @@ def run(effort: Effort) -> Report:
     report.notes.append(
         f"made-up traffic of {WRITERS} writers on {CONNECTIONS} connections; {os.cpu_count()} cores, which "
         "Spark's Java, "
-        "its Python workers and the system share; each size once, warm; matching: the same statement on "
-        "the same Parquet"
+        f"its Python workers and the system share; each size once{', warm' * full}; matching: the same "
+        "statement on the "
+        "same Parquet"
     )
     return report
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,10 +78,15 @@ def main(name: str, run: Callable[[Effort], Report]) -> int:
     parser.add_argument("--quick", action="store_true", help="a small load, for a look and for tests")
     parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md with the result")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _ended)  # what it has started is ended on the way out
     start = time.perf_counter()
     report = run(QUICK if options.quick else FULL)
     seconds = time.perf_counter() - start
     return finish({name: (report, seconds)}, quick=options.quick, write_docs=options.write_docs)
+
+
+def _ended(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def finish(reports: Mapping[str, tuple[Report, float]], *, quick: bool, write_docs: bool) -> int:
@@ -124,6 +130,8 @@ def page(found: Sequence[Found]) -> str:
         lines += [f"Measured on {machines[0]}.", ""]
     lines += ["## Summary", ""]
     lines += [f"{_count(found)}", ""]
+    if rough := [each["title"] for each in found if each["quick"]]:
+        lines += [f"Rough, for they were quick looks: {', '.join(rough)}.", ""]
     rows = []
     for each in found:
         where = f"[{each['title']}](#{_anchor(each['title'])})"

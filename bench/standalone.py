@@ -24,12 +24,12 @@ _READY_S: Final = 60.0
 _STOP_S: Final = 30.0
 
 
-def session(master: str) -> SparkSession:
-    """The session of this process, with settings that suit both."""
+def session(master: str, *, quick: bool = False) -> SparkSession:
+    """The session of this process, with settings that suit both. quick: whether Java is started for work of seconds."""
     from segstore.pipeline import session as sessions
 
     conf = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "2g", "spark.driver.bindAddress": "127.0.0.1"}
-    running = sessions.session(master, app="bench", conf=conf, quick=False)
+    running = sessions.session(master, app="bench", conf=conf, quick=quick)
     running.sparkContext.setLogLevel("ERROR")
     return running
 

@@ -36,6 +36,7 @@ RATES: Final = (100, 1_000, 5_000)
 """Events a second."""
 EVENT_BYTES: Final = 100
 SECONDS: Final = 40.0
+QUICK_S: Final = 6.0
 WARM_SHARE: Final = 0.3
 WARM_UP_S: Final = 15.0
 SEGMENTS: Final = 2
@@ -133,13 +134,14 @@ def run(effort: Effort) -> Report:
         "Streaming source",
         question="How far is a streaming query behind a stream that is written steadily, and does the lag grow?",
     )
-    seconds = max(15.0, SECONDS * effort.scale)
-    spark = session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    full = effort.scale == 1
+    seconds, warm_up_s = (SECONDS, WARM_UP_S) if full else (QUICK_S, QUICK_S)
+    spark = session("local[2]", conf={"spark.sql.shuffle.partitions": "2"}, quick=not full)
     rows, medians = [], {"Spark": list[float](), "plain reader": list[float]()}
     try:
         spark.sparkContext.setLogLevel("ERROR")
         with serving() as server:
-            _at(spark, server, "warm-up", RATES[0], WARM_UP_S)
+            _at(spark, server, "warm-up", RATES[0], warm_up_s)
             for number, rate in enumerate(RATES):
                 row, spark_ms, plain_ms, growth = _at(spark, server, f"stream{number}", rate, seconds)
                 rows.append(row)
