@@ -108,6 +108,14 @@ class Serving:
         self._signal(signal.SIGTERM)
         return await self.ended()
 
+    def abandon(self) -> None:
+        """Kills it if it runs. Blocks."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
     def freeze(self) -> None:
         """It stands still until `thaw`; nothing if it has ended."""
         self._signal(signal.SIGSTOP)
@@ -161,11 +169,7 @@ class Processes:
 
     def _kill_all(self) -> None:
         for each in self.all:
-            if each._process is not None:
-                each._signal(signal.SIGKILL)
-                each.wait()
-                if each.process.stdout is not None:
-                    each.process.stdout.close()
+            each.abandon()
 
     async def all_run(self) -> None:
         """Those that have ended are started again."""

@@ -335,7 +335,8 @@ async def test_the_configuration_is_with_another_zookeeper_whose_loss_ends_no_pr
             await local.aclose()
         finally:
             await watched.aclose()
-        said = refused(tmp_path / "new", f"{place}-new", *SMALL, "--configuration-zookeeper", other)
+        options = (*SMALL, "--configuration-zookeeper", other)
+        said = await asyncio.to_thread(refused, tmp_path / "new", f"{place}-new", *options)
         assert f"and ZooKeeper at {other} knows cluster" in said
 
 

@@ -37,6 +37,8 @@ __all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
 
 CLUSTER: Final = "/segstore/cluster"
 
+_FOLDERS: Final = ("containers", "controller")
+
 _FIRST_LINE: Final = re.compile(rb"segstore cluster ([0-9]{1,9}) ([0-9a-f]{8})\n")
 
 
@@ -133,6 +135,8 @@ def _read(path: Path) -> _Identity | None:
             return None
         if file.exists():  # made since we looked
             return _read(path)
+        if others[0] in _FOLDERS:
+            raise DirectoryDamaged(path, file, "it is missing") from None
         raise DirectoryForeign(
             path, f"{path} is not a cluster's, it holds {others[0]!r}; choose an empty one or a new name"
         ) from None
@@ -149,7 +153,7 @@ def _read(path: Path) -> _Identity | None:
 
 def _is_begun(path: Path) -> bool:
     """Whether it is what `_make` leaves that was killed."""
-    if path.name in ("containers", "controller"):
+    if path.name in _FOLDERS:
         return path.is_dir() and all(each.is_dir() for each in path.rglob("*"))
     return path.name.startswith(f"{CLUSTER_FILE}.")
 

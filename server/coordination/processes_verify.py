@@ -59,7 +59,7 @@ def _verify(folder: Path, cluster: Path, found: VerifiedCluster) -> None:
             found.notes.append(f"{folder}: epoch {each.number} came to nothing")
         elif each.number == present.number:
             read = verify(each.path)
-            found.faults += read.faults
+            found.faults.extend(read.faults)
             how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
             found.notes.append(
                 f"{folder}: epoch {each.number} is current, {read.files} files, up to batch {read.batches}; {how}"

@@ -1,0 +1,156 @@
+"""A cluster of processes on a folder in which one container is damaged: it is named, and the others are served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from segstore.cli import main
+from segstore.client import ClientSettings, connect
+from segstore.client.errors import ClientError
+from segstore.client.retry import Backoff
+from segstore.server import StoreSettings
+from segstore.server.cluster_process import ClusterProcess
+from segstore.server.cluster_settings import ClusterSettings
+from segstore.server.coordination import OwnershipSettings
+from segstore.wire.names import container_of
+from tests.cluster_processes import IMPATIENT
+from tests.server.coordination.zookeeper_server import PART, zookeeper
+from tests.server.support import PATIENCE_S
+
+pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(120)]
+
+CONTAINERS = 2
+SOON_TIRED = ClientSettings(retry=Backoff(initial_ms=10, multiplier=2, max_ms=50, jitter=0.2, max_attempts=3))
+OWNERSHIP = OwnershipSettings(session_timeout_ms=4_000, takeover_delay_ms=20, load_report_interval_ms=200)
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with zookeeper(tmp_path_factory.mktemp("zookeeper")) as address:
+        yield address
+
+
+@asynccontextmanager
+async def processes(data: Path, place: str, number: int) -> AsyncIterator[list[ClusterProcess]]:
+    """As many as asked for, in this one."""
+    settings = ClusterSettings(
+        store=StoreSettings(port=0, containers=CONTAINERS), controller_port=0, data=data, ownership=OWNERSHIP
+    )
+    made = [ClusterProcess(settings, place) for _ in range(number)]
+    async with AsyncExitStack() as stack:
+        for each in made:
+            stack.push_async_callback(each.stop, drain_s=0)
+        await asyncio.gather(*(each.start() for each in made))
+        yield made
+
+
+def uri(made: list[ClusterProcess]) -> str:
+    return "tcp://" + ",".join("{}:{}".format(*each.controller_address) for each in made if each.controller_address)
+
+
+def container(stream: str) -> int:
+    return container_of(f"a/{stream}/0.#epoch.0", CONTAINERS)
+
+
+STREAMS = [f"s{number}" for number in range(8)]
+DAMAGED = container(STREAMS[0])
+HURT = STREAMS[0]
+WELL = next(each for each in STREAMS if container(each) != DAMAGED)
+
+
+def verified(data: Path) -> tuple[int, str, str]:
+    """Status, standard output and standard error of `segstore verify`."""
+    found = CliRunner().invoke(main, ["verify", str(data)])
+    return found.exit_code, found.stdout, found.stderr
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+async def events(where: str, stream: str, number: int) -> list[bytes]:
+    async with connect(where, IMPATIENT) as client, client.event_reader("a", stream) as reader:
+        return [bytes((await anext(reader)).data) for _ in range(number)]
+
+
+async def test_one_damaged_container_is_named_and_the_others_are_served_until_it_is_mended(
+    tmp_path: Path, server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, place = tmp_path / "data", f"{server}/cluster-{next(_names)}"
+    async with processes(data, place, 1) as made, connect(uri(made), IMPATIENT) as client:
+        await client.controller.create_scope("a")
+        for stream in (HURT, WELL):
+            await client.controller.create_stream("a", stream, segments=1)
+            async with client.event_writer("a", stream) as writer:
+                await writer.write(b"before")
+    status, out, err = verified(data)
+    assert (status, err) == (0, "")
+    folder = data / "containers" / str(DAMAGED)
+    assert f"{folder}: epoch 1 is current" in out
+
+    snapshot = next(folder.glob("epoch-*/snapshot-*"))
+    flip(snapshot)
+    status, out, err = verified(data)
+    assert status == 1
+    assert f"{snapshot} is damaged" in err
+    async with processes(data, place, 2) as made, asyncio.timeout(PATIENCE_S):
+        for each in made:
+            refused = each.ownership.refused
+            await each.ownership.until(lambda: DAMAGED in refused)  # noqa: B023  it is called at once
+            why = refused[DAMAGED]
+            assert why == (
+                f"container {DAMAGED} cannot be opened: {snapshot} is damaged: it does not have its checksum; "
+                f"restore {folder} from a copy, `segstore verify {data}` says what else is"
+            )
+            assert each.failure is not None
+            assert not each.failure.done()
+        assert why in caplog.text
+        async with connect(uri(made), IMPATIENT) as client, client.event_writer("a", WELL) as writer:
+            await writer.write(b"meanwhile")
+        async with connect(uri(made), SOON_TIRED) as client:
+            with pytest.raises(ClientError, match=f"container {DAMAGED} cannot be opened: {snapshot} is damaged"):
+                await client.controller.endpoint_of("a", HURT, 0)
+        flip(snapshot)
+        async with connect(uri(made), IMPATIENT) as client, client.event_writer("a", HURT) as writer:
+            await writer.write(b"mended")
+        assert await events(uri(made), HURT, 2) == [b"before", b"mended"]
+        assert await events(uri(made), WELL, 2) == [b"before", b"meanwhile"]
+    status, out, err = verified(data)
+    assert (status, err) == (0, "")
+    assert f"{folder}: epoch 4 is current" in out
+
+
+async def test_verify_tells_the_epochs_of_a_folder_apart(tmp_path: Path, server: str) -> None:
+    data, place = tmp_path / "data", f"{server}/cluster-{next(_names)}"
+    async with processes(data, place, 1) as made, connect(uri(made), IMPATIENT) as client:
+        await client.controller.create_scope("a")
+        status, _, err = verified(data)
+        assert status == 1
+        assert "is in use by another process" in err
+    for epoch in (2, 3):
+        (data / "containers" / "1" / f"epoch-{epoch:010}").mkdir()
+    status, out, err = verified(data)
+    assert (status, err) == (0, "")
+    assert f"{data / 'containers' / '1'}: epoch 1 is current" in out
+    assert f"{data / 'containers' / '1'}: epoch 3 came to nothing" in out
+    (data / "containers" / "1").rename(tmp_path / "taken away")
+    manifest = data / "controller" / "epoch-0000000001" / "MANIFEST"
+    manifest.unlink()
+    status, _, err = verified(data)
+    assert status == 1
+    assert f"{data / 'containers' / '1'} is damaged: it is missing" in err
+    assert f"{manifest} is damaged: it is missing" in err
+    (data / "CLUSTER").unlink()
+    with pytest.raises(Exception, match="CLUSTER is damaged: it is missing"):
+        async with processes(data, place, 1):
+            raise AssertionError("it has started")
