@@ -66,7 +66,7 @@ class ClientSettings(BaseModel):
         append_batching: "turn" sends what was written in one turn of the event loop as one append (as Pravega's Rust
             client gathers events); "blocks" sends each event as an append and lets the block sizes of 36.18 gather
             them, as the Java client does.
-        max_batch_bytes, max_batch_events: of one append; 1 MiB and 500 are the sessions' limits of 36.19.
+        max_batch_bytes, max_batch_events: of one append; 1 MiB and 500 are the limits of 36.19.
         max_in_flight_bytes: a segment writer holds back above so many bytes that are not acknowledged.
         max_event_bytes: the largest event that one append may carry; 8 MiB (43.7).
         enable_large_events: larger ones go through a transient segment; False refuses them (43.7). The official Rust

@@ -45,6 +45,9 @@ PARTS: dict[str, Callable[[], bool]] = {
     "pravega, the official client": lambda: (
         find_spec("pravega_client") is not None or bool(os.environ.get("OFFICIAL_CLIENT_PYTHON"))
     ),
+    "pravega in this Python": lambda: find_spec("pravega_client") is not None,
+    "Linux's /proc": lambda: sys.platform == "linux",
+    "IPv6": lambda: socket.has_ipv6,
     "git": lambda: shutil.which("git") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
     "Java 17 or newer": lambda: (java_version() or 0) >= JAVA,

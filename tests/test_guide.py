@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -100,8 +99,7 @@ def controller() -> Iterator[str]:
             process.terminate()
 
 
-@pytest.mark.needs("pravega, the official client")
-@pytest.mark.skipif("OFFICIAL_CLIENT_PYTHON" in os.environ, reason="the programs of the guide need the client here")
+@pytest.mark.needs("pravega in this Python")
 def test_the_programs_of_the_python_page_run_one_after_the_other(controller: str, tmp_path: Path) -> None:
     programs = blocks("python.md", "python")
     assert len(programs) >= 6

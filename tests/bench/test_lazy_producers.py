@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from bench.harness import Effort
@@ -13,7 +11,7 @@ TINY = Effort(rounds=1, slice_s=0.001, scale=0.005)
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.usefixtures("grpc_runs"),
-    pytest.mark.skipif(sys.platform != "linux", reason="it reads Linux's /proc"),
+    pytest.mark.needs("Linux's /proc"),
 ]
 
 

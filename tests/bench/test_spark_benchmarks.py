@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -113,7 +112,7 @@ def test_a_lag_counts_from_when_the_event_had_its_turn_and_not_in_the_warm_up() 
     assert row[3] == "50"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it reads Linux's /proc")
+@pytest.mark.needs("Linux's /proc")
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("grpc_runs")
 def test_a_plain_reader_sees_all_that_is_written_at_a_rate() -> None:

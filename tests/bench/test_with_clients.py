@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from bench.harness import Effort
@@ -11,7 +9,7 @@ from bench.harness import Effort
 TINY = Effort(rounds=1, slice_s=0.001, scale=0.005)
 
 pytestmark = pytest.mark.timeout(120)
-linux = pytest.mark.skipif(sys.platform != "linux", reason="these benchmarks read Linux's /proc")
+linux = pytest.mark.needs("Linux's /proc")
 
 
 @linux

@@ -245,7 +245,7 @@ class HostileStore:
             while data := await reader.read(1 << 16):
                 writer.write(data)
         except ConnectionError:
-            pass
+            pass  # either side may hang up
         finally:
             writer.transport.abort()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
@@ -262,10 +261,8 @@ async def test_what_fails_in_keeping_house_is_counted_and_tried_again(
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
 
 
+@pytest.mark.needs("IPv6")
 def test_no_ipv6_address_confuses_the_announcement() -> None:
-    if not socket.has_ipv6:
-        pytest.skip("this machine has no IPv6")
-
     async def main() -> tuple[str, int]:
         async with MockSegmentStore(host="::1") as store, await Peer.connect(store) as peer:
             assert await peer.ask(HELLO) == [Hello(17, 5)]

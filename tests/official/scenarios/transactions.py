@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from threading import Event
 from typing import Any
 
 from pravega_client import StreamManager
@@ -66,8 +66,7 @@ def leave_open(uri: str, scope: str, stream: str) -> None:
     for number in range(100):
         transaction.write_event(f"never seen {number}", routing_key=str(number))
     say(str(transaction.get_txn_id()))
-    while True:
-        time.sleep(1)
+    Event().wait()
 
 
 def outlive_the_lease(uri: str, scope: str, stream: str) -> dict[str, Any]:
