@@ -25,6 +25,7 @@ from segstore.client.errors import (
     Closed,
     NoNodeAvailable,
     NoSuchStream,
+    PeerRefused,
     RequestRejected,
     RequestTimedOut,
     TokenRefused,
@@ -87,7 +88,8 @@ class ControllerChannels:
     async def call(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Any:
         """The response to one unary call, whose own status field is the caller's to read.
 
-        Raises NoNodeAvailable, RequestTimedOut, NoSuchStream (not found), TokenRefused, RequestRejected, Closed.
+        Raises NoNodeAvailable, PeerRefused (until the time was up), RequestTimedOut, NoSuchStream (not found),
+        TokenRefused, RequestRejected, Closed.
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self._loop.time() + limit_ms / 1000
@@ -117,6 +119,10 @@ class ControllerChannels:
                     self._lost(node)
                     continue
                 unavailable += 1  # the node is there, and says so of what it was asked for
+                pause_s = self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000
+                if self._loop.time() + pause_s >= deadline:
+                    said = f"{node} cannot do {method} and says: {error.details()}"
+                    raise PeerRefused(said, endpoint=str(node), limit=limit_ms, method=method) from error
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling() or not (self._closed or self._channels.get(node) is not channel):
@@ -127,7 +133,7 @@ class ControllerChannels:
                 continue
             finally:
                 self.states.answered(node)
-            await asyncio.sleep(self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000)
+            await asyncio.sleep(pause_s)
 
     async def _authorization(self, method: str, limit_ms: float, deadline: float) -> str | None:
         if self._credentials is None:

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 from segstore.cli import main
 from segstore.client import ClientSettings, connect
-from segstore.client.errors import ClientError
-from segstore.client.retry import Backoff
+from segstore.client.errors import PeerRefused
 from segstore.server import StoreSettings
 from segstore.server.cluster_process import ClusterProcess
 from segstore.server.cluster_settings import ClusterSettings
@@ -27,7 +26,7 @@ from tests.server.support import PATIENCE_S
 pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(120)]
 
 CONTAINERS = 2
-SOON_TIRED = ClientSettings(retry=Backoff(initial_ms=10, multiplier=2, max_ms=50, jitter=0.2, max_attempts=3))
+SOON_TIRED = ClientSettings(request_timeout_ms=1_000)
 OWNERSHIP = OwnershipSettings(session_timeout_ms=4_000, takeover_delay_ms=20, load_report_interval_ms=200)
 _names = count()
 
@@ -118,7 +117,7 @@ async def test_one_damaged_container_is_named_and_the_others_are_served_until_it
         async with connect(uri(made), IMPATIENT) as client, client.event_writer("a", WELL) as writer:
             await writer.write(b"meanwhile")
         async with connect(uri(made), SOON_TIRED) as client:
-            with pytest.raises(ClientError, match=f"container {DAMAGED} cannot be opened: {snapshot} is damaged"):
+            with pytest.raises(PeerRefused, match=f"container {DAMAGED} cannot be opened: {snapshot} is damaged"):
                 await client.controller.endpoint_of("a", HURT, 0)
         flip(snapshot)
         async with connect(uri(made), IMPATIENT) as client, client.event_writer("a", HURT) as writer:

@@ -12,7 +12,7 @@ import pytest
 
 from segstore.client.config import ClientSettings
 from segstore.client.controller_channels import ControllerChannels
-from segstore.client.errors import ClientError
+from segstore.client.errors import PeerRefused
 from segstore.client.pool import Endpoint
 from segstore.wire.controller_api import messages as m
 
@@ -71,6 +71,6 @@ async def test_what_is_not_available_is_asked_again_and_other_calls_go_on() -> N
 async def test_what_stays_unavailable_fails_at_the_deadline() -> None:
     node = Node(unavailable=1_000_000)
     async with served(node) as channels:
-        with pytest.raises(ClientError):
+        with pytest.raises(PeerRefused, match="cannot do getURI and says: between two owners"):
             await channels.call("getURI", uri_of("s"), timeout_ms=1_500)
     assert node.asked > 1
