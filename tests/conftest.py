@@ -62,6 +62,14 @@ PARTNERS = frozenset(
 """Programs of other people with timers of their own, which a machine that stands still for a second can trip: tests
 with them get a second try, and those that needed it are named at the end. No test of our own logic does."""
 
+GROUPS = {
+    "tests/spark/": "spark",
+    "tests/seeds/test_pip57_zookeeper.py": "zookeeper",
+    "tests/test_serving_cluster.py": "zookeeper",
+    "tests/test_packaging.py": "packaging",
+}
+"""Folders and files whose tests share something dear to start: with pytest-xdist, one worker runs all of a group."""
+
 CLOSING_TURNS = 20
 """Turns of the loop that a closed transport gets to call `connection_lost` and give its socket back."""
 LATE_LOOKS = 1_000
@@ -190,7 +198,16 @@ def grpc_runs() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.workers import ByGroup
+    """Give a group whole to one worker, and everything else test by test.
+
+    pytest-xdist does so by a suffix that its workers give the ids of tests; pytest 9.1 and later make ids anew and the
+    suffix is gone. Units of many tests are given out first and `tests/wire` comes last, so no worker waits for long.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((group for path, group in GROUPS.items() if nodeid.startswith(path)), nodeid)
 
     return ByGroup(config, log) if config.getoption("dist") == "loadgroup" else None
 
