@@ -11,7 +11,7 @@ TINY = Effort(rounds=1, slice_s=0.001, scale=0.001)
 
 @pytest.mark.seed("43.15")
 @pytest.mark.usefixtures("grpc_runs")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.needs("Linux's /proc")
 def test_large_events_and_the_same_bytes_as_small_ones_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench import large_events

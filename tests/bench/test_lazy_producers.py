@@ -9,7 +9,7 @@ from bench.harness import Effort
 TINY = Effort(rounds=1, slice_s=0.001, scale=0.005)
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(600),
     pytest.mark.usefixtures("grpc_runs"),
     pytest.mark.needs("Linux's /proc"),
 ]

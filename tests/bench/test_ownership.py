@@ -10,7 +10,7 @@ TINY = Effort(rounds=1, slice_s=0.001, scale=0.005)
 
 
 @pytest.mark.seed("57.10")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("grpc_runs")
 def test_both_policies_are_measured_with_the_containers_that_change_owner_and_the_write_gap(
     monkeypatch: pytest.MonkeyPatch,

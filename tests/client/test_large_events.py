@@ -122,7 +122,7 @@ async def test_what_a_writer_of_large_events_has_not_foreseen_fails_the_event_an
 
 @pytest.mark.usefixtures("grpc_runs")
 @pytest.mark.needs("pravega, the official client")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_large_events_of_the_official_client_are_read() -> None:
     sizes = [1, 8 * MIB, 8 * MIB + 1, 3, 12_000_000]
     async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:

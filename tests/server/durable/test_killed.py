@@ -9,7 +9,7 @@ from tests.soak.killed import Killing
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(grpc_runs: None, tmp_path: Path) -> None:
     killing = Killing(tmp_path / "data", seed=5, actors=4, longest_s=0.5)
     rounds = 0
@@ -21,7 +21,7 @@ async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(grpc_runs: 
     assert sum(each.appends for each in killing.actors) > 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_the_check_finds_what_an_older_directory_lacks(grpc_runs: None, tmp_path: Path) -> None:
     killing = Killing(tmp_path / "data", seed=6, actors=2, longest_s=0.3)
     await killing.round()

@@ -12,7 +12,7 @@ from segstore.pipeline.report_page import page
 from segstore.pipeline.report_plots import plots
 from tests.pipeline.test_report_page import HOSTILE, Elements, facts
 
-pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
@@ -29,7 +29,7 @@ def looked_at(made: str, folder: Path, *more: str) -> tuple[str, list[str]]:
         ["chromium", *FLAGS, f"--user-data-dir={folder / 'profile'}", *more, where.as_uri()],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=500,
         check=False,
     )
     assert run.returncode == 0, run.stderr
