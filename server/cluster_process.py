@@ -325,7 +325,10 @@ class ClusterProcess:
                 async with asyncio.timeout(self._patience_s):
                     await ownership.until(lambda: session.state is not SessionState.SUSPENDED)
                     continue
-            self._fail(f"ZooKeeper at {self._where} has not answered for {self._patience_s:g} s")
+            self._fail(
+                f"ZooKeeper at {self._where} has not answered for {self._patience_s:g} s; "
+                "start this process again when it does"
+            )
             return
 
     # --- the controller ---------------------------------------------------------------------------------------------

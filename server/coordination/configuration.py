@@ -135,6 +135,8 @@ class Configuration:
         def on_change(state: SessionState) -> None:
             self.drop()
             self._work.set()
+            if state is SessionState.SUSPENDED:
+                log.warning("the configuration service does not answer; stores go on without")
 
         session.on_change(on_change)
         self.drop()

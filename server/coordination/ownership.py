@@ -46,6 +46,7 @@ from segstore.server.coordination.types import (
     Unreachable,
 )
 from segstore.server.store.container import Container
+from segstore.server.store.data_directory import DataError
 
 __all__ = ["CONTAINERS", "ContainerOwnership", "Hosted", "container_path"]
 
@@ -286,9 +287,11 @@ class ContainerOwnership:
                 for task in done:
                     error = None if task.cancelled() else task.exception()
                     if error is not None:
-                        log.error("store %s: owning containers failed", self.name, exc_info=error)
-                        said = str(error) if isinstance(error, CoordinationError) else repr(error)
-                        return f"owning its containers failed: {said}"
+                        foreseen = isinstance(error, CoordinationError | DataError)
+                        log.error(
+                            "store %s: owning containers failed", self.name, exc_info=None if foreseen else error
+                        )
+                        return f"owning its containers failed: {error if foreseen else repr(error)}"
             return None
         finally:
             for task in (over, *tasks):

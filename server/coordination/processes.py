@@ -32,7 +32,7 @@ from segstore.server.coordination.storage import ContainerRefused, Opened
 from segstore.server.coordination.types import Disconnected
 from segstore.server.store.committers import Committers
 from segstore.server.store.container import Container
-from segstore.server.store.data_directory import DirectoryDamaged, DirectoryForeign, DirectoryNewer
+from segstore.server.store.data_directory import DirectoryDamaged, DirectoryForeign, DirectoryNewer, DirectoryUnusable
 from segstore.server.store.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
 from segstore.server.store.fence import Epoch, Fenced, epochs_of
 from segstore.server.store.fenced_directory import FencedDirectory, current
@@ -89,7 +89,10 @@ class SharedFolder(NamedTuple):
         """
         if not folder.is_dir():
             raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
-        epoch = Epoch.claim(folder)
+        try:
+            epoch = Epoch.claim(folder)
+        except OSError as error:
+            raise DirectoryUnusable(folder, error) from error
         durability = Durability(
             epoch.path,
             containers=self.containers,

@@ -34,6 +34,9 @@ __all__ = ["ZooKeeperCoordinator", "ZooKeeperSession"]
 
 log = logging.getLogger(__name__)
 
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.setLevel(logging.ERROR)  # each attempt is a warning there; who has the session says what its loss means
+
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 1.0
 """Between attempts to reach the servers, for a session that may live."""
@@ -89,7 +92,7 @@ class ZooKeeperSession:
                 handler=handler,
                 connection_retry=KazooRetry(max_tries=-1, **pause),
                 command_retry=KazooRetry(max_tries=0, **pause),
-                logger=logging.getLogger(f"{__name__}.kazoo"),
+                logger=_kazoo_log,
             )
         except ValueError as error:
             raise Unreachable(f"{hosts!r} is not how to find a ZooKeeper, which is HOST:PORT: {error}") from error
@@ -117,7 +120,9 @@ class ZooKeeperSession:
             why: object = self._line.failed or f"it gave no session within {connect_timeout_s:g} s"
             if not self._line.tried:
                 why = "no such name is known"
-            raise Unreachable(f"ZooKeeper at {self._hosts} does not answer: {why}") from error
+            raise Unreachable(
+                f"ZooKeeper at {self._hosts} does not answer: {why}; see that it runs there, or name another one"
+            ) from error
 
     @property
     def state(self) -> SessionState:

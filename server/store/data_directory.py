@@ -120,7 +120,11 @@ class DirectoryUnusable(DataError):
 
     def __init__(self, path: Path, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or error
-        super().__init__(path, f"{path} cannot be used as a data directory: {reason}")
+        super().__init__(
+            path,
+            f"{path} cannot be used as a data directory: {reason}; see that there is room and that it can be written "
+            "to, or choose another directory",
+        )
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):

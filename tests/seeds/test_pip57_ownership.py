@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,6 +30,7 @@ from segstore.server.coordination.reports import store_path
 from segstore.server.coordination.storage import ContainerRefused, Opened
 from segstore.server.coordination.types import NodeExists, Unreachable
 from segstore.server.store.container import Container
+from segstore.server.store.data_directory import DirectoryUnusable
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
 
@@ -310,6 +313,17 @@ async def test_a_store_that_can_open_nothing_ends(cluster: Cluster) -> None:
         cluster.expire(store)
     await cluster.until(lambda: bool(cluster.first.reasons) and bool(cluster.second.reasons))
     assert cluster.first.reasons[0].startswith("owning its containers failed: no container can be opened; container ")
+
+
+@played(session_expired_policy="reconnect", preload=True)
+async def test_a_disk_that_is_full_ends_the_store_with_one_sentence(cluster: Cluster) -> None:
+    cluster.storage.fails = DirectoryUnusable(Path("data"), OSError(errno.ENOSPC, "No space left on device"))
+    await opened_by_another(cluster)
+    await cluster.until(lambda: bool(cluster.first.reasons))
+    assert cluster.first.reasons[0] == (
+        "owning its containers failed: data cannot be used as a data directory: No space left on device; see that "
+        "there is room and that it can be written to, or choose another directory"
+    )
 
 
 @pytest.mark.seed("57.6")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from segstore.server.coordination.storage import ContainerRefused
 from segstore.server.coordination.types import CoordinationError, Disconnected
 from segstore.server.store.committer import Committer
 from segstore.server.store.container import Container
-from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign
+from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, DirectoryUnusable
 from segstore.server.store.durable import MIN_MEMORY_BYTES
 from segstore.server.store.fence import Epoch, Fenced, epochs_of
 from segstore.server.store.journal import JournalFailed
@@ -328,6 +329,17 @@ async def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(tmp_pat
     async with members(tmp_path, 1) as (again,):
         await again.open()
         assert again.store.containers[0].segments
+
+
+async def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with members(tmp_path, 1) as (only,):
+
+        def claim(_: Path) -> Epoch:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(Epoch, "claim", claim)
+        with pytest.raises(DirectoryUnusable, match="containers/0 cannot be used as a data directory: Read-only"):
+            await only.open()
 
 
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:
