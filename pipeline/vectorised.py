@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from segstore.wire import lowering as low
+from segstore.wire.modified_utf8 import decode_mutf8
 from segstore.wire.schema import Command
-from segstore.wire.types import decode_mutf8
 
 __all__ = [
     "Found",

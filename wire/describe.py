@@ -21,8 +21,8 @@ from segstore.wire import lowering as low
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.elements import Elements
 from segstore.wire.errors import WireError
+from segstore.wire.modified_utf8 import decode_mutf8
 from segstore.wire.schema import COMMANDS, Command, Unknown
-from segstore.wire.types import decode_mutf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

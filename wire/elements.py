@@ -36,14 +36,6 @@ class Elements(Sequence[T]):
         self._count = count
         self.end = end
 
-    @classmethod
-    def checked(cls, walk: Callable[[], Iterable[tuple[T, int]]], count: int, start: int) -> Elements[T]:
-        """Walks once to the end; raises what `walk` raises."""
-        end = start
-        for _, position in walk():
-            end = position
-        return cls(walk, count, end)
-
     def column(self, index: int) -> Elements[Any]:
         """Of elements that are rows: one value of each."""
 

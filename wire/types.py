@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 import io
-import re
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +23,11 @@ from construct import Int8sb, Int16ub, Int32sb, Int64sb
 
 from segstore.wire.elements import EAGER_ELEMENTS, Elements
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
+from segstore.wire.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, pass_texts, well_formed
 
 __all__ = [
     "FIXED_FORMATS",
     "MAX_FRAME_BYTES",
-    "MAX_STRING_BYTES",
     "MAX_UUID",
     "Blob",
     "BodyStream",
@@ -50,9 +49,7 @@ __all__ = [
     "Uuid",
     "Zeros",
     "check_buffer",
-    "decode_mutf8",
     "dotted",
-    "encode_mutf8",
     "extent_of",
     "truncated",
 ]
@@ -61,8 +58,6 @@ MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 """The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
 Buffer = bytes | bytearray | memoryview
 
-MAX_STRING_BYTES: Final = 0xFFFF
-_starts_four: Final = re.compile(rb"[\xf0-\xff]").search
 _two_int32: Final = struct.Struct(">ii").unpack_from
 MAX_UUID: Final = (1 << 128) - 1
 
@@ -70,66 +65,6 @@ Int8: Final = Int8sb
 Int16u: Final = Int16ub
 Int32: Final = Int32sb
 Int64: Final = Int64sb
-
-
-# --- modified UTF-8 ---------------------------------------------------------------------------------------------
-
-
-def decode_mutf8(data: bytes) -> str:
-    """Decodes Java's modified UTF-8 as `DataInputStream.readUTF` does.
-
-    Accepts a raw NUL byte, overlong forms and lone surrogates; a pair of 3-byte surrogates becomes one character.
-    Raises ValueError with the position of the first byte that fits no form; four-byte UTF-8 is such a byte.
-    """
-    if data.isascii():
-        return data.decode("ascii")
-    if _starts_four(data):
-        return _join_surrogates(_decode_overlong(data))
-    try:
-        text = data.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return _join_surrogates(_decode_overlong(data))
-    return _join_surrogates(text) if 0xED in data else text  # every surrogate begins with this byte
-
-
-def _decode_overlong(data: bytes) -> str:
-    """The plain reading of the rules, for what Python's strict decoder refuses."""
-    units: list[int] = []
-    position, end = 0, len(data)
-    while position < end:
-        first = data[position]
-        if first < 0x80:
-            units.append(first)
-            position += 1
-            continue
-        width = 2 if first >> 5 == 0b110 else 3 if first >> 4 == 0b1110 else 0
-        if not width:
-            raise ValueError(f"byte {first:#04x} at {position} starts no modified UTF-8 character")
-        if position + width > end:
-            raise ValueError(f"character at {position} is cut off at the end of the string")
-        unit = first & (0x1F if width == 2 else 0x0F)
-        for at in range(position + 1, position + width):
-            following = data[at]
-            if following & 0xC0 != 0x80:
-                raise ValueError(f"byte {following:#04x} at {at} does not continue a modified UTF-8 character")
-            unit = unit << 6 | following & 0x3F
-        units.append(unit)
-        position += width
-    return "".join(map(chr, units))
-
-
-def _join_surrogates(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def encode_mutf8(text: str) -> bytes:
-    """Encodes a string as `DataOutputStream.writeUTF` does, without the length. Lone surrogates are legal."""
-    if text.isascii():
-        return text.encode("ascii").replace(b"\0", b"\xc0\x80")
-    if max(text) > "\uffff":
-        wide = text.encode("utf-16-be", "surrogatepass")
-        text = "".join(chr(wide[at] << 8 | wide[at + 1]) for at in range(0, len(wide), 2))
-    return text.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
 
 
 # --- parsing with facts -----------------------------------------------------------------------------------------
@@ -468,7 +403,8 @@ def extent_of(wire: Any) -> Extent:
 
 def _text_extent(body: memoryview, at: int) -> int:
     end = at + 2 + (body[at] << 8 | body[at + 1])
-    decode_mutf8(bytes(body[at + 2 : end]))
+    if not well_formed(body, at + 2, end):
+        raise ValueError
     return end
 
 
@@ -526,6 +462,12 @@ class Counted(construct.Construct):  # type: ignore[misc]
 
     def _pass_over(self, body: memoryview, stream: BodyStream, context: Any, path: str, count: int) -> None:
         """Moves the stream behind the list; what the quick way does not take is parsed, to raise what is wrong."""
+        if self.element is JavaUTF:
+            passed, at = pass_texts(body, stream.tell(), len(body), count)
+            stream.seek(at)
+            if passed < count:
+                self.element._parse(stream, context, f"{path}[{passed}]")
+            return
         extent, at = extent_of(self.element), stream.tell()
         for index in range(count):
             try:

@@ -22,8 +22,8 @@ from segstore.wire.codec import Codec
 from segstore.wire.commands.append import AppendBlock
 from segstore.wire.describe import describe
 from segstore.wire.jsonl import command_named
+from segstore.wire.modified_utf8 import encode_mutf8
 from segstore.wire.names import container_of
-from segstore.wire.types import encode_mutf8
 
 __all__ = ["check"]
 

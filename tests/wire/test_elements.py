@@ -113,7 +113,7 @@ def test_a_long_list_is_refused_where_and_why_a_short_one_is(cls: type[Command])
 
 
 def elements(items: list[int]) -> Elements[int]:
-    return Elements.checked(lambda: ((item, at + 1) for at, item in enumerate(items)), len(items), 0)
+    return Elements(lambda: ((item, at + 1) for at, item in enumerate(items)), len(items), len(items))
 
 
 @given(st.lists(st.integers(0, 5), max_size=9), st.data())
@@ -140,7 +140,7 @@ def test_elements_behave_as_a_tuple(items: list[int], data: st.DataObject) -> No
 
 @given(st.lists(st.tuples(st.integers(), st.text()), max_size=5))
 def test_columns_of_rows_are_elements_of_their_own(rows: list[tuple[int, str]]) -> None:
-    lazy: Elements[tuple[int, str]] = Elements.checked(lambda: ((row, 0) for row in rows), len(rows), 0)
+    lazy: Elements[tuple[int, str]] = Elements(lambda: ((row, 0) for row in rows), len(rows), 0)
     assert (list(lazy.column(0)), list(lazy.column(1))) == ([row[0] for row in rows], [row[1] for row in rows])
 
 

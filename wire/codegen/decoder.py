@@ -14,7 +14,7 @@ from segstore.wire import lowering as low
 from segstore.wire.codegen.runtime import REFUSALS, UUIDS, Short
 from segstore.wire.codegen.source import Source
 from segstore.wire.elements import EAGER_ELEMENTS, Elements
-from segstore.wire.types import decode_mutf8
+from segstore.wire.modified_utf8 import decode_mutf8, pass_texts, well_formed
 
 if TYPE_CHECKING:
     from segstore.wire.schema import Command
@@ -39,6 +39,7 @@ class Reader:
         self.read: dict[str, str] = {}  # attribute → the variable that was read for it, for UUIDs: their bytes
         self.ended = False  # what was emitted has compared the position with the end
         self.views = 0  # slices of `v`; many, where a loop takes them
+        self.passing = False  # what is read is only checked, and made later
 
     def fixed(self, code: str, stem: str = "x") -> str:
         name = self.source.fresh(stem)
@@ -193,6 +194,11 @@ class Reader:
         size = self.fixed("H", "n")
         self.flush()
         start, stop, target = self.at(), self.source.fresh("p"), self.source.fresh("s")
+        if self.passing:
+            line(f"{stop} = {start} + {size}")
+            self.refuse(f"{stop} > e or not {self.source.constant(well_formed, 'WELL_FORMED')}(b, {start}, {stop})")
+            self.move(stop)
+            return "None"
         line(f"if {size}:")
         self.source.depth += 1
         line(f"{stop} = {start} + {size}")
@@ -303,8 +309,15 @@ class Reader:
         source.depth += 1
         self.views += 2  # the walk takes `v` itself
         bound = f"{source.constant(partial, 'PARTIAL')}({walk}, b, v, o, e, {count})"
-        source.line(f"{rows} = {lazily}.checked({bound}, {count}, o)")
-        source.line(f"o = {rows}.end")
+        behind = source.fresh("p")
+        if len(elements) == 1 and isinstance(elements[0], low.Text):
+            passed = source.fresh("n")
+            source.line(f"{passed}, {behind} = {source.constant(pass_texts, 'PASS_TEXTS')}(b, o, e, {count})")
+            self.refuse(f"{passed} != {count}")
+        else:
+            source.line(f"{behind} = {self._passer(elements)}(b, v, o, e, {count})")
+        source.line(f"{rows} = {lazily}({bound}, {count}, {behind})")
+        source.line(f"o = {behind}")
         for index, target in enumerate(targets):
             source.line(f"{target} = {rows}" if len(targets) == 1 else f"{target} = {rows}.column({index})")
         source.depth -= 1
@@ -324,6 +337,22 @@ class Reader:
         self.source.line(f"yield {made if len(elements) == 1 else f'({made})'}, o")
         inner, self.source, self.views = self.source, outer, before
         name = outer.fresh("walk")
+        outer.functions.append(inner.text(f"def {name}(b, v, o, e, n):"))
+        return name
+
+    def _passer(self, elements: tuple[low.Node, ...]) -> str:
+        """The name of a function that goes past the elements, checks them and makes nothing of them."""
+        outer, self.source = self.source, Source()
+        self.source.constants = outer.constants
+        self.source.line("for _ in range(n):")
+        self.source.depth += 1
+        before, self.passing = self.views, True
+        self.nodes(elements)
+        self.settle()
+        self.source.depth -= 1
+        self.source.line("return o")
+        inner, self.source, self.views, self.passing = self.source, outer, before, False
+        name = outer.fresh("past")
         outer.functions.append(inner.text(f"def {name}(b, v, o, e, n):"))
         return name
 

@@ -10,7 +10,8 @@ import uuid
 from typing import Any, Final
 
 from segstore.wire.elements import Elements
-from segstore.wire.types import MAX_FRAME_BYTES, encode_mutf8
+from segstore.wire.modified_utf8 import encode_mutf8
+from segstore.wire.types import MAX_FRAME_BYTES
 
 __all__ = [
     "MAX_BODY",
