@@ -33,7 +33,7 @@ from segstore.client.errors import (
     SegmentOver,
     StreamSealed,
 )
-from segstore.client.events import frame_event
+from segstore.client.events import frame_header
 from segstore.client.in_flight import Pending
 from segstore.client.large_events import LargeEvent, LargeEventWriter
 from segstore.client.locations import Locations
@@ -103,6 +103,8 @@ class EventWriter:
         self._inherited: set[int] = set()
         """Segments whose writers got events of another: if one does not start, no send hears of those."""
         self._replaced: list[SegmentWriter] = []
+        self._header, self._header_of = b"", -1
+        """What stood before the last event, and its length."""
         self._events = 0
         self._bytes = 0
         self._last_sequence = -1
@@ -152,9 +154,9 @@ class EventWriter:
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         when the segment's writer does not start.
         """
-        writer, done = self._accept(event, routing_key, now=True)
-        if self._pool.unseen_bytes >= _SEE_BYTES or not writer.set_ups or not writer.has_room:
-            await self._admitted(writer)
+        done, ahead = self._accept(event, routing_key, now=True)
+        if ahead is not None:
+            await self._admitted(ahead)
         await done  # nobody else has this future, so it may be cancelled
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
@@ -165,15 +167,16 @@ class EventWriter:
         from `flush` and `aclose`. Where the event goes, the router says. The first event of a segment waits until its
         writer has started, or raises why it did not. A wait that is cancelled leaves the event accepted.
         """
-        writer, done = self._accept(event, routing_key, now=False)
-        if self._pool.unseen_bytes >= _SEE_BYTES or not writer.set_ups or not writer.has_room:
-            await self._admitted(writer)
+        done, ahead = self._accept(event, routing_key, now=False)
+        if ahead is not None:
+            await self._admitted(ahead)
         return done
 
     def _accept(
         self, event: bytes, routing_key: str | None, *, now: bool
-    ) -> tuple[SegmentWriter, asyncio.Future[None]]:
-        """Gives the event its place in a queue: first of all, because waits end in any order.
+    ) -> tuple[asyncio.Future[None], SegmentWriter | None]:
+        """Gives the event its place in a queue: first of all, because waits end in any order. Also returns the writer
+        whose `_admitted` is to be waited for, if one is.
 
         now: its sender waits until it is stored, and so it need not wait for others to leave with.
         """
@@ -189,14 +192,17 @@ class EventWriter:
         writer = self._writer_at(position)
         done: asyncio.Future[None] = self._loop.create_future()
         if size <= self._largest_append:
-            data: Buffer = frame_event(event)
+            if size != self._header_of:
+                self._header, self._header_of = frame_header(size), size
+            data: Buffer = self._header + event
         else:
             data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is looked at before it is carried
         writer.append(data, done, 1, position, now=now)
         self._events += 1
         self._bytes += size
-        self._pool.unseen_bytes += size
-        return writer, done
+        pool = self._pool
+        pool.unseen_bytes = unseen = pool.unseen_bytes + size
+        return done, writer if unseen >= _SEE_BYTES or not writer.set_ups or not writer.has_room else None
 
     async def _admitted(self, writer: SegmentWriter) -> None:
         """Returns when there is room for more, and the writer of the event that was accepted has started."""

@@ -33,15 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["Appends", "Counters", "Outbox", "Timer", "Timers"]
 
 _BLOCK: Final = Layout(">ii16s")
-_END: Final = Layout(">ii16siii")  # without data, up to the numbers
-_NUMBERS: Final = Layout(">qq")
+_END: Final = Layout(">ii16siiiqq")  # without data
 _HEADER_BYTES: Final = 8
 _LARGE_BYTES: Final = 4096
 """A payload of so many bytes is cheaper to hand over by itself than to copy."""
 _BLOCK_CODE: Final = AppendBlock.code
 _END_CODE: Final = AppendBlockEnd.code
 _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER_BYTES
-_END_FIELDS: Final = _END.size + _NUMBERS.size - _HEADER_BYTES
+_END_FIELDS: Final = _END.size - _HEADER_BYTES
 
 
 class Timer(Protocol):
@@ -273,18 +272,7 @@ class Appends:
         outbox: of the flow's connection.
     """
 
-    __slots__ = (
-        "_count",
-        "_end",
-        "_flow",
-        "_head",
-        "_request_id",
-        "_segment",
-        "_size",
-        "_writer_bytes",
-        "_writer_id",
-        "outbox",
-    )
+    __slots__ = ("_flow", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
 
     def __init__(self, flow: Flow, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
         self._flow = flow
@@ -293,9 +281,6 @@ class Appends:
         self._writer_id = writer_id
         self._writer_bytes = writer_id.bytes
         self._request_id = request_id
-        self._size = self._count = -1
-        """Of the append before: one that is as large has the same frames but for the numbers at the end."""
-        self._head = self._end = b""
 
     def send(self, append: Append) -> None:
         """Sends an append. Raises Closed, FrameTooLarge."""
@@ -315,18 +300,15 @@ class Appends:
                     limit=outbox._largest,
                     actual=size,
                 )
-            if size != self._size or count != self._count:
-                writer = self._writer_bytes
-                self._size, self._count = size, count
-                self._head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
-                self._end = _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count)
-            out, numbers = outbox._out, _NUMBERS.pack(last, self._request_id)
+            writer, out = self._writer_bytes, outbox._out
+            head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
+            end = _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, last, self._request_id)
             if len(items) == 1:
-                out += (self._head, items[0].data, self._end, numbers)
+                out += (head, items[0].data, end)
             else:
-                out.append(self._head)
+                out.append(head)
                 out += [item.data for item in items]
-                out += (self._end, numbers)
+                out.append(end)
             if size >= _LARGE_BYTES * len(items):
                 outbox._large = True
         flow.bytes_in_flight += size

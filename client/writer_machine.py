@@ -96,6 +96,7 @@ class WriterMachine:
         "_largest",
         "_late_over",
         "_loop",
+        "_most_held",
         "_on_over",
         "_pool",
         "_setup",
@@ -139,6 +140,7 @@ class WriterMachine:
         self._carrying: asyncio.Task[None] | None = None
         self._late_over: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
+        self._most_held = pool.settings.max_in_flight_bytes
         self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES
         self._flow: Flow | None = None
         self._appends: Appends | None = None
@@ -166,7 +168,7 @@ class WriterMachine:
 
     @property
     def has_room(self) -> bool:
-        return self._events.held_bytes < self._pool.settings.max_in_flight_bytes or self._error is not None
+        return self._events.held_bytes < self._most_held or self._error is not None
 
     def take_pending(self) -> list[Pending]:
         """What is not acknowledged, in order; it is no longer this writer's. For the owner of a writer that is OVER."""
