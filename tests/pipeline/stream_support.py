@@ -9,15 +9,18 @@ from itertools import pairwise
 from uuid import UUID
 
 from segstore.client import StreamEvent, connect
+from segstore.client.events import FramedEvent
 from segstore.pipeline.segments import Segments, opened
 from segstore.pipeline.stream_commit import Committer
 from segstore.pipeline.stream_options import StreamOptions, read_stream_options
 from segstore.pipeline.stream_write import Rows, TaskResult, write_rows
+from tests.pipeline.memory_stream import MemorySegments, MemoryStream
 
 __all__ = [
     "QUERY",
     "SCOPE",
     "STREAM",
+    "Where",
     "batch_of",
     "every_event",
     "make_stream",
@@ -34,12 +37,20 @@ QUERY = UUID("6f1b1f0e-5a3c-4d55-9d0b-6e8a3a1f2c47")
 _PATIENCE_S = 90.0
 
 
-def options(uri: str, **more: str) -> StreamOptions:
-    return read_stream_options({"controller": uri, "scope": SCOPE, "stream": STREAM, **more})
+Where = str | MemoryStream
+"""A cluster by its controller's URI, or a stream without one. What is done with either is the same."""
+
+
+def options(uri: Where, **more: str) -> StreamOptions:
+    controller = uri if isinstance(uri, str) else "tcp://memory:1"
+    return read_stream_options({"controller": controller, "scope": SCOPE, "stream": STREAM, **more})
 
 
 @asynccontextmanager
-async def using(uri: str, **more: str) -> AsyncIterator[Segments]:
+async def using(uri: Where, **more: str) -> AsyncIterator[Segments]:
+    if isinstance(uri, MemoryStream):
+        yield MemorySegments(uri, options(uri, **more))
+        return
     async with opened(options(uri, **more), "READ_WRITE") as segments:
         yield segments
 
@@ -50,8 +61,11 @@ async def make_stream(uri: str, segments: int = 1, stream: str = STREAM) -> None
         await pravega.controller.create_stream(SCOPE, stream, segments=segments)
 
 
-async def scale(uri: str, parts: int, stream: str = STREAM) -> None:
+async def scale(uri: Where, parts: int, stream: str = STREAM) -> None:
     """All segments give way to so many others; returns when they have."""
+    if isinstance(uri, MemoryStream):
+        uri.scale(parts)
+        return
     async with connect(uri) as pravega, asyncio.timeout(_PATIENCE_S):
         now = await pravega.controller.current_segments(SCOPE, stream)
         edges = [number / parts for number in range(parts + 1)]
@@ -63,15 +77,20 @@ async def scale(uri: str, parts: int, stream: str = STREAM) -> None:
             await asyncio.sleep(0.005)
 
 
-async def write_events(uri: str, events: Iterable[tuple[bytes, str]], stream: str = STREAM) -> None:
+async def write_events(uri: Where, events: Iterable[tuple[bytes, str]], stream: str = STREAM) -> None:
+    if isinstance(uri, MemoryStream):
+        uri.write(events)
+        return
     async with connect(uri) as pravega, pravega.event_writer(SCOPE, stream) as writer:
         for event, key in events:
             await writer.submit(event, routing_key=key)
         await writer.flush()
 
 
-async def every_event(uri: str, stream: str = STREAM) -> list[StreamEvent]:
+async def every_event(uri: Where, stream: str = STREAM) -> Sequence[StreamEvent | FramedEvent]:
     """Of a stream that nobody writes to any more; it is sealed for that."""
+    if isinstance(uri, MemoryStream):
+        return uri.events()
     async with connect(uri) as pravega, asyncio.timeout(_PATIENCE_S):
         await pravega.controller.seal_stream(SCOPE, stream)
         async with pravega.event_reader(SCOPE, stream) as reader:
@@ -97,7 +116,7 @@ async def task(
     return await write_rows(segments, query, batch, partition, rows(events, keys))
 
 
-async def batch_of(uri: str, batch: int, results: Iterable[TaskResult], query: UUID = QUERY) -> Committer:
+async def batch_of(uri: Where, batch: int, results: Iterable[TaskResult], query: UUID = QUERY) -> Committer:
     """Commits as a driver does, with connections of its own."""
     async with using(uri) as segments:
         committer = Committer(segments, options(uri), query, batch)

@@ -1,4 +1,7 @@
-"""A batch becomes visible once and whole, whoever commits it and however often, also when the stream is scaled."""
+"""A batch becomes visible once and whole, whoever commits it and however often, also when the stream is scaled.
+
+On a store without sockets; `tests/streams` has all of this over sockets too, and what only sockets can do.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,32 @@ from uuid import uuid4
 
 import pytest
 
-from segstore.client.errors import RetriesExhausted, StreamSealed
+from segstore.client.errors import StreamSealed
 from segstore.pipeline import stream_write
 from segstore.pipeline.segments import Segments
 from segstore.pipeline.stream_commit import Committer, TargetSealed, WriteLost, abandon, sweep
 from segstore.pipeline.stream_registry import Registry, registry_name
 from segstore.pipeline.stream_write import TaskResult
 from segstore.server.cluster import MockCluster
+from tests.pipeline.memory_stream import MemoryStream
 from tests.pipeline.stream_support import (
     QUERY,
     SCOPE,
     STREAM,
+    Where,
     batch_of,
     every_event,
-    make_stream,
     options,
     scale,
     task,
     using,
 )
 
-pytestmark = pytest.mark.usefixtures("grpc_runs")
+Cluster = MemoryStream | MockCluster
 
 KEYS = [f"k{number}" for number in range(12)]
 EVENTS = [f"{key}:{number}".encode() for number in range(3) for key in KEYS]
 OF_EVENTS = [event.split(b":")[0].decode() for event in EVENTS]
-IMPATIENT = {"client.retry": '{"initial_ms": 1, "max_ms": 5, "max_attempts": 3}'}
 
 
 class Killed(BaseException):
@@ -41,18 +44,16 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MockCluster]:
-    async with MockCluster(2, containers=4) as running:
-        await make_stream(f"tcp://{running.controller_uri}", 1)
-        yield running
+def cluster() -> MemoryStream:
+    return MemoryStream(SCOPE, STREAM)
 
 
 @pytest.fixture
-def uri(cluster: MockCluster) -> str:
-    return f"tcp://{cluster.controller_uri}"
+def uri(cluster: MemoryStream) -> Where:
+    return cluster
 
 
-def left_over(cluster: MockCluster) -> list[str]:
+def left_over(cluster: Cluster) -> list[str]:
     """Segments of tasks that are still there."""
     return [
         name
@@ -63,12 +64,12 @@ def left_over(cluster: MockCluster) -> list[str]:
     ]
 
 
-async def two_tasks(uri: str, batch: int = 0, **more: str) -> list[TaskResult]:
+async def two_tasks(uri: Where, batch: int = 0, **more: str) -> list[TaskResult]:
     async with using(uri, **more) as segments:
         return [await task(segments, batch, number, EVENTS[number::2], OF_EVENTS[number::2]) for number in (0, 1)]
 
 
-async def expect_once(uri: str) -> None:
+async def expect_once(uri: Where) -> None:
     """Every event is there once; those of a key come partition by partition, each in the order of its rows."""
     found = [event.data for event in await every_event(uri)]
     assert sorted(found) == sorted(EVENTS)
@@ -78,7 +79,7 @@ async def expect_once(uri: str) -> None:
         assert [event for event in found if event.startswith(prefix)] == expected
 
 
-async def test_nothing_is_visible_before_the_commit_and_everything_after_it(cluster: MockCluster, uri: str) -> None:
+async def test_nothing_is_visible_before_the_commit_and_everything_after_it(cluster: Cluster, uri: Where) -> None:
     results = await two_tasks(uri)
     async with using(uri) as segments:
         assert await segments.tail() == {0: 0}
@@ -87,7 +88,7 @@ async def test_nothing_is_visible_before_the_commit_and_everything_after_it(clus
     await expect_once(uri)
 
 
-async def test_a_batch_that_is_repeated_by_another_driver_is_there_once(cluster: MockCluster, uri: str) -> None:
+async def test_a_batch_that_is_repeated_by_another_driver_is_there_once(cluster: Cluster, uri: Where) -> None:
     await batch_of(uri, 0, await two_tasks(uri))
     again = await two_tasks(uri)
     assert [each.parts for each in again] == [(), ()]  # the tasks see that their rows are there
@@ -96,7 +97,7 @@ async def test_a_batch_that_is_repeated_by_another_driver_is_there_once(cluster:
     await expect_once(uri)
 
 
-async def test_of_two_drivers_with_the_same_batch_one_comes_through(cluster: MockCluster, uri: str) -> None:
+async def test_of_two_drivers_with_the_same_batch_one_comes_through(cluster: Cluster, uri: Where) -> None:
     ours, zombies = await two_tasks(uri), await two_tasks(uri)
     done = await asyncio.gather(batch_of(uri, 0, ours), batch_of(uri, 0, zombies))
     assert sorted(len(each.merged) for each in done) == [0, 1]
@@ -105,7 +106,7 @@ async def test_of_two_drivers_with_the_same_batch_one_comes_through(cluster: Moc
     await expect_once(uri)
 
 
-async def test_a_driver_that_wakes_up_batches_later_changes_nothing(cluster: MockCluster, uri: str) -> None:
+async def test_a_driver_that_wakes_up_batches_later_changes_nothing(cluster: Cluster, uri: Where) -> None:
     zombies = await two_tasks(uri)
     await batch_of(uri, 0, await two_tasks(uri))
     async with using(uri) as segments:
@@ -116,16 +117,8 @@ async def test_a_driver_that_wakes_up_batches_later_changes_nothing(cluster: Moc
     assert left_over(cluster) == []
 
 
-async def test_a_merge_whose_reply_is_lost_is_not_made_twice(cluster: MockCluster, uri: str) -> None:
-    results = await two_tasks(uri)
-    cluster.faults.add("type = MERGE_SEGMENTS", do="close after", nth=[1, 3])  # the fold's, and the last one's
-    await batch_of(uri, 0, results)
-    assert len(cluster.faults.decisions) == 2
-    await expect_once(uri)
-
-
 async def test_a_driver_that_dies_between_two_targets_is_completed_by_the_next(
-    cluster: MockCluster, uri: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, uri: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await scale(uri, 3)
     results = await two_tasks(uri)
@@ -152,7 +145,7 @@ async def test_a_driver_that_dies_between_two_targets_is_completed_by_the_next(
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3)])
 async def test_rows_whose_target_was_sealed_are_placed_anew(
-    cluster: MockCluster, uri: str, before: int, after: int
+    cluster: Cluster, uri: Where, before: int, after: int
 ) -> None:
     if before > 1:
         await scale(uri, before)
@@ -164,7 +157,7 @@ async def test_rows_whose_target_was_sealed_are_placed_anew(
 
 
 async def test_a_target_that_is_sealed_just_before_the_merge_is_noticed(
-    cluster: MockCluster, uri: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, uri: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = await two_tasks(uri)
     merge_if, scaled = Segments.merge_if, []
@@ -181,7 +174,7 @@ async def test_a_target_that_is_sealed_just_before_the_merge_is_noticed(
     await expect_once(uri)
 
 
-async def test_tasks_that_saw_different_segments_make_one_batch(cluster: MockCluster, uri: str) -> None:
+async def test_tasks_that_saw_different_segments_make_one_batch(cluster: Cluster, uri: Where) -> None:
     async with using(uri) as segments:
         first = await task(segments, 0, 0, EVENTS[0::2], OF_EVENTS[0::2])
         await scale(uri, 3)
@@ -190,7 +183,7 @@ async def test_tasks_that_saw_different_segments_make_one_batch(cluster: MockClu
     await expect_once(uri)
 
 
-async def test_a_zombie_from_before_a_scale_does_not_bring_back_what_is_there(cluster: MockCluster, uri: str) -> None:
+async def test_a_zombie_from_before_a_scale_does_not_bring_back_what_is_there(cluster: Cluster, uri: Where) -> None:
     zombies = await two_tasks(uri)
     await batch_of(uri, 0, await two_tasks(uri))
     await scale(uri, 3)
@@ -200,7 +193,7 @@ async def test_a_zombie_from_before_a_scale_does_not_bring_back_what_is_there(cl
 
 
 async def test_too_many_rows_to_be_placed_anew_mean_that_the_batch_is_run_again(
-    cluster: MockCluster, uri: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, uri: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_write, "MOST_POSITIONS", 5)
     results = await two_tasks(uri)
@@ -212,7 +205,7 @@ async def test_too_many_rows_to_be_placed_anew_mean_that_the_batch_is_run_again(
     await expect_once(uri)
 
 
-async def test_a_query_that_is_scaled_between_its_batches_goes_on(cluster: MockCluster, uri: str) -> None:
+async def test_a_query_that_is_scaled_between_its_batches_goes_on(cluster: Cluster, uri: Where) -> None:
     for batch in range(4):
         async with using(uri) as segments:
             results = [await task(segments, batch, 0, [b"%s/%d" % (e, batch) for e in EVENTS], OF_EVENTS)]
@@ -223,7 +216,7 @@ async def test_a_query_that_is_scaled_between_its_batches_goes_on(cluster: MockC
     assert sorted(found) == sorted(b"%s/%d" % (e, batch) for e in EVENTS for batch in range(4))
 
 
-async def test_rows_without_keys_go_to_one_segment_and_so_come_at_once(cluster: MockCluster, uri: str) -> None:
+async def test_rows_without_keys_go_to_one_segment_and_so_come_at_once(cluster: Cluster, uri: Where) -> None:
     await scale(uri, 4)
     async with using(uri) as segments:
         results = [await task(segments, 0, number, EVENTS[number::2]) for number in (0, 1)]
@@ -234,7 +227,7 @@ async def test_rows_without_keys_go_to_one_segment_and_so_come_at_once(cluster: 
     assert [event.data for event in await every_event(uri)] == EVENTS[0::2] + EVENTS[1::2]
 
 
-async def test_what_a_failed_task_has_left_goes_with_the_next_commit(cluster: MockCluster, uri: str) -> None:
+async def test_what_a_failed_task_has_left_goes_with_the_next_commit(cluster: Cluster, uri: Where) -> None:
     async def breaks() -> AsyncIterator[stream_write.Rows]:
         yield [b"half"], None
         raise ArithmeticError("the rows end here")
@@ -249,7 +242,7 @@ async def test_what_a_failed_task_has_left_goes_with_the_next_commit(cluster: Mo
     assert [event.data for event in await every_event(uri)] == [b"whole"]
 
 
-async def test_what_is_given_up_leaves_nothing(cluster: MockCluster, uri: str) -> None:
+async def test_what_is_given_up_leaves_nothing(cluster: Cluster, uri: Where) -> None:
     results = await two_tasks(uri)
     async with using(uri) as segments:
         assert await abandon(segments, results) == 2
@@ -259,7 +252,7 @@ async def test_what_is_given_up_leaves_nothing(cluster: MockCluster, uri: str) -
 
 
 async def test_a_task_that_ends_after_its_query_was_given_up_deletes_what_it_wrote(
-    cluster: MockCluster, uri: str
+    cluster: Cluster, uri: Where
 ) -> None:
     async def late() -> AsyncIterator[stream_write.Rows]:
         async with using(uri) as other:
@@ -275,7 +268,7 @@ async def test_a_task_that_ends_after_its_query_was_given_up_deletes_what_it_wro
     assert left_over(cluster) == []
 
 
-async def test_the_sweeper_takes_what_is_old_of_every_query(cluster: MockCluster, uri: str) -> None:
+async def test_the_sweeper_takes_what_is_old_of_every_query(cluster: Cluster, uri: Where) -> None:
     await two_tasks(uri)
     async with using(uri) as segments:
         await task(segments, 7, 0, [b"of another query"], query=uuid4())
@@ -287,7 +280,7 @@ async def test_the_sweeper_takes_what_is_old_of_every_query(cluster: MockCluster
     assert left_over(cluster) == []
 
 
-async def test_a_part_that_is_gone_is_named(cluster: MockCluster, uri: str) -> None:
+async def test_a_part_that_is_gone_is_named(cluster: Cluster, uri: Where) -> None:
     results = await two_tasks(uri)
     gone = results[1].parts[0].segment
     async with using(uri) as segments:
@@ -298,7 +291,7 @@ async def test_a_part_that_is_gone_is_named(cluster: MockCluster, uri: str) -> N
         assert await segments.tail() == {0: 0}
 
 
-async def test_a_part_of_another_length_is_refused(cluster: MockCluster, uri: str) -> None:
+async def test_a_part_of_another_length_is_refused(cluster: Cluster, uri: Where) -> None:
     (first, second) = await two_tasks(uri)
     part = second.parts[0]
     torn = second._replace(parts=(part._replace(size=part.size + 1),))
@@ -308,7 +301,7 @@ async def test_a_part_of_another_length_is_refused(cluster: MockCluster, uri: st
     assert caught.value.actual == first.parts[0].size + part.size
 
 
-async def test_a_sealed_stream_and_a_dead_server_say_so(cluster: MockCluster, uri: str) -> None:
+async def test_a_sealed_stream_and_a_dead_server_say_so(cluster: Cluster, uri: Where) -> None:
     results = await two_tasks(uri)
     async with using(uri) as segments:
         await segments.client.controller.seal_stream(SCOPE, STREAM)
@@ -316,27 +309,3 @@ async def test_a_sealed_stream_and_a_dead_server_say_so(cluster: MockCluster, ur
             await task(segments, 1, 0, [b"late"])
         with pytest.raises(StreamSealed):
             await Committer(segments, options(uri), QUERY, 0).commit(results)
-
-
-async def test_a_store_that_dies_in_the_middle_ends_the_task_with_its_name(cluster: MockCluster, uri: str) -> None:
-    address = cluster.stores[0].address
-
-    async def dies() -> AsyncIterator[stream_write.Rows]:
-        yield [b"first"], None
-        for store in cluster.stores:
-            await store.stop(drain_s=0)
-        yield [b"second" * 100_000], None
-
-    async with using(uri, **IMPATIENT) as segments:
-        with pytest.raises(RetriesExhausted) as caught:
-            await stream_write.write_rows(segments, QUERY, 0, 0, dies())
-    assert address is not None
-    assert "s/out/0.#epoch.0#transaction." in str(caught.value)
-
-
-async def test_an_event_larger_than_an_append_is_written(cluster: MockCluster, uri: str) -> None:
-    large = bytes(range(256)) * (9 << 12)
-    async with using(uri) as segments:
-        done = await task(segments, 0, 0, [b"a", large, b"b"])
-    await batch_of(uri, 0, [done])
-    assert [event.data for event in await every_event(uri)] == [b"a", large, b"b"]

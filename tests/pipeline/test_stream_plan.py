@@ -1,44 +1,36 @@
-"""What is read: ranges that end between events, successors behind their predecessors, limits, and what is gone."""
+"""What is read: ranges that end between events, successors behind their predecessors, limits, and what is gone.
+
+On a store without sockets; `tests/streams` has all of this over sockets too.
+"""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.errors import NoSuchStream, TokenRefused
+from segstore.client.errors import NoSuchStream
 from segstore.pipeline.segments import Segments
 from segstore.pipeline.stream_cuts import Cut, CutError, cut_text, offsets_of
 from segstore.pipeline.stream_options import StreamLimit, StreamOptions
 from segstore.pipeline.stream_plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between, shares
 from segstore.pipeline.stream_rows import events_of
-from segstore.server.cluster import MockCluster
-from tests.pipeline.stream_support import SCOPE, STREAM, make_stream, options, scale, using, write_events
-
-pytestmark = pytest.mark.usefixtures("grpc_runs")
+from tests.pipeline.memory_stream import MemoryStream
+from tests.pipeline.stream_support import SCOPE, STREAM, Where, options, scale, using, write_events
 
 KEYS = 7
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[MockCluster]:
-    async with MockCluster(2, containers=4) as running:
-        await make_stream(f"tcp://{running.controller_uri}", 1)
-        yield running
-
-
-@pytest.fixture
-def uri(cluster: MockCluster) -> str:
-    return f"tcp://{cluster.controller_uri}"
+def uri() -> Where:
+    return MemoryStream(SCOPE, STREAM)
 
 
 def numbered(first: int, count: int) -> list[tuple[bytes, str]]:
     return [(b"%d" % number, f"k{number % KEYS}") for number in range(first, first + count)]
 
 
-async def scaled_stream(uri: str) -> None:
+async def scaled_stream(uri: Where) -> None:
     """300 events: 100 on one segment, 100 on three, 100 on two."""
     await write_events(uri, numbered(0, 100))
     await scale(uri, 3)
@@ -53,7 +45,7 @@ async def read(segments: Segments, given: StreamOptions, start: Cut, end: Cut) -
 
 
 async def micro_batches(
-    uri: str, limit: StreamLimit | None, start: Cut | None = None, target: Cut | None = None
+    uri: Where, limit: StreamLimit | None, start: Cut | None = None, target: Cut | None = None
 ) -> list[list[int]]:
     found = []
     async with using(uri) as segments:
@@ -66,7 +58,9 @@ async def micro_batches(
 
 
 @pytest.mark.parametrize("limit", [None, StreamLimit(17, True), StreamLimit(150, False), StreamLimit(9, True)])
-async def test_a_scaled_stream_is_read_whole_and_in_the_order_of_its_keys(uri: str, limit: StreamLimit | None) -> None:
+async def test_a_scaled_stream_is_read_whole_and_in_the_order_of_its_keys(
+    uri: Where, limit: StreamLimit | None
+) -> None:
     await scaled_stream(uri)
     batches = [each for each in await micro_batches(uri, limit) if each]
     flat = [number for batch in batches for number in batch]
@@ -78,13 +72,13 @@ async def test_a_scaled_stream_is_read_whole_and_in_the_order_of_its_keys(uri: s
         assert max(map(len, batches)) <= max(limit.most, 1)
 
 
-async def test_a_limit_below_the_first_event_lets_that_event_through(uri: str) -> None:
+async def test_a_limit_below_the_first_event_lets_that_event_through(uri: Where) -> None:
     await write_events(uri, [(b"7" * 50, "k"), (b"8" * 50, "k")])
     for limit in (StreamLimit(1, False), StreamLimit(1, True)):
         assert await micro_batches(uri, limit) == [[int("7" * 50)], [int("8" * 50)]]
 
 
-async def test_nothing_behind_the_target_is_read(uri: str) -> None:
+async def test_nothing_behind_the_target_is_read(uri: Where) -> None:
     await write_events(uri, numbered(0, 50))
     async with using(uri) as segments:
         target = await cut_at(segments, "tail")
@@ -96,7 +90,7 @@ async def test_nothing_behind_the_target_is_read(uri: str) -> None:
         assert sorted(number for batch in batches for number in batch) == list(range(50))
 
 
-async def test_what_is_written_meanwhile_comes_with_the_next_batch(uri: str) -> None:
+async def test_what_is_written_meanwhile_comes_with_the_next_batch(uri: Where) -> None:
     async with using(uri) as segments:
         start = await cut_at(segments, "tail")
         assert await next_cut(segments, options(uri), start, None, None) == start
@@ -104,7 +98,7 @@ async def test_what_is_written_meanwhile_comes_with_the_next_batch(uri: str) -> 
     assert await micro_batches(uri, None, start) == [[0, 1, 2, 3, 4]]
 
 
-async def test_a_batch_reads_between_two_cuts_over_scaling(uri: str) -> None:
+async def test_a_batch_reads_between_two_cuts_over_scaling(uri: Where) -> None:
     await write_events(uri, numbered(0, 30))
     async with using(uri) as segments:
         start = await cut_at(segments, "tail")
@@ -121,7 +115,7 @@ async def test_a_batch_reads_between_two_cuts_over_scaling(uri: str) -> None:
     assert sorted(found) == list(range(30, 90))
 
 
-async def test_a_large_segment_is_split_where_events_begin(uri: str) -> None:
+async def test_a_large_segment_is_split_where_events_begin(uri: Where) -> None:
     for first in range(0, 2_000, 100):  # an entry of the index is written at most every ten milliseconds
         await write_events(uri, numbered(first, 100))
     given = options(uri, splitBytes="2000")
@@ -135,7 +129,7 @@ async def test_a_large_segment_is_split_where_events_begin(uri: str) -> None:
     assert [number for part in found for number in part] == list(range(2_000))
 
 
-async def test_cuts_that_do_not_follow_one_another_are_refused(uri: str) -> None:
+async def test_cuts_that_do_not_follow_one_another_are_refused(uri: Where) -> None:
     await write_events(uri, numbered(0, 10))
     async with using(uri) as segments:
         tail = await cut_at(segments, "tail")
@@ -150,7 +144,7 @@ async def test_cuts_that_do_not_follow_one_another_are_refused(uri: str) -> None
                 await batch_ranges(segments, given)
 
 
-async def test_what_was_truncated_is_an_error_or_passed_over_as_the_options_say(uri: str) -> None:
+async def test_what_was_truncated_is_an_error_or_passed_over_as_the_options_say(uri: Where) -> None:
     await write_events(uri, numbered(0, 10))
     async with using(uri) as segments:
         middle = await cut_at(segments, "tail")
@@ -167,7 +161,7 @@ async def test_what_was_truncated_is_an_error_or_passed_over_as_the_options_say(
         assert await read(segments, lenient, {0: 0}, after) == list(range(10, 20))
 
 
-async def test_a_stream_that_vanishes_while_it_is_read_is_named(uri: str) -> None:
+async def test_a_stream_that_vanishes_while_it_is_read_is_named(uri: Where) -> None:
     await write_events(uri, numbered(0, 10))
     async with using(uri) as segments:
         end = await cut_at(segments, "tail")
@@ -180,7 +174,7 @@ async def test_a_stream_that_vanishes_while_it_is_read_is_named(uri: str) -> Non
         assert await read(segments, options(uri, failOnDataLoss="false"), {0: 0}, end) == []
 
 
-async def test_a_stream_that_was_made_anew_is_not_the_one_that_was_read(cluster: MockCluster, uri: str) -> None:
+async def test_a_stream_that_was_made_anew_is_not_the_one_that_was_read(uri: Where) -> None:
     async with using(uri) as segments:
         with pytest.raises(DataLost, match="it is not the one that was read to 1000"):
             await next_cut(segments, options(uri), {0: 1000}, None, None)
@@ -188,28 +182,18 @@ async def test_a_stream_that_was_made_anew_is_not_the_one_that_was_read(cluster:
             await read(segments, options(uri), {0: 500}, {0: 1000})
 
 
-async def test_a_stream_that_there_is_not_is_named(uri: str) -> None:
+async def test_a_stream_that_there_is_not_is_named(uri: Where) -> None:
     async with using(uri, stream="nowhere") as segments:
         for place in ("head", "tail"):
             with pytest.raises(NoSuchStream, match="s/nowhere"):
                 await cut_at(segments, place)
 
 
-async def test_a_cut_within_an_event_is_refused(uri: str) -> None:
+async def test_a_cut_within_an_event_is_refused(uri: Where) -> None:
     await write_events(uri, [(b"x" * 100, "k")])
     async with using(uri) as segments:
         with pytest.raises(DataLost, match="holds no event that ends at 50"):
             await read(segments, options(uri), {0: 0}, {0: 50})
-
-
-async def test_a_token_that_is_refused_ends_the_reading() -> None:
-    async with MockCluster(1, auth_key="one key") as cluster:
-        uri = f"tcp://{cluster.controller_uri}"
-        await make_stream(uri)
-        cluster.faults.add("type = GET_STREAM_SEGMENT_INFO", do="AuthTokenCheckFailed")
-        async with using(uri) as segments:
-            with pytest.raises(TokenRefused, match=r"refuses the token for s/out/0\.#epoch\.0"):
-                await cut_at(segments, "tail")
 
 
 @given(st.dictionaries(st.integers(), st.integers(1, 1000), min_size=1, max_size=9), st.integers(1, 5000))

@@ -10,7 +10,7 @@ import pytest
 
 from segstore.pipeline.report_page import page
 from segstore.pipeline.report_plots import plots
-from tests.pipeline.test_report_page import HOSTILE, Elements, facts
+from tests.reports.test_report_page import HOSTILE, Elements, facts
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
 

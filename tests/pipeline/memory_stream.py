@@ -1,0 +1,229 @@
+"""A stream without a socket: the mock store's own state, and requests that are carried out at once.
+
+What the pipeline asks of `Segments` is answered here by the functions that serve it behind a socket too, so its logic
+runs on the real store in milliseconds. `tests/streams` runs the same tests over sockets.
+
+Invariant: a request and its reply, also a refusal, are those of the wire. Not here: connections, retries, tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby, pairwise
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from segstore.client.config import ClientSettings
+from segstore.client.controller import Successor, name_of
+from segstore.client.errors import NoSuchStream, failure
+from segstore.client.events import EventDecoder, FramedEvent, frame_event
+from segstore.client.routing import SegmentRange, position_of
+from segstore.client.segment_reader import Chunk
+from segstore.pipeline.segments import Segments
+from segstore.pipeline.stream_options import StreamOptions
+from segstore.server.replies import refusal
+from segstore.server.requests import REQUESTS
+from segstore.server.store.errors import NoSuchSegment, StoreError
+from segstore.server.store.store import SegmentStore
+from segstore.wire import Command
+from segstore.wire import NoSuchSegment as NoSuchSegmentReply
+from segstore.wire.names import segment_id
+
+__all__ = ["MemorySegments", "MemoryStream"]
+
+R = TypeVar("R", bound=Command)
+CONTAINERS = 4
+
+
+class MemoryStream:
+    """One stream of a store: what the controller and the servers of a cluster are to the pipeline.
+
+    Attributes:
+        stores: as those of a cluster, to look into.
+    """
+
+    def __init__(self, scope: str, stream: str, segments: int = 1) -> None:
+        self.scope, self.stream = scope, stream
+        self.store = SegmentStore(CONTAINERS)
+        self.stores = [SimpleNamespace(store=self.store)]
+        self.epochs: list[list[SegmentRange]] = []
+        self.sealed = self.deleted = False
+        self.begins: dict[int, int] = {}
+        self._now_ms = 0
+        self._begin_epoch(segments)
+
+    @property
+    def now_ms(self) -> int:
+        """Twenty milliseconds later each time: an index has an entry for each append."""
+        self._now_ms += 20
+        return self._now_ms
+
+    def _begin_epoch(self, parts: int) -> None:
+        number, first = len(self.epochs), sum(map(len, self.epochs))
+        edges = [each / parts for each in range(parts + 1)]
+        made = []
+        for at, (low, high) in enumerate(pairwise(edges)):
+            identifier = segment_id(number, first + at)
+            made.append(SegmentRange(identifier, name_of(self.scope, self.stream, identifier), low, high))
+            self.store.create_segment(made[-1].name, now_ms=self.now_ms)
+        self.epochs.append(made)
+
+    def scale(self, parts: int) -> None:
+        """All segments give way to so many others."""
+        for each in self.epochs[-1]:
+            self.store.seal_segment(each.name, now_ms=self.now_ms)
+        self._begin_epoch(parts)
+
+    def write(self, events: Iterable[tuple[bytes, str]]) -> None:
+        """Events with routing keys; those that go to one segment one after the other are one append."""
+
+        def target(event: tuple[bytes, str]) -> str:
+            at = position_of(event[1])
+            return next(each.name for each in self.epochs[-1] if each.low <= at < each.high)
+
+        for name, some in groupby(sorted(events, key=target), key=target):
+            MemoryWriter(self, name).append(b"".join(frame_event(data) for data, _ in some), print, 1)
+
+    def events(self) -> list[FramedEvent]:
+        """All of them, those of a segment in order, predecessors first."""
+        found: list[FramedEvent] = []
+        for each in (each for epoch in self.epochs for each in epoch):
+            info = self.store.segment_info(each.name)
+            decoder = EventDecoder(each.name, info.start_offset, ClientSettings().max_large_event_bytes)
+            found += decoder.feed(self.store.segment(each.name).read_bytes(info.start_offset, info.length))
+        return found
+
+    # --- as a controller's client -----------------------------------------------------------------------------------
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        self.sealed = True
+        for each in self.epochs[-1]:
+            self.store.seal_segment(each.name, now_ms=self.now_ms)
+
+    async def delete_stream(self, scope: str, stream: str) -> None:
+        self.deleted = True
+        for each in (each for epoch in self.epochs for each in epoch):
+            self.store.delete_segment(each.name)
+
+    async def truncate_stream(self, scope: str, stream: str, cut: dict[int, int]) -> None:
+        self.begins = cut
+        for identifier, offset in cut.items():
+            self.store.truncate_segment(name_of(scope, stream, identifier), offset, now_ms=self.now_ms)
+
+
+class MemoryRequests:
+    """As `SegmentRequests`, on a store in this process."""
+
+    def __init__(self, stream: MemoryStream) -> None:
+        self._stream = stream
+
+    async def ask(
+        self, segment: str, expected: type[R] | tuple[type[R], ...], make: Callable[[int, str], Command]
+    ) -> R:
+        command = make(1, "")
+        request = REQUESTS[type(command)]
+        reply: Command | None
+        try:
+            reply = request.perform(self._stream.store, command, self._stream.now_ms)
+        except StoreError as error:
+            named, offset = request.segment(command), request.offset(command)
+            reply = refusal(error, request_id=1, segment=named, operation=request.operation, offset=offset)
+        assert reply is not None
+        if isinstance(reply, expected):
+            return reply
+        raise failure(reply, endpoint="memory", segment=segment)
+
+
+class MemoryWriter:
+    """As `SegmentWriter`: an append is stored at once."""
+
+    def __init__(self, stream: MemoryStream, name: str) -> None:
+        self._stream, self._name, self._id = stream, name, uuid4()
+        self._last = stream.store.setup_append(name, self._id, now_ms=stream.now_ms)
+        self._written = 0
+
+    async def room(self) -> None:
+        """There is always some."""
+
+    def append(self, data: bytes | memoryview, heard: Callable[[Any], None], events: int) -> None:
+        self._written += 1
+        self._stream.store.append(
+            self._name, self._id, self._written, max(1, events), bytes(data),
+            last_event_number=self._last, now_ms=self._stream.now_ms,
+        )  # fmt: skip
+        self._last = self._written
+
+    async def aclose(self) -> None:
+        """All is stored."""
+
+    async def abort(self) -> None:
+        """Nothing is under way."""
+
+
+class MemoryReader:
+    """As `SegmentReader`."""
+
+    def __init__(self, stream: MemoryStream, name: str, offset: int) -> None:
+        self._stream, self._name, self._offset = stream, name, offset
+
+    async def read(self) -> Chunk:
+        try:
+            found = self._stream.store.read(self._name, self._offset, 1 << 20)
+        except NoSuchSegment as cause:
+            raise failure(NoSuchSegmentReply(1, self._name, "", -1), endpoint="memory") from cause
+        assert found is not None, f"a reader of {self._name} would wait at {self._offset} for ever"
+        data = b"".join(bytes(each) for each in found.data)
+        chunk = Chunk(self._offset, data, found.at_tail, found.end_of_segment)
+        self._offset += len(data)
+        return chunk
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class MemorySegments(Segments):
+    """What a task or a driver has of a stream in memory."""
+
+    def __init__(self, stream: MemoryStream, options: StreamOptions) -> None:
+        client: Any = SimpleNamespace(pool=SimpleNamespace(settings=options.client_settings()), controller=stream)
+        super().__init__(client, None, MemoryRequests(stream), options)  # type: ignore[arg-type]
+        self._of = stream
+
+    def _there(self) -> MemoryStream:
+        if self._of.deleted or self.stream != self._of.stream:
+            name = f"{self.scope}/{self.stream}"
+            raise NoSuchStream(f"there is no stream {name}", stream=name)
+        return self._of
+
+    async def current(self) -> list[SegmentRange]:
+        stream = self._there()
+        return [] if stream.sealed else stream.epochs[-1]
+
+    async def head(self) -> dict[int, int]:
+        stream = self._there()
+        return stream.begins or {each.segment_id: 0 for each in stream.epochs[0]}
+
+    async def epoch(self, number: int) -> list[SegmentRange]:
+        return self._there().epochs[number]
+
+    async def successors(self, segment_id: int) -> list[Successor]:
+        for before, after in pairwise(self._there().epochs):
+            for mine in before:
+                if mine.segment_id == segment_id:
+                    return [
+                        Successor(each, tuple(old.segment_id for old in before if _overlap(old, each)))
+                        for each in after
+                        if _overlap(mine, each)
+                    ]
+        return []
+
+    def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True) -> Any:
+        return MemoryReader(self._of, segment, offset)
+
+    def writer(self, segment: str) -> Any:
+        return MemoryWriter(self._of, segment)
+
+
+def _overlap(one: SegmentRange, other: SegmentRange) -> bool:
+    return one.low < other.high and other.low < one.high
