@@ -33,7 +33,7 @@ from segstore.client.errors import (
     SegmentOver,
     StreamSealed,
 )
-from segstore.client.events import frame_header
+from segstore.client.events import frame_event
 from segstore.client.in_flight import Pending
 from segstore.client.large_events import LargeEvent, LargeEventWriter
 from segstore.client.locations import Locations
@@ -103,8 +103,6 @@ class EventWriter:
         self._inherited: set[int] = set()
         """Segments whose writers got events of another: if one does not start, no send hears of those."""
         self._replaced: list[SegmentWriter] = []
-        self._header, self._header_of = b"", -1
-        """What stood before the last event, and its length."""
         self._events = 0
         self._bytes = 0
         self._last_sequence = -1
@@ -192,9 +190,7 @@ class EventWriter:
         writer = self._writer_at(position)
         done: asyncio.Future[None] = self._loop.create_future()
         if size <= self._largest_append:
-            if size != self._header_of:
-                self._header, self._header_of = frame_header(size), size
-            data: Buffer = self._header + event
+            data: Buffer = frame_event(event)
         else:
             data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is looked at before it is carried
         writer.append(data, done, 1, position, now=now)
