@@ -8,7 +8,7 @@ task left in the store.
 
 What is played here is Spark's part: a batch is committed when a file says so (its log), tasks are run again, the driver
 is run again. With Spark itself, and its own log: `python -m tests.soak.stream_spark`. The bounded version is
-tests/pipeline/test_stream_kills.py, the long one `python -m tests.soak.stream_sink`.
+tests/soak/test_stream_sink.py, the long one `python -m tests.soak.stream_sink`.
 
 Processes are forked from one that has imported what they need and talked to nobody (`--nursery`), which takes a
 hundredth of the time of a new interpreter.
