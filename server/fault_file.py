@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from segstore.server import fault_rules
 from segstore.server.fault_rules import FaultSettings
 
-__all__ = ["FaultFileError", "parse_faults", "read_faults"]
+__all__ = ["FaultFileError", "parse_faults", "read_faults", "rule_problem"]
 
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _BOOL: Final = "tag:yaml.org,2002:bool"
@@ -93,6 +93,16 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
             first = found[-1]  # of what is wrong with an object, not that it is no number
         line, path = _place(root, first["loc"])
         raise FaultFileError(source, line, path, _reason(first)) from error
+
+
+def rule_problem(error: ValidationError) -> str:
+    """What is wrong with a rule that was made in Python: the path in it, and a sentence."""
+    found = error.errors(include_url=False)
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    parts = [part for part in first["loc"] if not str(part).startswith("<")]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    reason = _reason({**first, "loc": ("rules", 0, *first["loc"])})
+    return f"{path}: {reason}" if path else reason
 
 
 def _reason(found: Any) -> str:

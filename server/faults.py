@@ -21,8 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from segstore.server.fault_decisions import Decider, Decision, Plan, Tally, Wait
-from segstore.server.fault_file import read_faults
+from segstore.server.fault_file import read_faults, rule_problem
 from segstore.server.fault_rules import Action, FaultSettings, Rule
 from segstore.server.observe import Observer, Seen
 from segstore.server.service import Clock, TimerHandle
@@ -110,9 +112,14 @@ class Faults:
         """Adds a rule behind the others and returns its name.
 
         match: a filter, or a whole `Rule`. do: an action, its word or its object, or a list of these, a stack. Keyword
-        arguments are the fields of `Rule`. Raises pydantic.ValidationError, and ValueError for a name that is taken.
+        arguments are the fields of `Rule`. Raises ValueError for what does not fit, and for a name that is taken.
         """
-        rule = match if isinstance(match, Rule) else Rule(match=match, do=do, **rest)  # type: ignore[arg-type]  # checked
+        try:
+            rule = (
+                match if isinstance(match, Rule) else Rule(match=match, do=do, **rest)  # type: ignore[arg-type]  # checked
+            )
+        except ValidationError as error:
+            raise ValueError(rule_problem(error)) from error
         name = self._decider.add(rule)
         self._looks_at_replies = self._decider.looks_at_replies
         return name

@@ -66,13 +66,18 @@ TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
 SLOW_S = 200
 """For a run in another process, which on a loaded machine takes a minute to begin."""
 slow = pytest.mark.timeout(SLOW_S + 40)
-STRICT = ("-q", "--strict-markers", "--strict-config", "-Werror", "-p", "no:cacheprovider")
+ALONE = ("-p", "no:rerunfailures")
+"""Without a plugin of our own run, which leaves a thread with a socket in its process."""
+STRICT = ("-q", "--strict-markers", "--strict-config", "-Werror", "-p", "no:cacheprovider", *ALONE)
 
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     """A folder for a test suite, with a module for talking to a store."""
-    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = .\nsegstore_process = no\n")
+    pytester.makeini(
+        "[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = .\nsegstore_process = no\n"
+        f"addopts = {' '.join(ALONE)}\n"
+    )
     pytester.makepyfile(talk=TALK)
     return pytester
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,8 @@ from pydantic import ValidationError
 
 from segstore.server.fault_file import FaultFileError, parse_faults, read_faults
 from segstore.server.fault_rules import Close, Error, FaultSettings, Ok, Rule, reply_class
+from segstore.server.faults import Faults
+from segstore.server.runner import LoopClock
 from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
 
 WHOLE = """
@@ -133,3 +136,21 @@ def test_what_is_no_reply_cannot_be_an_error() -> None:
         reply_class("READ_SEGMENT")
     with pytest.raises(ValidationError, match=r"SEGMENT_READ\.at_tail: the field is missing"):
         Rule(match="", do={"error": "SEGMENT_READ"})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"match": "type = REED", "do": "ok"}, r"match: column 8: expected a command"),
+        ({"do": "clos"}, r"do\[0\]: 'clos' is no reply \(close\?\)"),
+        ({"do": ["ok", "clos"]}, r"do\[1\]: 'clos' is no reply \(close\?\)"),
+        ({"do": "close", "nht": 3}, r"nht: there is no such key \(nth\?\)"),
+        ({"do": "close", "nth": "third"}, r"nth\[0\]: Input should be a valid integer"),
+        ({"do": {"delay_ms": -1}}, r"do\[0\]\.delay_ms: Input should be greater than or equal to 0"),
+        ({}, r"do: The list should have at least 1 item"),
+    ],
+)
+def test_a_rule_from_python_is_refused_in_one_sentence_too(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}") as caught:
+        Faults(LoopClock()).add(**given)
+    assert len(str(caught.value).splitlines()) == 1
