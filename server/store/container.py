@@ -68,7 +68,7 @@ from segstore.server.store.tables import TableSegment, TableWrite
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
 
-__all__ = ["MAX_TRANSIENT_ATTRIBUTES", "Container", "Data", "PendingAppend"]
+__all__ = ["MAX_TRANSIENT_ATTRIBUTES", "Container", "Data", "Peers", "PendingAppend"]
 
 Data = Buffer | list[Buffer]
 """What an append brings: one buffer, or several that are written one after the other."""
