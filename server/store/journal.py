@@ -42,7 +42,7 @@ __all__ = [
     "read_journal",
 ]
 
-_PAGE_BYTES: Final = 8192
+_PAGE_BYTES: Final = 4096
 _FRAME_BYTES: Final = _PAGE_BYTES + 24
 _WAL_HEADER: Final = Struct(">8I")
 _FRAME_HEADER: Final = Struct(">6I")
