@@ -6,8 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from segstore.pipeline.replay_plan import Link, links_of, plan
 from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
@@ -29,18 +27,6 @@ def test_what_hangs_together_over_a_third_is_in_one_part() -> None:
     ]  # fmt: skip
     assert found.components == 3
     assert found.hubs == ((("a", 2), 2), (("a", 1), 1), (("a", 3), 1))
-
-
-@given(st.lists(st.tuples(st.integers(1, 12), st.none() | st.sampled_from("abcdefgh"))), st.integers(1, 6))
-def test_every_connection_is_in_one_part_and_no_key_in_two(pairs: list[tuple[int, str | None]], parts: int) -> None:
-    found = plan(linked(*pairs), parts)
-    part_of = found.part_of()
-    assert set(part_of) == {("a", connection) for connection, _ in pairs}
-    assert sum(len(part.connections) for part in found.parts) == len(part_of)
-    assert len(found.parts) <= parts
-    for key in {key for _, key in pairs if key is not None}:
-        assert len({part_of["a", connection] for connection, named in pairs if named == key}) == 1
-    assert sum(part.records for part in found.parts) == 10 * len(part_of)
 
 
 def test_transactions_batches_of_merges_and_writers_tie_connections(tmp_path: Path) -> None:

@@ -6,14 +6,12 @@ On a store without sockets; `tests/streams` has all of this over sockets too.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from segstore.client.errors import NoSuchStream
 from segstore.pipeline.segments import Segments
 from segstore.pipeline.stream_cuts import Cut, CutError, cut_text, offsets_of
 from segstore.pipeline.stream_options import StreamLimit, StreamOptions
-from segstore.pipeline.stream_plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between, shares
+from segstore.pipeline.stream_plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between
 from segstore.pipeline.stream_rows import events_of
 from tests.pipeline.memory_stream import MemoryStream
 from tests.pipeline.stream_support import SCOPE, STREAM, Where, options, scale, using, write_events
@@ -194,16 +192,6 @@ async def test_a_cut_within_an_event_is_refused(uri: Where) -> None:
     async with using(uri) as segments:
         with pytest.raises(DataLost, match="holds no event that ends at 50"):
             await read(segments, options(uri), {0: 0}, {0: 50})
-
-
-@given(st.dictionaries(st.integers(), st.integers(1, 1000), min_size=1, max_size=9), st.integers(1, 5000))
-def test_a_limit_is_shared_out_and_not_exceeded(rooms: dict[int, int], most: int) -> None:
-    given_ = shares(rooms, most)
-    assert sum(given_.values()) <= most
-    assert all(given_[each] <= rooms[each] for each in given_)
-    assert sum(given_.values()) > 0
-    if sum(rooms.values()) <= most:
-        assert given_ == rooms
 
 
 def test_offsets_are_as_spark_keeps_them() -> None:

@@ -9,17 +9,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from segstore.pipeline.trace_files import Chunk, Skipped, find_files, pieces_of, plan, read_piece
 from segstore.wire import DataAppended
-from segstore.wire.trace import Block, Damage, Record, TraceError, read_blocks
+from segstore.wire.trace import Record
 from tests.pipeline.support import both, write_capture, write_fixture
-from tests.strategies import mutated
 from tests.wire.traces import capture, record
 
-SEVERAL = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RECORDS = [record(DataAppended(number, UUID(int=1), number, 0, 0), at=number) for number in range(20)]
 
 
@@ -61,30 +57,6 @@ def test_a_path_that_names_nothing_is_an_error_unless_files_may_come(tmp_path: P
 
 
 # --- captures -------------------------------------------------------------------------------------------------------
-
-
-@SEVERAL
-@given(st.data(), st.integers(1, 2000))
-def test_any_pieces_of_any_bytes_give_what_the_reader_of_captures_gives(
-    tmp_path: Path, data: st.DataObject, piece_bytes: int
-) -> None:
-    whole = capture(RECORDS, a_block=3)
-    bytes_ = data.draw(st.one_of(st.just(whole), mutated(whole), st.integers(0, len(whole)).map(lambda n: whole[:n])))
-    path = tmp_path / "a.wtrace"
-    path.write_bytes(bytes_)
-    records, skipped = read(path, piece_bytes)
-    try:
-        expected = list(read_blocks(bytes_))
-    except TraceError:
-        assert records == []
-        assert sum(each.size for each in skipped) == len(bytes_)
-        return
-    assert records == [(block.offset, each) for block in expected if isinstance(block, Block) for each in block.columns]
-    damages = [(each.offset, each.size) for each in expected if isinstance(each, Damage)]
-    if records:
-        assert [(each.offset, each.size) for each in skipped] == damages
-    else:
-        assert sum(each.size for each in skipped) == sum(size for _, size in damages)
 
 
 def test_pieces_lie_side_by_side_and_know_how_many_records_they_have(tmp_path: Path) -> None:

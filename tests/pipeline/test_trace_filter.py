@@ -8,8 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from segstore.pipeline.trace_columns import select
 from segstore.pipeline.trace_files import plan, read_piece
@@ -17,7 +15,7 @@ from segstore.pipeline.trace_filter import FILTERED, Chosen, Condition, conditio
 from segstore.pipeline.trace_rows import time_of
 from segstore.wire import DataAppended, Hello, KeepAlive, NoSuchSegment
 from segstore.wire.trace import RecordKind
-from tests.pipeline.support import plain, vectorised, write_capture
+from tests.pipeline.support import write_capture
 from tests.wire.traces import frame, record
 
 RECORDS = [
@@ -43,42 +41,6 @@ VALUES: dict[str, list[Any]] = {
     "size": [0, 8, 16, 1 << 70],
     "time": [time_of(at) for at in (-3_000, 0, 2_000, 2_500, 7_000)],
 }
-
-
-@st.composite
-def conditions(draw: st.DrawFn) -> Condition:
-    column = draw(st.sampled_from(sorted(FILTERED)))
-    test = draw(st.sampled_from(("=", "in", ">", ">=", "<", "<=", "null")))
-    values = draw(st.lists(st.sampled_from(VALUES[column]), min_size=1, max_size=3))
-    chosen = () if test == "null" else tuple(values) if test == "in" else (values[0],)
-    made = condition(column, test, chosen, negated=draw(st.booleans()))
-    assert made is not None
-    return made
-
-
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(conditions(), min_size=1, max_size=2))
-def test_columns_rows_and_blocks_agree(tmp_path: Path, drawn: list[Condition]) -> None:
-    path = tmp_path / "a.wtrace"
-    if not path.exists():
-        write_capture(path, RECORDS, a_block=2)
-        with path.open("ab") as file:
-            file.write(b"torn")
-    chosen = Chosen(tuple(drawn))
-    by_row = plain([path], COLUMNS, chosen=chosen)
-    assert vectorised([path], COLUMNS, chosen=chosen) == by_row
-    everything = [
-        dict(zip(map(str, [column.name for column in COLUMNS]), row, strict=True)) for row in plain([path], COLUMNS)
-    ]
-    for row in everything:
-        if row["time"] is not None:
-            row["time"] = row["ts_ns"] // 1000
-    wanted = [row for row in everything if all(each.holds(row[each.column]) for each in drawn)]
-    assert [row["size"] for row in wanted] == [row[[*FILTERED].index("size")] for row in by_row]
-    (piece,) = plan([str(path)])
-    passed = [found for found in read_piece(piece, takes_block=chosen.takes_block) if hasattr(found, "columns")]
-    frames = sum(len(found) for found in passed)
-    assert frames >= sum(row["kind"] != "skipped" for row in wanted)
 
 
 def test_a_condition_on_time_passes_over_blocks_that_cannot_have_it(tmp_path: Path) -> None:

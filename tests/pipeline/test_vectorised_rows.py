@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from segstore.pipeline.trace_columns import ALL_COLUMNS, OFTEN, select
 from segstore.pipeline.trace_rows import BadTrace, RowMaker
@@ -26,34 +24,14 @@ from segstore.wire import (
     SetupAppend,
     encode,
 )
-from segstore.wire.trace import Record
 from tests.pipeline.support import as_dicts, both, plain, vectorised, write_capture, write_fixture
-from tests.strategies import FRAMED, command_of, mutated, with_body
-from tests.wire.traces import frame, record, records
+from tests.strategies import with_body
+from tests.strategies import FRAMED
+from tests.wire.traces import frame, record
 
 WRITER = uuid.UUID(int=7)
 EVERYTHING = select(ALL_COLUMNS)
 PLANNED = [cls for cls in FRAMED.values() if plan_of(cls) is not None]
-SEVERAL = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@st.composite
-def frames(draw: st.DrawFn) -> bytes:
-    """Frames of commands that are decoded together: good, damaged, or cut as older peers cut them."""
-    good = encode(draw(command_of(draw(st.sampled_from(PLANNED)))))
-    match draw(st.sampled_from(("good", "good", "cut", "damaged"))):
-        case "cut":
-            return with_body(good, good[8 : draw(st.integers(8, len(good)))])
-        case "damaged":
-            return draw(mutated(good))
-    return good
-
-
-@SEVERAL
-@given(st.lists(st.one_of(records(), frames().map(record)), max_size=12), st.booleans())
-def test_rows_by_column_are_those_of_the_codec(tmp_path: Path, drawn: list[Record], tokens: bool) -> None:
-    path = write_capture(tmp_path / "a.wtrace", drawn, a_block=7)
-    assert len(both(path, ALL_COLUMNS, tokens=tokens)) == len(drawn)
 
 
 def test_the_usual_commands_are_decoded_together_and_not_one_by_one(tmp_path: Path) -> None:

@@ -1,0 +1,144 @@
+"""What holds of decoding and splitting whatever the bytes, the filters, the segments and the sizes are.
+
+Beside the examples of `tests/pipeline`, which are to be quick.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from segstore.pipeline.replay_plan import plan as plan_of_parts
+from segstore.pipeline.stream_cuts import cut_of, cut_text, offsets_of, parse_place
+from segstore.pipeline.stream_plan import shares
+from segstore.pipeline.trace_columns import ALL_COLUMNS
+from segstore.pipeline.trace_files import plan as plan_of_files
+from segstore.pipeline.trace_files import read_piece
+from segstore.pipeline.trace_filter import FILTERED, Chosen, Condition, condition
+from segstore.wire import encode
+from segstore.wire.names import MAX_INT32, segment_id
+from segstore.wire.trace import Block, Damage, Record, TraceError, read_blocks
+from tests.pipeline.support import both, plain, vectorised, write_capture
+from tests.pipeline.test_replay_plan import linked
+from tests.pipeline.test_trace_files import RECORDS
+from tests.pipeline.test_trace_files import read as read_files
+from tests.pipeline.test_trace_filter import COLUMNS, VALUES
+from tests.pipeline.test_trace_filter import RECORDS as OF_ALL_SORTS
+from tests.pipeline.test_vectorised_rows import PLANNED
+from tests.strategies import command_of, mutated, with_body
+from tests.wire.traces import capture, record, records
+
+FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SEVERAL = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+ids = st.builds(segment_id, st.integers(0, MAX_INT32), st.integers(0, MAX_INT32))
+cuts = st.dictionaries(ids, st.integers(0, 2**63 - 1), min_size=1, max_size=20)
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    """Frames of commands that are decoded together: good, damaged, or cut as older peers cut them."""
+    good = encode(draw(command_of(draw(st.sampled_from(PLANNED)))))
+    match draw(st.sampled_from(("good", "good", "cut", "damaged"))):
+        case "cut":
+            return with_body(good, good[8 : draw(st.integers(8, len(good)))])
+        case "damaged":
+            return draw(mutated(good))
+    return good
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> Condition:
+    column = draw(st.sampled_from(sorted(FILTERED)))
+    test = draw(st.sampled_from(("=", "in", ">", ">=", "<", "<=", "null")))
+    values = draw(st.lists(st.sampled_from(VALUES[column]), min_size=1, max_size=3))
+    chosen = () if test == "null" else tuple(values) if test == "in" else (values[0],)
+    made = condition(column, test, chosen, negated=draw(st.booleans()))
+    assert made is not None
+    return made
+
+
+@FEW
+@given(st.lists(st.one_of(records(), frames().map(record)), max_size=12), st.booleans())
+def test_rows_by_column_are_those_of_the_codec(tmp_path: Path, drawn: list[Record], tokens: bool) -> None:
+    path = write_capture(tmp_path / "a.wtrace", drawn, a_block=7)
+    assert len(both(path, ALL_COLUMNS, tokens=tokens)) == len(drawn)
+
+
+@SEVERAL
+@given(st.data(), st.integers(1, 2000))
+def test_any_pieces_of_any_bytes_give_what_the_reader_of_captures_gives(
+    tmp_path: Path, data: st.DataObject, piece_bytes: int
+) -> None:
+    whole = capture(RECORDS, a_block=3)
+    bytes_ = data.draw(st.one_of(st.just(whole), mutated(whole), st.integers(0, len(whole)).map(lambda n: whole[:n])))
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(bytes_)
+    records, skipped = read_files(path, piece_bytes)
+    try:
+        expected = list(read_blocks(bytes_))
+    except TraceError:
+        assert records == []
+        assert sum(each.size for each in skipped) == len(bytes_)
+        return
+    assert records == [(block.offset, each) for block in expected if isinstance(block, Block) for each in block.columns]
+    damages = [(each.offset, each.size) for each in expected if isinstance(each, Damage)]
+    if records:
+        assert [(each.offset, each.size) for each in skipped] == damages
+    else:
+        assert sum(each.size for each in skipped) == sum(size for _, size in damages)
+
+
+@SEVERAL
+@given(st.lists(conditions(), min_size=1, max_size=2))
+def test_columns_rows_and_blocks_agree(tmp_path: Path, drawn: list[Condition]) -> None:
+    path = tmp_path / "a.wtrace"
+    if not path.exists():
+        write_capture(path, OF_ALL_SORTS, a_block=2)
+        with path.open("ab") as file:
+            file.write(b"torn")
+    chosen = Chosen(tuple(drawn))
+    by_row = plain([path], COLUMNS, chosen=chosen)
+    assert vectorised([path], COLUMNS, chosen=chosen) == by_row
+    everything = [
+        dict(zip(map(str, [column.name for column in COLUMNS]), row, strict=True)) for row in plain([path], COLUMNS)
+    ]
+    for row in everything:
+        if row["time"] is not None:
+            row["time"] = row["ts_ns"] // 1000
+    wanted = [row for row in everything if all(each.holds(row[each.column]) for each in drawn)]
+    assert [row["size"] for row in wanted] == [row[[*FILTERED].index("size")] for row in by_row]
+    (piece,) = plan_of_files([str(path)])
+    passed = [found for found in read_piece(piece, takes_block=chosen.takes_block) if hasattr(found, "columns")]
+    frames = sum(len(found) for found in passed)
+    assert frames >= sum(row["kind"] != "skipped" for row in wanted)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.none() | st.sampled_from("abcdefgh"))), st.integers(1, 6))
+def test_every_connection_is_in_one_part_and_no_key_in_two(pairs: list[tuple[int, str | None]], parts: int) -> None:
+    found = plan_of_parts(linked(*pairs), parts)
+    part_of = found.part_of()
+    assert set(part_of) == {("a", connection) for connection, _ in pairs}
+    assert sum(len(part.connections) for part in found.parts) == len(part_of)
+    assert len(found.parts) <= parts
+    for key in {key for _, key in pairs if key is not None}:
+        assert len({part_of["a", connection] for connection, named in pairs if named == key}) == 1
+    assert sum(part.records for part in found.parts) == 10 * len(part_of)
+
+
+@given(cuts)
+def test_a_cut_that_was_written_is_read_as_the_same(cut: dict[int, int]) -> None:
+    assert parse_place(cut_text("s", "t", cut), "s", "t") == cut
+    assert cut_of(offsets_of(cut)) == cut
+
+
+@given(st.dictionaries(st.integers(), st.integers(1, 1000), min_size=1, max_size=9), st.integers(1, 5000))
+def test_a_limit_is_shared_out_and_not_exceeded(rooms: dict[int, int], most: int) -> None:
+    given_ = shares(rooms, most)
+    assert sum(given_.values()) <= most
+    assert all(given_[each] <= rooms[each] for each in given_)
+    assert sum(given_.values()) > 0
+    if sum(rooms.values()) <= most:
+        assert given_ == rooms
