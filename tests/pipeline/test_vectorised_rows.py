@@ -25,8 +25,7 @@ from segstore.wire import (
     encode,
 )
 from tests.pipeline.support import as_dicts, both, plain, vectorised, write_capture, write_fixture
-from tests.strategies import with_body
-from tests.strategies import FRAMED
+from tests.strategies import FRAMED, with_body
 from tests.wire.traces import frame, record
 
 WRITER = uuid.UUID(int=7)
