@@ -26,6 +26,8 @@ FOLDER: Final = Path(__file__).parent.parent / "docs" / "img"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 _MARKS: Final = ("o", "s", "^", "D", "v", "P", "X")
+_INSIDE: Final = 3
+"""So many names of series find place in the picture."""
 _INCHES: Final = (8.0, 4.5)
 _STYLE: Final[Any] = {
     "axes.axisbelow": True,
@@ -143,7 +145,9 @@ def draw(picture: Picture, folder: Path = FOLDER) -> tuple[Path, Path]:
         axes.set_title(picture.title, loc="left")
         axes.set_xlabel(picture.x_label)
         axes.set_ylabel(picture.y_label)
-        if len(picture.series) > 1:
+        if len(picture.series) > _INSIDE:
+            figure.legend(loc="outside lower center", ncols=_INSIDE)  # it would lie on the bars
+        elif len(picture.series) > 1:
             axes.legend()
         figure.savefig(png, metadata={"Software": None})
         figure.savefig(svg, metadata={"Date": None, "Creator": None, "Title": picture.title})

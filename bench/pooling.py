@@ -107,8 +107,12 @@ def _sockets(report: Report, effort: Effort, descriptors: int) -> None:
     )
 
 
+def _rounds(effort: Effort) -> int:
+    return max(1, effort.rounds // 2) if effort.scale == 1 else 1
+
+
 def _speed(report: Report, effort: Effort, server: Serving, names: list[str]) -> None:
-    rounds, count = max(1, effort.rounds // 2), max(len(names), round(APPENDS * effort.scale))
+    rounds, count = _rounds(effort), max(len(names), round(APPENDS * effort.scale))
     rows, bars = [], {"pooled": list[float](), "unpooled": list[float]()}
     for name, window, more, goal in LOADS:
         found: dict[str, list[dict[str, float]]] = {"pooled": [], "unpooled": []}
@@ -173,7 +177,7 @@ def _policies(report: Report, effort: Effort) -> None:
         faults.write_text(json.dumps({"rules": [SLOW]}))
         with serving("--faults", str(faults)) as server:
             names = make_segments(server, "slow", HEAVY) + make_segments(server, "quick", LIGHT)
-            for _ in range(max(1, effort.rounds // 2)):
+            for _ in range(_rounds(effort)):
                 for policy, quantiles in found.items():
                     settings = {**PATIENT, "pool_policy": policy, "max_connections_per_store": 4, **ALONE}
                     with own_client() as client:
