@@ -212,9 +212,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    second_try = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows what needs it
     for item in items:
-        if any(not PARTNERS.isdisjoint(marker.args) for marker in item.iter_markers("needs")):
+        if second_try and any(not PARTNERS.isdisjoint(marker.args) for marker in item.iter_markers("needs")):
             item.add_marker(pytest.mark.flaky(reruns=1))
         if not isinstance(item, pytest.Function):
             continue
