@@ -12,10 +12,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pydantic import SecretStr
 
-from segstore.cli import main
+from segstore import serving
 from segstore.client import connect
 from segstore.server.coordination.configuration import Configuration
 from segstore.server.coordination.processes_owners import Location
@@ -258,22 +257,15 @@ async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("option", "said"),
     [
-        (
-            ["--zookeeper", "127.0.0.1:1"],
-            "zookeeper needs data: a folder that all processes share, as containers move between them",
-        ),
-        (
-            ["--configuration-zookeeper", "127.0.0.1:1"],
-            "configuration_zookeeper needs zookeeper, by which processes are one cluster",
-        ),
+        ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),
+        ("configuration_zookeeper", "configuration_zookeeper needs zookeeper, by which processes are one cluster"),
     ],
 )
-def test_options_that_do_not_fit_together_are_refused(options: list[str], said: str) -> None:
-    found = CliRunner().invoke(main, ["serve", "--port", "0", "--controller-port", "0", *options])
-    assert (found.exit_code, found.stdout) == (2, "")
-    assert found.stderr.endswith(f" serve: {said}\n")
+def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        serving._cluster(serving.ServeOptions(**{option: "127.0.0.1:1"}))
 
 
 def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path: Path) -> None:
