@@ -106,6 +106,43 @@ def test_needing_a_part():
     pass
 """
 
+UNLUCKY = """
+import pytest
+from pathlib import Path
+
+
+def once(name):
+    tried = Path(name)
+    tried.write_text(tried.read_text() + "x" if tried.exists() else "x")
+    assert tried.read_text() == "xx"
+
+
+@pytest.mark.needs("a program of other people")
+def test_with_a_partner():
+    once("partner")
+
+
+@pytest.mark.needs("git")
+def test_without_one():
+    once("alone")
+
+
+@pytest.mark.needs("a program of other people")
+def test_that_fails_twice():
+    assert False
+"""
+
+WHERE = """
+import os
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_where(number):
+    with open("where", "a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + " ")
+"""
 
 SETTINGS = """
 [pytest]
@@ -115,8 +152,8 @@ markers = needs(part)
 """
 
 
-def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
-    pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text(encoding="utf-8"))
+def run(pytester: pytest.Pytester, source: str, *options: str, more: str = "") -> pytest.RunResult:
+    pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text(encoding="utf-8") + more)
     pytester.makepyfile(source)
     pytester.makeini(SETTINGS)
     return pytester.runpytest_subprocess("--import-mode=importlib", "-p", "no:cacheprovider", *options, timeout=120)
@@ -151,3 +188,21 @@ def test_a_missing_part_is_named_when_tests_run_in_parallel(pytester: pytest.Pyt
     result = run(pytester, KEEPERS, "-n", "2")
     result.assert_outcomes(passed=5, skipped=1)
     result.stdout.fnmatch_lines(["NOT RUN: a part of this machine is not here (1 test)"])
+
+
+def test_a_test_with_a_program_of_others_gets_a_second_try_by_name_and_no_other(pytester: pytest.Pytester) -> None:
+    partner = "a program of other people"
+    result = run(pytester, UNLUCKY, more=f"\nPARTS[{partner!r}] = lambda: True\nPARTNERS = {{{partner!r}}}\n")
+    result.assert_outcomes(passed=1, failed=2)
+    named = [line for line in result.outlines if line.startswith("passed at the second try: ")]
+    assert [line.rpartition("::")[2] for line in named] == ["test_with_a_partner"]
+
+
+def test_a_group_is_run_by_one_worker_and_other_tests_by_all(pytester: pytest.Pytester) -> None:
+    options = ("-n", "2", "--dist", "loadgroup")
+    name = "test_a_group_is_run_by_one_worker_and_other_tests_by_all.py"
+    for more, workers in ((f"\nGROUPS = {{{name!r}: 'some'}}\n", 1), ("", 2)):
+        run(pytester, WHERE, *options, more=more).assert_outcomes(passed=6)
+        where = pytester.path / "where"
+        assert len(set(where.read_text().split())) == workers
+        where.unlink()
