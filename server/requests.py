@@ -9,13 +9,13 @@ Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from segstore.server.auth import AccessLevel
 from segstore.server.store.attributes import AttributeUpdate
-from segstore.server.store.errors import BadAttribute, IllegalArgument, StoreError, Unsupported
+from segstore.server.store.errors import BadAttribute, IllegalArgument, StoreError, Unmapped, Unsupported
 from segstore.server.store.store import IS_INDEX, SegmentStore
 from segstore.wire import (
     ChunkInfo,
@@ -72,6 +72,9 @@ from segstore.wire import (
 from segstore.wire.names import is_index
 
 __all__ = ["ADMIN_REQUESTS", "REQUESTS", "Request"]
+
+_MAX_SOURCES: Final = 65_536
+"""Of one batch. The reference has no bound; a frame can name four million, and would hold up everybody."""
 
 Perform = Callable[[SegmentStore, Any, int], Command]
 C = TypeVar("C", bound=Command)
@@ -224,7 +227,15 @@ def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
     return SegmentsMerged(c.request_id, c.target, c.source, length)
 
 
+def _check_batch(c: MergeSegmentsBatch) -> None:
+    count = len(c.source_segment_ids)
+    if count > _MAX_SOURCES:
+        why = f"a batch names {count} segments, and {_MAX_SOURCES} may be merged at a time"
+        raise Unmapped(why, segment=c.target_segment_id)
+
+
 def _batch_access(c: MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
+    _check_batch(c)
     yield c.target_segment_id, AccessLevel.READ_UPDATE
     for source in c.source_segment_ids:
         yield source, AccessLevel.READ
@@ -232,6 +243,7 @@ def _batch_access(c: MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
 
 @_request(MergeSegmentsBatch, "mergeSegmentsBatch", segment="target_segment_id", access=_batch_access)
 def _merge_batch(store: SegmentStore, c: MergeSegmentsBatch, now_ms: int) -> Command:
+    _check_batch(c)
     lengths = store.merge_batch(c.target_segment_id, c.source_segment_ids, now_ms=now_ms)
     return SegmentsBatchMerged(c.request_id, c.target_segment_id, c.source_segment_ids, tuple(lengths))
 

@@ -217,6 +217,8 @@ def _encode_carefully(command: Command, codec: Codec) -> bytes:
     encoder: Callable[[Any], bytes] = _ENCODERS[codec][cls]
     try:
         frame = encoder(command)
+    except compiler.TooLong as refused:
+        raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
     except compiler.REFUSALS:
         return _build(command)
     if codec == DEFAULT_CODEC:
@@ -233,6 +235,8 @@ def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     encoder = _PARTS[codec or DEFAULT_CODEC][type(command)]
     try:
         parts: list[Buffer] = encoder(command)
+    except compiler.TooLong as refused:
+        raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
     except compiler.REFUSALS:
         return [_build(command)]
     return parts

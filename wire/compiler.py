@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.wire.codegen.decoder import Joined, decoder_source, frame_decoder_source, frames_source
 from segstore.wire.codegen.encoder import encoder_source
-from segstore.wire.codegen.runtime import REFUSALS
+from segstore.wire.codegen.runtime import REFUSALS, TooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REFUSALS",
     "Joined",
+    "TooLong",
     "make_decoder",
     "make_encoder",
     "make_frame_decoder",

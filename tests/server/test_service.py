@@ -18,6 +18,7 @@ from segstore.wire import (
     ErrorMessageCode,
     GetStreamSegmentInfo,
     MergeSegments,
+    MergeSegmentsBatch,
     NoSuchSegment,
     ReadSegment,
     SealSegment,
@@ -312,3 +313,10 @@ def test_a_merge_into_an_index_is_done_and_then_refused(writer: Desk) -> None:
     assert (merged.target, merged.source) == (index, SEGMENT)
     message = "segmentName is already an index segment name"
     assert refused == ErrorMessage(7, SEGMENT, message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
+
+
+def test_a_batch_of_more_segments_than_can_be_merged_in_good_time_closes(writer: Desk) -> None:
+    assert writer.ask(MergeSegmentsBatch(7, SEGMENT, ("gone",) * 65_536, "")) != []
+    assert writer.session.ending is Ending.NOT_YET
+    assert writer.ask(MergeSegmentsBatch(8, SEGMENT, ("gone",) * 65_537, "")) == []
+    assert "65537 segments" in writer.session.why

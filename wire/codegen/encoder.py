@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from segstore.wire import lowering as low
-from segstore.wire.codegen.runtime import MAX_BODY, TEXTS, check_list, size_of
+from segstore.wire.codegen.runtime import MAX_BODY, TEXTS, TooLong, check_list, size_of
 from segstore.wire.codegen.source import Source
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def encoder_source(cls: type[Command], *, parts: bool = False, unpacked: bool = 
     if body.sizes:
         source.line(f"size = {body.total()}")
     if not body.bounded:
-        source.line(f"if size > {MAX_BODY}: raise ValueError")
+        source.line(f"if size > {MAX_BODY}: raise {source.constant(TooLong, 'TOO_LONG')}(size)")
     kinds = {kind for _, kind in body.pieces}
     if not cls.__struct_fields__:
         frame = source.constant(struct.pack(">ii", cls.code, 0), "FRAME")

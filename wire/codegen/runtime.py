@@ -21,6 +21,7 @@ __all__ = [
     "TEXTS",
     "UUIDS",
     "Short",
+    "TooLong",
     "check_list",
     "size_of",
 ]
@@ -78,6 +79,10 @@ def size_of(data: Any) -> int:
 def check_list(value: Any) -> None:
     if not isinstance(value, (tuple, list, Elements)):
         raise TypeError("not a tuple")
+
+
+class TooLong(ValueError):
+    """The body that was about to be written is longer than one may be: `args` is its size."""
 
 
 class Short(ValueError):
