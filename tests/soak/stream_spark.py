@@ -67,7 +67,7 @@ _CONF: Final = {
     "spark.sql.streaming.stopTimeout": "60s",
 }
 _PYTHON: Final = "SEGSTORE_SOAK_PYTHON"
-_PATIENCE_S: Final = 600.0
+_PATIENCE_S: Final = 1_800.0
 _SETTLE_S: Final = 0.05
 _PER_TRIGGER: Final = 40
 _ATTEMPTS: Final = 5
