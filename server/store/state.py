@@ -163,6 +163,7 @@ class ContainerState:
 
     def _apply_index_entry(self, index: Segment, entry: bytes, event_count: int, now_ms: int) -> None:
         index.write(entry)
+        index.mapped = True
         index.event_count = event_count
         index.last_modified_ms = now_ms
         if index.waiters is not None:

@@ -408,10 +408,16 @@ class SegmentStore:
 
     def _ensure_index(self, index: str, now_ms: int) -> None:
         container = self.container_for(index)
-        if index not in container.segments:
+        if (found := container.segments.get(index)) is None:
             container.create_index_segment(index, now_ms=now_ms)
+        else:
+            found.mapped = True
 
     def _try_to_ensure_index(self, index: str, now_ms: int) -> None:
         container = self._peer(index)
-        if container is not None and index not in container.segments and index not in container.retired_names:
+        if container is None or index in container.retired_names:
+            return
+        if (found := container.segments.get(index)) is None:
             container.create_index_segment(index, now_ms=now_ms)
+        else:
+            found.mapped = True

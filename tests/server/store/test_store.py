@@ -286,6 +286,12 @@ def test_an_index_is_truncated_and_merged_into_and_says_then_that_it_has_no_inde
     assert store.merge_batch(INDEX, [], now_ms=2) == []
 
 
+def test_the_index_of_a_segment_that_was_set_up_is_worked_on_too(store: SegmentStore) -> None:
+    store.setup_append(S, W, now_ms=2)
+    with pytest.raises(Unmapped):
+        store.read(INDEX, -1, 8)
+
+
 def test_a_batch_into_nothing_names_the_target(store: SegmentStore) -> None:
     missing = "scope/stream/9.#epoch.0"
     store.create_segment(txn(1), now_ms=1)
