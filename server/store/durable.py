@@ -75,7 +75,7 @@ from segstore.server.store.operations import (
     encode,
 )
 
-__all__ = ["CONTROLLER", "MEMORY_BYTES", "MIN_MEMORY_BYTES", "Durability"]
+__all__ = ["CONTROLLER", "MEMORY_BYTES", "MIN_MEMORY_BYTES", "ContainerJournal", "Durability"]
 
 log = logging.getLogger(__name__)
 
