@@ -66,6 +66,7 @@ GROUPS = {
     "tests/spark/": "spark",
     "tests/seeds/test_pip57_zookeeper.py": "zookeeper",
     "tests/test_serving_cluster.py": "zookeeper",
+    "tests/test_serving_damage.py": "zookeeper",
     "tests/test_packaging.py": "packaging",
 }
 """Folders and files whose tests share something dear to start: with pytest-xdist, one worker runs all of a group."""

@@ -111,7 +111,7 @@ def test_what_is_no_frame_and_what_happens_to_connections_have_lines_of_their_ow
 
 
 WRONG: list[tuple[dict[str, Any], str | None, str]] = [
-    ({"type": "READ_SEGMENT", "fields": {**READ.to_dict(), "offset": "5"}}, "fields.offset", "a int is needed"),
+    ({"type": "READ_SEGMENT", "fields": {**READ.to_dict(), "offset": "5"}}, "fields.offset", "an int is needed"),
     ({"type": "READ_SEGMENT", "fields": {**READ.to_dict(), "offset": 1 << 63}}, "fields.offset", "outside"),
     ({"type": "READ_SEGMENT", "fields": {**READ.to_dict(), "ofset": 5}}, "fields.ofset", "no such field"),
     ({"type": "READ_SEGMENT", "fields": {"offset": 5}}, "fields.segment", "missing"),
