@@ -60,7 +60,8 @@ PARTNERS = frozenset(
     {"pravega, the official client", "Java 17 or newer", "ZooKeeper (Java 17 or newer and PySpark's jars)"}
 )
 """Programs of other people with timers of their own, which a machine that stands still for a second can trip: tests
-with them get a second try, and those that needed it are named at the end. No test of our own logic does."""
+with them get a second try where such a program failed or was late, and those that needed it are named at the end. What
+an `assert` found wrong is never tried again."""
 
 GROUPS = {
     "tests/spark/": "spark",
@@ -217,7 +218,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     second_try = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows what needs it
     for item in items:
         if second_try and any(not PARTNERS.isdisjoint(marker.args) for marker in item.iter_markers("needs")):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["^AssertionError"]))
         if not isinstance(item, pytest.Function):
             continue
         test = getattr(item.obj, "hypothesis", None)
