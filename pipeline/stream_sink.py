@@ -5,8 +5,9 @@ id of its own and one batch. Tasks write segments that nobody sees (`stream_writ
 (`stream_commit`). `sweep_stream` deletes what dead queries have left.
 
 Invariant: what a write that failed has stored is never visible. Dead stores hold a driver no longer than the options
-`commitTimeoutMs` and `abortTimeoutMs` say. Refused as the query is planned: modes other than append, a schema without
-the column of the events or of the routing keys, and columns of other types than text and bytes.
+`commitTimeoutMs` and `abortTimeoutMs` say, and the time to close (about two seconds at most each). Refused as the query
+is planned: modes other than append, a schema without the column of the events or of the routing keys, and columns of
+other types than text and bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A driver does not wait long for stores that are dead: commit and abort have times of their own, and say so."""
+"""A driver does not try for ever where stores are dead: commit and abort have times of their own, and say so."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_deadline_that_passes_says_what_was_done_and_where_and_which_opt
 
 
 @pytest.mark.needs("Java 17 or newer")  # with it PySpark is installed
-def test_the_sink_of_a_server_that_died_in_mid_batch_gives_up_in_its_time() -> None:
+def test_the_sink_of_a_server_that_died_in_mid_batch_gives_up_and_says_which_option_gave_the_time() -> None:
     from pyspark.sql.types import BinaryType, StructType
 
     from segstore.pipeline.stream_sink import StreamStreamWriter, StreamWriter, Written
