@@ -146,15 +146,15 @@ class Configuration:
         while session.state not in (SessionState.LOST, SessionState.CLOSED):
             await self._work.wait()
             self._work.clear()
-            if session.state is not SessionState.CONNECTED or (wanted := self._source()) is None:
-                known = None  # meanwhile another one may publish
-                continue
             try:
+                if session.state is not SessionState.CONNECTED or (wanted := self._source()) is None:
+                    known = None  # meanwhile another one may publish
+                    continue
                 known = await self._found(session) if known is None else known
                 await self._put(session, known, _nodes(wanted))
             except SessionExpired:
                 return
-            except CoordinationError as error:
+            except (CoordinationError, OSError) as error:  # the source may not see whether it is still the one to say
                 log.warning("the configuration was not published: %s; trying again", error)
                 known = None
                 self._work.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -140,6 +141,24 @@ async def test_without_a_service_another_session_is_tried_for_until_there_is_one
     await world.until(lambda: world.publisher.published > before)
     assert await world.reader.scopes() == ["other"]
     assert await world.reader.stream("other", "late") == THREE
+
+
+@played
+async def test_a_source_that_cannot_be_read_for_a_while_is_asked_again(world: World) -> None:
+    asked = 0
+
+    def source() -> dict[str, dict[str, StreamConfig]]:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise OSError(errno.EIO, "Input/output error")
+        return {"scope": {"stream": THREE}}
+
+    before = world.publisher.published
+    world.publisher.publish(source)
+    await world.until(lambda: world.publisher.published > before)
+    assert asked == 3
+    assert await world.reader.stream("scope", "stream") == THREE
 
 
 @played
