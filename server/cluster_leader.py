@@ -23,7 +23,7 @@ from segstore.server.controller.operations import Operation, encode
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.server import ControllerServer, TlsFiles
 from segstore.server.coordination.configuration import Configuration, Configured, configured
-from segstore.server.coordination.processes import SharedFolder
+from segstore.server.coordination.processes import SharedFolder, drop, result_of
 from segstore.server.coordination.processes_owners import Owners
 from segstore.server.coordination.types import Disconnected
 from segstore.server.remote_segments import RemoteSegments
@@ -77,6 +77,7 @@ class ControllerLeader:
         self._authority = authority
         self._servers = servers
         self._refused = refused
+        self._opening: asyncio.Task[tuple[Epoch, Durability]] | None = None
 
     def _open(self) -> tuple[Epoch, Durability]:
         epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
@@ -85,20 +86,22 @@ class ControllerLeader:
 
     async def lead(self) -> Leading:
         """Opens the controller. Raises Disconnected if another one is quicker; DataError for the folder."""
+        await self._opened()
+        opening = self._opening = asyncio.create_task(asyncio.to_thread(self._open), name="opening the controller")
         try:
-            epoch, durability = await asyncio.to_thread(self._open)
+            epoch, durability = await result_of(opening, lambda made: drop(made[1]))
         except Fenced as error:
             raise Disconnected(str(error)) from error
         try:
             state = controller_state(durability)
         except BaseException:
-            durability.directory.close()
+            drop(durability)
             raise
         try:
             await durability.start()
         except BaseException as error:
             await durability.close()
-            if isinstance(error, Exception) and epoch.is_over:
+            if isinstance(error, Exception) and epoch.is_known_over:
                 raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
             raise
         authority, store = self._authority, self._settings.store
@@ -139,22 +142,34 @@ class ControllerLeader:
     def _failed(self, made: Leading, why: str) -> None:
         if self.leading is not made:
             return
-        if made.epoch.is_over:
+        if made.epoch.is_known_over:
             self.on_lost()
         else:
             self.on_failure(why)
 
+    async def _opened(self) -> None:
+        """Nothing is being opened any more."""
+        while self._opening is not None and not self._opening.done():
+            await asyncio.wait({self._opening})
+
     async def resign(self) -> None:
-        """Gives the controller back; nothing if it is not open."""
+        """Gives the controller back; nothing if it is not open. An opening that was cancelled is waited for."""
         made, self.leading = self.leading, None
         if made is None:
+            await self._opened()
             return
         self._configuration.withdraw()
-        await made.calls.aclose()
-        await made.segments.aclose()
-        await made.durability.close()
-        # Calls that are still under way must not wait for what will never be durable.
-        made.durability.committer.fail("another process leads the controller now", logging.INFO)
+        try:
+            try:
+                await made.calls.aclose()
+            finally:
+                try:
+                    await made.segments.aclose()
+                finally:
+                    await made.durability.close()
+        finally:
+            # Calls that are still under way must not wait for what will never be durable.
+            made.durability.committer.fail("another process leads the controller now", logging.INFO)
 
 
 def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:

@@ -467,7 +467,8 @@ class ContainerOwnership:
         try:
             opening.epoch, opening.container = await self._storage.open(container_id, fenced)
         except BaseException:
-            del self._openings[container_id]
+            if self._openings.get(container_id) is opening:  # else it was dropped meanwhile
+                del self._openings[container_id]
             raise
         return opening
 

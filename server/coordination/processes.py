@@ -15,8 +15,9 @@ carries anything out, unless it has just looked; an opening is served only once 
 A container whose files are not what was written, or are another cluster's, or are missing, is refused, and looked at
 again once somebody has changed them.
 
-Invariants: at most one opening of a container is at work in a process; what this process has open, it closes before it
-opens it again. When a request is carried out, nobody else has acknowledged a change that its container does not have.
+Invariants: at most one opening of a container is at work in a process, also when nobody waits for it any more; what
+this process has open, it closes before it opens it again. When a request is carried out, nobody else has acknowledged a
+change that its container does not have.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from segstore.server.coordination.storage import ContainerRefused, Opened
 from segstore.server.coordination.types import Disconnected
@@ -39,9 +40,11 @@ from segstore.server.store.fenced_directory import FencedDirectory, current
 from segstore.server.store.files import Files
 from segstore.server.store.journal import JournalFailed
 
-__all__ = ["FolderStorage", "SharedFolder"]
+__all__ = ["FolderStorage", "SharedFolder", "drop", "result_of"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _JOURNAL_BYTES: Final = 8 * 1024 * 1024
 
@@ -105,8 +108,11 @@ class SharedFolder(NamedTuple):
         )
         try:
             durability.open()
-        except DirectoryDamaged as error:
-            raise self._located(error, epoch) from error
+        except BaseException as error:
+            drop(durability)
+            if isinstance(error, DirectoryDamaged):
+                raise self._located(error, epoch) from error
+            raise
         return epoch, durability
 
     def recover(self, epoch: Epoch, durability: Durability, containers: Mapping[int, Container]) -> None:
@@ -117,9 +123,7 @@ class SharedFolder(NamedTuple):
         try:
             durability.recover(containers)
         except BaseException as error:
-            directory = durability.directory
-            if isinstance(directory, FencedDirectory):
-                directory.abandon()
+            drop(durability)
             epoch.check()
             if isinstance(error, DirectoryDamaged):
                 raise self._located(error, epoch) from error
@@ -131,6 +135,32 @@ class SharedFolder(NamedTuple):
         if before is not None and file.parent == epoch.path:
             file = before.path / file.name
         return DirectoryDamaged(epoch.folder, file, error.what, within=self.path)
+
+
+def drop(durability: Durability) -> None:
+    """Gives up what was opened and not started: it comes to nothing, and nothing of it is left."""
+    directory = durability.directory_or_none
+    if isinstance(directory, FencedDirectory):
+        directory.abandon()
+
+
+async def result_of(opening: asyncio.Task[T], dropped: Callable[[T], None]) -> T:
+    """What an opening gives. It goes on when this is cancelled, and what it gives then is `dropped`."""
+
+    def ended(task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.info("%s, which nobody waited for any more: %s", task.get_name(), error)
+            return
+        dropped(task.result())
+
+    try:
+        await asyncio.wait({opening})
+    except asyncio.CancelledError:
+        opening.add_done_callback(ended)
+        raise
+    return opening.result()
 
 
 class _Open(NamedTuple):
@@ -170,7 +200,7 @@ class FolderStorage:
         self._make = make
         self._memory_bytes = total // folder.containers
         self._open: dict[int, _Open] = {}
-        self._ending: dict[int, asyncio.Task[None]] = {}
+        self._ending: dict[int, asyncio.Task[Any]] = {}  # what the next opening of a container waits for
         self._closed = False
         self._looked_s = float("-inf")
         self._refused: dict[int, tuple[str, _Traces]] = {}
@@ -181,18 +211,26 @@ class FolderStorage:
 
     async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
         self._end(container_id)
-        if (ending := self._ending.get(container_id)) is not None:
-            await asyncio.shield(ending)
-        if self._closed:
-            raise Disconnected(f"container {container_id} is not opened any more: the store shuts down")
+        while (ending := self._ending.get(container_id)) is not None:
+            await asyncio.wait({ending})
+            self._end(container_id)
+        self._check_open(container_id)
+        opening = self._begin(
+            container_id, asyncio.to_thread(self._recover, container_id), f"opening container {container_id}"
+        )
         try:
-            epoch, durability, container = await asyncio.to_thread(self._recover, container_id)
+            epoch, durability, container = await result_of(opening, lambda made: drop(made[1]))
         except Fenced as error:
             raise Disconnected(str(error)) from error
         except (DirectoryDamaged, DirectoryForeign, DirectoryNewer) as error:
             traces = await asyncio.to_thread(self._traces, container_id)
             self._refused[container_id] = str(error), traces
             raise ContainerRefused(container_id, str(error)) from error
+        try:
+            self._check_open(container_id)
+        except Disconnected:
+            drop(durability)
+            raise
         self._refused.pop(container_id, None)
         made = self._open[container_id] = _Open(epoch, durability, fenced)
         try:
@@ -202,11 +240,27 @@ class FolderStorage:
             await asyncio.sleep(_SERVED_AFTER_S)
         except BaseException as error:
             self._end(container_id)
-            if isinstance(error, Exception) and epoch.is_over:
+            if isinstance(error, Exception) and epoch.is_known_over:
                 raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
             raise
         log.info("container %d is open, epoch %d", container_id, epoch.number)
         return epoch.number, container
+
+    def _check_open(self, container_id: int) -> None:
+        if self._closed:
+            raise Disconnected(f"container {container_id} is not opened any more: the store shuts down")
+
+    def _begin(self, container_id: int, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Has something done that the next opening of a container waits for."""
+
+        def ended(task: asyncio.Task[T]) -> None:
+            if self._ending.get(container_id) is task:
+                del self._ending[container_id]
+
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._ending[container_id] = task
+        task.add_done_callback(ended)
+        return task
 
     def _recover(self, container_id: int) -> tuple[Epoch, Durability, Container]:
         folder = self._folder
@@ -226,9 +280,11 @@ class FolderStorage:
         """What is seen of what the next opening would take over, to be compared."""
         folder = self._folder.container(container_id)
         try:
-            before = current([Epoch(folder, each) for each in epochs_of(folder)])
-            files = [folder] if before is None else [before.path, *sorted(before.path.iterdir())]
-            stats = [(str(each), each.stat()) for each in files]
+            epochs = epochs_of(folder)
+            before = current([Epoch(folder, each) for each in epochs])
+            if before is None:  # nothing that another one's claim changes, or two stores would try for ever
+                return ((str(folder), folder.stat().st_ino, bool(epochs), 0),)
+            stats = [(str(each), each.stat()) for each in (before.path, *sorted(before.path.iterdir()))]
             return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
         except OSError as error:
             return ((str(error), 0, 0, 0),)
@@ -269,7 +325,7 @@ class FolderStorage:
             self.before_loss()
             self.gate.remove(made.durability.committer, why)
             return
-        if not _is_over(made.epoch):
+        if not made.epoch.is_known_over:
             self.gate.fail(why)
             self.on_failure(why)
             return
@@ -293,7 +349,7 @@ class FolderStorage:
 
         async def end() -> None:
             if before is not None:
-                await before
+                await asyncio.wait({before})
             try:
                 await made.durability.close()
             except (OSError, JournalFailed) as error:
@@ -301,20 +357,7 @@ class FolderStorage:
             if committer is not None:
                 self.gate.remove(committer, f"container {container_id} is another store's now")
 
-        def ended(task: asyncio.Task[None]) -> None:
-            if self._ending.get(container_id) is task:
-                del self._ending[container_id]
-
-        task = asyncio.get_running_loop().create_task(end(), name=f"closing container {container_id}")
-        self._ending[container_id] = task
-        task.add_done_callback(ended)
-
-
-def _is_over(epoch: Epoch) -> bool:
-    try:
-        return epoch.is_over
-    except OSError:  # then it is the disk
-        return False
+        self._begin(container_id, end(), f"closing container {container_id}")
 
 
 def _nobody(_: object) -> None:

@@ -179,6 +179,11 @@ class Durability:
             raise RuntimeError(f"{self.path} is not open")
         return self._directory
 
+    @property
+    def directory_or_none(self) -> DataDirectory | None:
+        """As `directory`; None before `open`, or where that could not take it."""
+        return self._directory
+
     def open(self) -> None:
         """Take the directory, new or old. Raises `DataError`; see `DataDirectory.open`."""
         if self._take_directory is not None:

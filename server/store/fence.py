@@ -91,6 +91,14 @@ class Epoch:
         # In this order: the next folder goes after this one, so if the next was there once, one look finds out.
         return self._next.exists() or not self.path.exists()
 
+    @property
+    def is_known_over(self) -> bool:
+        """As `is_over`; False if that cannot be seen: then it is the disk that fails, and not another owner."""
+        try:
+            return self.is_over
+        except OSError:
+            return False
+
     def check(self) -> None:
         """Raises `Fenced` if a later epoch has begun."""
         if self.is_over:

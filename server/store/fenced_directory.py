@@ -158,7 +158,7 @@ class FencedDirectory(DataDirectory):
 
     @property
     def is_over(self) -> bool:
-        return self.epoch.is_over
+        return self.epoch.is_known_over
 
     def ended(self, lasts: Mapping[int, int]) -> None:
         journals = tuple(msgspec.structs.replace(each, last=lasts[each.number]) for each in self.manifest.journals)

@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 import errno
 import shutil
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from segstore.server.cluster_leader import ControllerLeader, Leading
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
+from segstore.server.coordination.ownership import ContainerOwnership
+from segstore.server.coordination.policy import OwnershipSettings
 from segstore.server.coordination.processes import FolderStorage, SharedFolder
 from segstore.server.coordination.processes_identity import CLUSTER, identify
 from segstore.server.coordination.storage import ContainerRefused
@@ -20,8 +25,9 @@ from segstore.server.coordination.types import CoordinationError, Disconnected
 from segstore.server.store.committer import Committer
 from segstore.server.store.container import Container
 from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, DirectoryUnusable
-from segstore.server.store.durable import MIN_MEMORY_BYTES
+from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
 from segstore.server.store.fence import Epoch, Fenced, epochs_of
+from segstore.server.store.fenced_directory import FencedDirectory
 from segstore.server.store.journal import JournalFailed
 from segstore.server.store.store import SegmentStore
 from segstore.wire.names import container_of
@@ -315,6 +321,128 @@ async def test_an_opening_that_another_one_overtakes_can_be_tried_again(
         assert await fast.open() == 3
 
 
+async def test_what_a_cancelled_opening_opens_is_given_up_and_the_next_one_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(tmp_path, 1) as (only,):
+        await only.open()
+        write_some(only)
+        await only.settled()
+        before = everything(only.store, with_index=False)
+        only.store.release(0)
+        inner, begun, go_on = only.storage._make, threading.Event(), threading.Event()
+        made: list[Durability] = []
+
+        def slow(number: int, durability: Any) -> Container:
+            made.append(durability)
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+            return inner(number, durability)
+
+        monkeypatch.setattr(only.storage, "_make", slow)
+        try:
+            first = asyncio.create_task(only.open())
+            await until(begun.is_set)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            second = asyncio.create_task(only.open())
+            await asyncio.sleep(0.01)
+            assert len(made) == 1
+        finally:
+            go_on.set()
+        assert await second == 3
+        assert len(made) == 2
+        assert made[0].directory._lock == -1
+        assert everything(only.store, with_index=False) == before
+
+
+@pytest.mark.parametrize("part", ["calls", "segments", "durability"])
+async def test_a_resignation_that_is_cancelled_lets_go_of_all_and_nobody_waits_for_it(part: str) -> None:
+    did: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.committer = self
+
+        async def aclose(self) -> None:
+            did.append(self.name)
+            if self.name == part:
+                raise asyncio.CancelledError
+
+        close = aclose
+
+        def fail(self, why: str, _: int) -> None:
+            did.append(why)
+
+    nothing: Any = SimpleNamespace(withdraw=lambda: did.append("withdrawn"))
+    leader = ControllerLeader(nothing, nothing, nothing, nothing, nothing, list, {})
+    parts: Any = {each: Part(each) for each in ("epoch", "durability", "controller", "calls", "segments")}
+    leader.leading = Leading(**parts)
+    with pytest.raises(asyncio.CancelledError):
+        await leader.resign()
+    assert did == ["withdrawn", "calls", "segments", "durability", "another process leads the controller now"]
+    assert leader.leading is None
+
+
+async def test_an_opening_that_was_fenced_and_then_cancelled_is_cancelled() -> None:
+    async def opened(_: int, fenced: Callable[[], Container | None]) -> None:
+        fenced()
+        raise asyncio.CancelledError
+
+    nothing: Any = SimpleNamespace(open=opened)
+    ownership = ContainerOwnership("a", nothing, nothing, nothing, 1, OwnershipSettings())
+    with pytest.raises(asyncio.CancelledError):
+        await ownership._open(0)
+
+
+async def test_a_controllers_opening_that_is_cancelled_is_given_up_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = SharedFolder(tmp_path, "ours", CONTAINERS)
+    folder.make()
+    nothing: Any = SimpleNamespace()
+    leader = ControllerLeader(nothing, folder, nothing, nothing, nothing, list, {})
+    inner, begun, go_on = leader._open, threading.Event(), threading.Event()
+
+    def slow() -> tuple[Epoch, Durability]:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return inner()
+
+    monkeypatch.setattr(leader, "_open", slow)
+    try:
+        leading = asyncio.create_task(leader.lead())
+        await until(begun.is_set)
+        leading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leading
+    finally:
+        go_on.set()
+    await leader.resign()
+    assert epochs_of(folder.controller) == [1]
+    assert not list((folder.controller / "epoch-0000000001").iterdir())
+
+
+async def test_a_disk_that_cannot_be_looked_at_is_no_other_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    epoch = Epoch.claim(tmp_path / "0")
+    directory = FencedDirectory.adopt(epoch, containers=1, held=(0,), cluster="ours")
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "exists", fails)
+        assert [epoch.is_known_over, directory.is_over] == [False, False]
+        with pytest.raises(OSError, match="Input/output"):
+            epoch.check()
+    Epoch.claim(tmp_path / "0")
+    assert [epoch.is_known_over, directory.is_over] == [True, True]
+    directory.close()
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
@@ -377,9 +505,10 @@ async def test_a_damaged_byte_is_named_where_the_last_owner_wrote_it(tmp_path: P
     data[len(data) // 2] ^= 1
     snapshot.write_bytes(data)
     async with members(tmp_path, 1) as (again,):
-        for _ in range(2):
+        for epoch in (2, 3):
             with pytest.raises(ContainerRefused, match=r"containers/0/epoch-0000000001/snapshot-\d+ is damaged"):
                 await again.open()
+            assert not list((tmp_path / "containers" / "0" / f"epoch-{epoch:010}").iterdir())
         data[len(data) // 2] ^= 1
         snapshot.write_bytes(data)
         assert await again.open() == 4
@@ -410,6 +539,30 @@ async def test_a_container_that_was_taken_away_is_not_taken_for_a_new_one(tmp_pa
     with pytest.raises(ContainerRefused, match="is missing"):
         await other.open()
     await other.storage.aclose()
+
+
+async def test_stores_that_refuse_a_container_without_a_manifest_do_not_make_each_other_try_again(
+    tmp_path: Path,
+) -> None:
+    async with members(tmp_path, 1) as (only,):
+        await only.open()
+        write_some(only)
+    folder = tmp_path / "containers" / "0"
+    manifest = folder / "epoch-0000000001" / "MANIFEST"
+    manifest.rename(tmp_path / "kept")
+    async with members(tmp_path, 2) as both:
+        for each in both:
+            with pytest.raises(ContainerRefused, match="MANIFEST is damaged: it is missing"):
+                await each.open()
+        tried = epochs_of(folder)
+        assert tried == [1, 2, 3]
+        for each in both:
+            assert "it is missing" in await each.storage.refused(0)
+        (tmp_path / "kept").rename(manifest)
+        for each in both:
+            assert await each.storage.refused(0) == ""
+        assert await both[0].open() == 4
+        assert both[0].store.containers[0].segments
 
 
 def test_a_cluster_folder_is_no_data_directory_of_one_process(tmp_path: Path) -> None:
