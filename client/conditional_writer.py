@@ -87,7 +87,9 @@ class ConditionalWriter:
                         if retry.exhausted(failures):
                             raise RetriesExhausted(
                                 f"a conditional append to {self._segment} failed {failures} times: {error}",
+                                endpoint=error.endpoint,
                                 segment=self._segment,
+                                request_id=error.request_id,
                                 actual=failures,
                             ) from error
                     await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)

@@ -187,8 +187,8 @@ class SegmentRequests:
         """The reply of the expected type, or of one of several, to what `make` makes of a request id and a token.
 
         Retries, as the settings say, what is `Retriable`, but not an argument that the store finds illegal; a request
-        may so be carried out twice. Other failure replies
-        are raised as their errors; RetriesExhausted has the last failure as its cause.
+        may so be carried out twice. Other failure replies are raised as their errors; RetriesExhausted has the last
+        failure as its cause.
         """
         retry = self._pool.settings.retry
         failures = 0

@@ -208,11 +208,14 @@ class HostileStore:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if it ends before it has begun
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         spoiler = Spoiler(self._how, Random(f"{self._seed} {self._how} {self.connections}"))
         up: asyncio.Task[None] | None = None
         writers = [writer]
@@ -230,14 +233,13 @@ class HostileStore:
                 if ends:
                     await writer.drain()
                     return
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # either side may hang up, and the end of the test does
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # either side may hang up
         finally:
             if up is not None:
                 up.cancel()
             for each in writers:
                 each.transport.abort()
-            self._tasks.discard(task)
 
     @staticmethod
     async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -245,12 +247,12 @@ class HostileStore:
             while data := await reader.read(1 << 16):
                 writer.write(data)
         except ConnectionError:
-            pass  # either side may hang up
+            return  # either side may hang up
         finally:
             writer.transport.abort()
 
     async def __aenter__(self) -> HostileStore:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.endpoint = Endpoint(*self._server.sockets[0].getsockname()[:2])
         return self
 
