@@ -17,6 +17,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -39,6 +40,7 @@ from segstore.wire.trace_blocks import (
 from segstore.wire.trace_fixture import FixtureError, FixtureHeader, from_line, header_from_line, is_fixture
 
 __all__ = [
+    "MOST_PIECE_BYTES",
     "PIECE_BYTES",
     "SUFFIXES",
     "Chunk",
@@ -51,13 +53,18 @@ __all__ = [
     "headers",
     "lines_of",
     "mark_in",
+    "piece_bytes_of",
     "pieces_of",
     "plan",
     "read_piece",
+    "size_of",
 ]
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of a piece, unless the caller wants others."""
+"""Bytes of a piece of a short trace, unless the caller wants others."""
+MOST_PIECE_BYTES: Final = 128 * 1024 * 1024
+_PIECES: Final = 4
+_LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 """What is taken of a folder; a file that is named is taken whatever it is called."""
 
@@ -180,6 +187,23 @@ def form_of(path: str, head: bytes) -> Form:
 
 
 # --- planning -------------------------------------------------------------------------------------------------------
+
+
+def piece_bytes_of(total: int) -> int:
+    """Bytes of a piece where there are `total` to read: a few pieces that keep a few cores busy, then long ones.
+
+    Each piece is a task, which costs Spark about as much as reading ten megabytes.
+    """
+    return min(max(total // _PIECES + _LONG_BLOCK_BYTES, PIECE_BYTES), MOST_PIECE_BYTES)
+
+
+def size_of(paths: Iterable[str]) -> int:
+    """Bytes of all these files that can be looked at."""
+    total = 0
+    for path in paths:
+        with suppress(OSError):  # whoever opens it says so
+            total += Path(path).stat().st_size
+    return total
 
 
 def plan(paths: Iterable[str], piece_bytes: int = PIECE_BYTES) -> list[Piece]:

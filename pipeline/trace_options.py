@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 from segstore.pipeline.trace_columns import Column, select
-from segstore.pipeline.trace_files import PIECE_BYTES
 from segstore.pipeline.trace_filter import Condition
 from segstore.wire.schema import COMMANDS, Unknown
 
@@ -48,8 +47,8 @@ class TraceOptions(NamedTuple):
     paths: files, folders, globs. columns: what there is if the reader names no schema. tokens: whether `fields` and
     `frame` keep delegation tokens. fail_fast: whether the first thing that cannot be read ends the query. vectorised:
     whether rows are made by column; else one by one, for comparison. split_bytes: about how much of a file a task
-    reads. limit: of a micro-batch. ports: of the stores, in packet captures; none for all that speak the protocol.
-    conditions: which records are wanted; of others no row is made.
+    reads; None for `trace_files.piece_bytes_of`. limit: of a micro-batch. ports: of the stores, in packet captures;
+    none for all that speak the protocol. conditions: which records are wanted; of others no row is made.
     """
 
     paths: tuple[str, ...]
@@ -57,7 +56,7 @@ class TraceOptions(NamedTuple):
     tokens: bool = False
     fail_fast: bool = False
     vectorised: bool = True
-    split_bytes: int = PIECE_BYTES
+    split_bytes: int | None = None
     limit: Limit | None = None
     ports: tuple[int, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -86,7 +85,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
         tokens=_flag(given, "tokens", False),
         fail_fast=mode == "failfast",
         vectorised=_flag(given, "vectorised", True),
-        split_bytes=_count(given, "splitBytes") if "splitBytes" in given else PIECE_BYTES,
+        split_bytes=_count(given, "splitBytes") if "splitBytes" in given else None,
         limit=limits[0] if limits else None,
         ports=_ports(given),
         conditions=_conditions(given),

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from segstore.pipeline.trace_columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace_files import Piece, find_files, plan, read_piece
+from segstore.pipeline.trace_files import Piece, find_files, piece_bytes_of, plan, read_piece, size_of
 from segstore.pipeline.trace_filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace_options import TraceOptions, read_options
 from segstore.pipeline.trace_rows import Row, RowMaker
@@ -131,7 +131,9 @@ class TraceReader(spark.DataSourceReader):
         self.conditions = options.conditions
 
     def partitions(self) -> list[spark.InputPartition]:
-        return [TracePiece(piece) for piece in plan(find_files(self.options.paths), self.options.split_bytes)]
+        files = find_files(self.options.paths)
+        split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files))
+        return [TracePiece(piece) for piece in plan(files, split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         return read_rows(partition, self.options, self.columns, Chosen(self.conditions))

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from segstore.pipeline.trace_columns import Column
-from segstore.pipeline.trace_files import find_files, pieces_of
+from segstore.pipeline.trace_files import find_files, piece_bytes_of, pieces_of
 from segstore.pipeline.trace_filter import Chosen
 from segstore.pipeline.trace_growth import next_offset
 from segstore.pipeline.trace_options import Limit, TraceOptions
@@ -59,12 +59,9 @@ class TraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = next_offset(self._files(), {}, None, None)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [
-            TracePiece(piece)
-            for path, stop in end.items()
-            if stop > start.get(path, 0)
-            for piece in pieces_of(path, self.options.split_bytes, start.get(path, 0), stop)
-        ]
+        new = {path: (start.get(path, 0), stop) for path, stop in end.items() if stop > start.get(path, 0)}
+        split_bytes = self.options.split_bytes or piece_bytes_of(sum(stop - begin for begin, stop in new.values()))
+        return [TracePiece(piece) for path, part in new.items() for piece in pieces_of(path, split_bytes, *part)]
 
     def read(self, partition: InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         return read_rows(partition, self.options, self.columns, Chosen(self.options.conditions))

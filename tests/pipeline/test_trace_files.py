@@ -10,7 +10,18 @@ from uuid import UUID
 
 import pytest
 
-from segstore.pipeline.trace_files import Chunk, Skipped, find_files, pieces_of, plan, read_piece
+from segstore.pipeline.trace_files import (
+    MOST_PIECE_BYTES,
+    PIECE_BYTES,
+    Chunk,
+    Skipped,
+    find_files,
+    piece_bytes_of,
+    pieces_of,
+    plan,
+    read_piece,
+    size_of,
+)
 from segstore.wire import DataAppended
 from segstore.wire.trace import Record
 from tests.pipeline.support import both, write_capture, write_fixture
@@ -67,6 +78,20 @@ def test_pieces_lie_side_by_side_and_know_how_many_records_they_have(tmp_path: P
     assert (pieces[0].start, pieces[-1].stop) == (0, path.stat().st_size)
     assert sum(piece.records for piece in pieces) == len(RECORDS)
     assert max(piece.size for piece in pieces) <= 700
+
+
+@pytest.mark.parametrize(
+    ("total", "pieces"), [(1_000_000, 1), (100_000_000, 3), (400_000_000, 4), (2_000_000_000, 15), (10**12, 7451)]
+)
+def test_a_trace_is_cut_into_a_few_pieces_and_a_long_one_into_long_ones(total: int, pieces: int) -> None:
+    size = piece_bytes_of(total)
+    assert PIECE_BYTES <= size <= MOST_PIECE_BYTES
+    assert -(-total // size) == pieces
+
+
+def test_the_size_of_files_is_that_of_those_that_are_there(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
+    assert size_of([str(path), str(path), str(tmp_path / "gone.wtrace")]) == 2 * path.stat().st_size
 
 
 def test_a_torn_last_block_is_told_and_the_others_are_read(tmp_path: Path) -> None:
