@@ -46,6 +46,7 @@ test-lowest: ## run the codec's tests with the lowest versions that pyproject.to
 
 lint: $(DEV) ## ruff, and mypy --strict over all that ships
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
 bench: $(DEV) ## run the benchmarks; they print ratios and write JSON

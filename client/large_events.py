@@ -204,9 +204,7 @@ class LargeEventWriter:
     async def _merge(self, sequence: _Sequence, attempt: _Attempt) -> None:
         updates: tuple[ConditionalAttributeUpdate, ...] = ()
         if self.exactly_once:
-            updates = (
-                ConditionalAttributeUpdate(self.counter_id, _REPLACE_IF_EQUALS, attempt.count, attempt.counted),
-            )
+            updates = (ConditionalAttributeUpdate(self.counter_id, _REPLACE_IF_EQUALS, attempt.count, attempt.counted),)
         sent_before, attempt.merge_sent = attempt.merge_sent, True
         reply = await sequence.merge(updates)
         match reply:

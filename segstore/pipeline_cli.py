@@ -137,9 +137,7 @@ def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
 @_MASTER
 @click.option("--to", "target", type=_Address(), help="Replay the parts at the store there, and compare its replies.")
 @click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
-def replay(
-    traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float
-) -> int:
+def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float) -> int:
     """Cut traces into parts that do not depend on each other; with --to, replay them side by side.
 
     Connections that name the same segment or writer are in one part. Each part is a task of Spark's; machines that run

@@ -1,7 +1,7 @@
 """A segment store in one process.
 
-    async with MockSegmentStore() as mock:
-        ...  # any client of the wire can talk to mock.host, mock.port
+async with MockSegmentStore() as mock:
+    ...  # any client of the wire can talk to mock.host, mock.port
 """
 
 from segstore.server.config import LimitSettings, StoreSettings

@@ -294,9 +294,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_overfull(self) -> bool:
         """Whether the disk should catch up before more is carried out for this peer."""
         gate = self._gate
-        return gate is not None and (
-            gate.full or self._held_back_bytes > self._hub.limits.connection_outstanding_bytes
-        )
+        return gate is not None and (gate.full or self._held_back_bytes > self._hub.limits.connection_outstanding_bytes)
 
     def _stall_if_overfull(self) -> None:
         gate, transport = self._gate, self._transport

@@ -252,16 +252,12 @@ def _merge_batch(store: SegmentStore, c: MergeSegmentsBatch, now_ms: int) -> Com
 
 
 def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> TableEntries:
-    return TableEntries(
-        tuple(TableEntry(TableKey(key, version), TableValue(value)) for key, version, value in found)
-    )
+    return TableEntries(tuple(TableEntry(TableKey(key, version), TableValue(value)) for key, version, value in found))
 
 
 @_request(CreateTableSegment, "createTableSegment")
 def _create_table(store: SegmentStore, c: CreateTableSegment, now_ms: int) -> Command:
-    store.create_table_segment(
-        c.segment, key_length=c.key_length, rollover_size=c.rollover_size_bytes, now_ms=now_ms
-    )
+    store.create_table_segment(c.segment, key_length=c.key_length, rollover_size=c.rollover_size_bytes, now_ms=now_ms)
     return SegmentCreated(c.request_id, c.segment)
 
 

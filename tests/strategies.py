@@ -107,9 +107,7 @@ def _taken(node: low.Node) -> SearchStrategy[dict[str, Any]]:
         case low.Table():
             rows = st.lists(st.tuples(*(_value(column) for column in node.columns)), max_size=5)
             names = [column.name for column in node.columns]
-            return rows.map(
-                lambda rows: {name: tuple(row[index] for row in rows) for index, name in enumerate(names)}
-            )
+            return rows.map(lambda rows: {name: tuple(row[index] for row in rows) for index, name in enumerate(names)})
     return _value(node).map(lambda value: {node.name: value})
 
 

@@ -169,20 +169,22 @@ def run(pytester: pytest.Pytester, source: str, *options: str, more: str = "") -
 def test_a_test_that_leaves_a_task_socket_or_thread_fails_and_names_it(pytester: pytest.Pytester) -> None:
     result = run(pytester, LEAVERS)
     result.assert_outcomes(passed=6, errors=6)
-    result.stdout.fnmatch_lines([
-        "*ERROR at teardown of test_task *",
-        "left behind: task Task-* of *sleep*",
-        "*ERROR at teardown of test_transport *",
-        "*left behind: socket *127.0.0.1*",
-        "*ERROR at teardown of test_socket *",
-        "left behind: socket *, socket *",
-        "*ERROR at teardown of test_thread *",
-        "left behind: thread *",
-        "*ERROR at teardown of test_task_under_hypothesis *",
-        "left behind: task Task-* of *sleep* and * more",
-        "*ERROR at teardown of test_task_of_a_fixture *",
-        "left behind: task Task-* of *sleep*",
-    ])
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR at teardown of test_task *",
+            "left behind: task Task-* of *sleep*",
+            "*ERROR at teardown of test_transport *",
+            "*left behind: socket *127.0.0.1*",
+            "*ERROR at teardown of test_socket *",
+            "left behind: socket *, socket *",
+            "*ERROR at teardown of test_thread *",
+            "left behind: thread *",
+            "*ERROR at teardown of test_task_under_hypothesis *",
+            "left behind: task Task-* of *sleep* and * more",
+            "*ERROR at teardown of test_task_of_a_fixture *",
+            "left behind: task Task-* of *sleep*",
+        ]
+    )
 
 
 def test_a_test_that_closes_what_it_opens_passes_and_what_did_not_run_is_named(pytester: pytest.Pytester) -> None:

@@ -35,5 +35,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 def test_a_link_to_no_file_or_no_heading_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# Here `it` is\n[a](#here-it-is) [b](#not-here) [c](none.md) [d](page.md#here-it-is) [e](https://x)\n")
+    page.write_text(
+        "# Here `it` is\n[a](#here-it-is) [b](#not-here) [c](none.md) [d](page.md#here-it-is) [e](https://x)\n"
+    )
     assert broken(page) == ["](#not-here)", "](none.md)"]

@@ -94,9 +94,7 @@ def _texts_of(size: int) -> bytes:
     """A pattern for the texts of so many bytes."""
     if not size:
         return b""
-    ways = [
-        first + _texts_of(size - width) for first, width in ((_ONE, 1), (_TWO, 2), (_THREE, 3)) if width <= size
-    ]
+    ways = [first + _texts_of(size - width) for first, width in ((_ONE, 1), (_TWO, 2), (_THREE, 3)) if width <= size]
     return b"(?:%s)" % b"|".join(ways)
 
 

@@ -363,4 +363,3 @@ def _at(value: Any, path: str) -> Any:
         if index and isinstance(value, (tuple, list, Elements)):
             value = value[int(index.rstrip("]"))]
     return value
-

@@ -288,9 +288,7 @@ class ContainerOwnership:
                     error = None if task.cancelled() else task.exception()
                     if error is not None:
                         foreseen = isinstance(error, CoordinationError | DataError)
-                        log.error(
-                            "store %s: owning containers failed", self.name, exc_info=None if foreseen else error
-                        )
+                        log.error("store %s: owning containers failed", self.name, exc_info=None if foreseen else error)
                         return f"owning its containers failed: {error if foreseen else repr(error)}"
             return None
         finally:

@@ -229,7 +229,5 @@ def unpack_name(packed: str) -> str:
 
 def _with_names(operation: Operation, change: Callable[[str], str]) -> Operation:
     if isinstance(operation, SegmentMerged):
-        return msgspec.structs.replace(
-            operation, segment=change(operation.segment), source=change(operation.source)
-        )
+        return msgspec.structs.replace(operation, segment=change(operation.segment), source=change(operation.source))
     return msgspec.structs.replace(operation, segment=change(operation.segment))

@@ -295,9 +295,7 @@ def save(
     return Saved(len(data), crc32(data), used, writer.stored)
 
 
-def _finished(
-    taken: _Taken, stored: Mapping[int, tuple[Piece, FileChunk]], used: dict[int, ChunkFile]
-) -> _Segment:
+def _finished(taken: _Taken, stored: Mapping[int, tuple[Piece, FileChunk]], used: dict[int, ChunkFile]) -> _Segment:
     extents: list[_Extent] = []
     for piece, views in zip(taken.pieces, taken.views, strict=True):
         found = stored.get(id(piece.chunk))

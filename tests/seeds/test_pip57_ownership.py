@@ -55,7 +55,6 @@ class Storage(SharedContainers):
             raise ContainerRefused(container_id, self.damaged[container_id])
         return await super().open(container_id, fenced)
 
-
     async def refused(self, container_id: int) -> str:
         return self.damaged.get(container_id, "")
 

@@ -182,9 +182,7 @@ class Actor:
         for data in parts:
             event += 1
             self.pending.append((data, event, ""))
-            peer.send(
-                AppendBlock(WRITER, data), AppendBlockEnd(WRITER, len(data), b"", 1, event, peer.next_id())
-            )
+            peer.send(AppendBlock(WRITER, data), AppendBlockEnd(WRITER, len(data), b"", 1, event, peer.next_id()))
         while self.pending:
             found = await peer.reply()
             expect(isinstance(found, DataAppended), f"{found}")
@@ -297,9 +295,7 @@ class Actor:
         if not self.values:
             return
         keys = list(self.values)
-        read = await peer.ask(
-            ReadTable(peer.next_id(), self.table, "", tuple(TableKey(key, NONE) for key in keys))
-        )
+        read = await peer.ask(ReadTable(peer.next_id(), self.table, "", tuple(TableKey(key, NONE) for key in keys)))
         assert isinstance(read, TableRead), f"{read}"
         for key, entry in zip(keys, read.entries.entries, strict=True):
             value = bytes(entry.value.data)

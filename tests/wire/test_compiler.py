@@ -190,6 +190,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(runtime.TEXTS) <= runtime.MEMO_ENTRIES
     assert max(map(len, runtime.TEXTS)) <= runtime.MEMO_CHARACTERS
 
+
 @pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each is not Event], ids=lambda it: it.type_name)
 @given(data=st.data())
 @settings(max_examples=20)

@@ -160,9 +160,7 @@ def test_a_frame_of_the_greatest_length_passes(codec: Codec) -> None:
 
 @EACH_CODEC
 @pytest.mark.parametrize("pieces", [1, 2, 8])
-@pytest.mark.parametrize(
-    "length", [MAX_FRAME_BYTES - HEADER_BYTES + 1, (1 << 31) - 1, -1, -8, -9, -(1 << 31)]
-)
+@pytest.mark.parametrize("length", [MAX_FRAME_BYTES - HEADER_BYTES + 1, (1 << 31) - 1, -1, -8, -9, -(1 << 31)])
 @pytest.mark.parametrize("code", [PartialEvent.code, OFTEN[0].code, 4711])
 def test_a_longer_frame_is_refused_on_its_header(codec: Codec, pieces: int, length: int, code: int) -> None:
     start = header(code, length)

@@ -121,9 +121,7 @@ class ErrorMessage(Command, frozen=True, gc=False):
     request_id: Int64
     segment: Text
     message: Text
-    error_code: Annotated[
-        ErrorMessageCode, types.EnumCode(ErrorMessageCode, unknown=ErrorMessageCode.UNSPECIFIED)
-    ]
+    error_code: Annotated[ErrorMessageCode, types.EnumCode(ErrorMessageCode, unknown=ErrorMessageCode.UNSPECIFIED)]
 
 
 @command(80, "TABLE_SEGMENT_NOT_EMPTY", failure=True)

@@ -79,9 +79,7 @@ class TableEntry(Record, frozen=True, gc=False):
 
 @record
 class TableEntries(Record, frozen=True, gc=False):
-    entries: Annotated[
-        Sequence[TableEntry], types.Counted(Nested(TableEntry), smallest=16, negative_is_empty=True)
-    ]
+    entries: Annotated[Sequence[TableEntry], types.Counted(Nested(TableEntry), smallest=16, negative_is_empty=True)]
 
 
 Entries = Annotated[TableEntries, Nested(TableEntries)]

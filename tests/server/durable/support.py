@@ -33,9 +33,7 @@ def make(
 
 
 @asynccontextmanager
-async def running(
-    path: Path, *, crash: bool = False, **options: Any
-) -> AsyncIterator[tuple[Durability, SegmentStore]]:
+async def running(path: Path, *, crash: bool = False, **options: Any) -> AsyncIterator[tuple[Durability, SegmentStore]]:
     """A store on a directory; `crash`: it ends as a killed process would, but for what was carried out by then."""
     durability, store = make(path, **options)
     try:

@@ -64,9 +64,7 @@ def test_a_run_is_its_appends_one_by_one(steps: list[tuple[int, int, bytes]], jo
     last, expected = -(1 << 63), []
     for each in run:
         expected.append(
-            alone.append(
-                NAME, WRITER, each.event_number, each.event_count, each.data, last_event_number=last, now_ms=5
-            )
+            alone.append(NAME, WRITER, each.event_number, each.event_count, each.data, last_event_number=last, now_ms=5)
         )
         last = each.event_number
     assert lengths == expected
