@@ -88,7 +88,8 @@ class ClientSettings(BaseModel):
         tls_ca_file: PEM of the authorities to trust; None is the system's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    # What is refused is not shown: it may be a password, or a token under a name that is none.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
     max_connections_per_store: int = Field(default=10, ge=1)
     pool_policy: PoolPolicy = "fewest_flows"

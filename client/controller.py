@@ -212,7 +212,9 @@ class Controller:
             failures += 1
             if retry.exhausted(failures):
                 raise RetriesExhausted(
-                    f"no successors of {name_of(scope, stream, segment_id)} after {failures} attempts",
+                    f"no successors of {name_of(scope, stream, segment_id)} after {failures} attempts"
+                    + (f": {last}" if last else ""),
+                    endpoint=last.endpoint if last else None,
                     segment=name_of(scope, stream, segment_id),
                     stream=f"{scope}/{stream}",
                     actual=failures,

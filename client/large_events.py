@@ -166,6 +166,7 @@ class LargeEventWriter:
                         f"an event of {len(event.event)} bytes for {target} failed {failures} times: {error}",
                         segment=target,
                         endpoint=error.endpoint,
+                        request_id=error.request_id,
                         actual=failures,
                     ) from error
             else:

@@ -123,6 +123,7 @@ class SegmentReader:
                         f"reading {self.segment} failed {self._failures} times: {error}",
                         segment=self.segment,
                         endpoint=error.endpoint,
+                        request_id=error.request_id,
                         actual=self._failures,
                     ) from error
             except ClientError:

@@ -186,6 +186,7 @@ class WriterSetup:
                 f"the writer of {self._segment} failed {self.failures} times: {error}",
                 segment=self._segment,
                 endpoint=error.endpoint,
+                request_id=error.request_id,
                 actual=self.failures,
             ) from error
         await asyncio.sleep(retry.delay_ms(self.failures, self._random or Random()) / 1000)

@@ -52,6 +52,24 @@ def test_a_password_is_not_shown() -> None:
     assert settings.password.get_secret_value() == "secret-word"
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SEGSTORE_CLIENT_PASSWORD": "secret-word"},
+        {
+            "SEGSTORE_CLIENT_USERNAME": "u",
+            "SEGSTORE_CLIENT_PASSWORD": "p",
+            "SEGSTORE_CLIENT_BEARER_TOKEN": "secret-word",
+        },
+        {"SEGSTORE_CLIENT_PASSWROD": "secret-word"},
+    ],
+)
+def test_a_password_is_not_shown_when_settings_are_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ClientSettings.from_environment(environment)
+    assert "secret-word" not in str(caught.value)
+
+
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         ClientSettings().max_connections_per_store = 3  # type: ignore[misc]

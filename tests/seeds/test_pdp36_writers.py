@@ -136,8 +136,10 @@ async def test_a_store_that_sets_up_but_never_acknowledges_does_not_hang_the_wri
     config = settings(request_timeout_ms=20, retry=FAST_RETRY)
     async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
         writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
-        with pytest.raises(RetriesExhausted):
+        with pytest.raises(RetriesExhausted) as caught:
             await writer.write(b"event")
+        assert caught.value.endpoint == str(store.endpoint)
+        assert caught.value.request_id is not None
         await writer.abort()
 
 
