@@ -1,20 +1,15 @@
 """The report about traces: Parquet tables, and a page that shows them. On Spark; the page is `report_page`'s.
 
-A folder is written beside its place and moved there when it is whole, so that a report that fails leaves nothing. In
-it: `report.html`, `report.json` (what the page is made of), and one folder of Parquet (zstd) a table; `rows` holds all
-that was read and is what the other tables were made of.
+In the folder: `report.html`, `report.json` (what the page is made of), and one folder of Parquet (zstd) a table; `rows`
+holds all that was read and is what the other tables were made of. Which folders are refused, `report_folder` says.
 
 Invariant: what could not be read is counted, with file and offset, in the table `skipped` and on the page; with
-`strict` the first of it ends the report. Refused, with `ReportError`: a folder that is there already, unless it holds a
-report and `replace` is given, and one that cannot be written. Raises FileNotFoundError for paths that name no trace.
+`strict` the first of it ends the report. Raises FileNotFoundError for paths that name no trace.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore.pipeline import analysis, analysis_usage
 from segstore.pipeline.analysis_rules import FRAME_COLUMNS, Rule, Status
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
+from segstore.pipeline.report_folder import PAGE, ReportError, report_folder
 from segstore.pipeline.report_page import page
 from segstore.pipeline.statements import statement
 from segstore.pipeline.trace_files import find_files
@@ -30,9 +26,8 @@ from segstore.pipeline.trace_rows import BadTrace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PAGE", "STEPS", "ReportError", "report"]
+__all__ = ["PAGE", "STEPS", "ReportError", "report", "report_into"]
 
-PAGE: Final = "report.html"
 STEPS: Final = (
     "reading the traces",
     "requests and replies",
@@ -52,14 +47,6 @@ _FORMAT: Final = "segstore.trace"
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS)))
 
 
-class ReportError(RuntimeError):
-    """A folder that a report cannot be written to. Attribute: path."""
-
-    def __init__(self, path: Path, message: str) -> None:
-        super().__init__(f"{path}: {message}")
-        self.path = path
-
-
 def report(
     spark: SparkSession,
     paths: Sequence[str],
@@ -76,42 +63,21 @@ def report(
     Raises ReportError, FileNotFoundError, and with `strict` BadTrace.
     """
     files = find_files(paths)
-    made = _beside(folder, replace)
-    try:
-        facts = _Report(spark, files, made, progress).write(strict, parts)
-        _move(made, folder)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)  # there no more if it was moved
-    return facts
+    with report_folder(folder, files, replace=replace) as made:
+        return report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
 
 
-def _beside(folder: Path, replace: bool) -> Path:
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            if not (folder / PAGE).is_file():
-                raise ReportError(folder, "is there already, and is no report")
-            if not replace:
-                raise ReportError(folder, "holds a report already")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise ReportError(folder, f"cannot be written: {error.strerror or error}") from error
-
-
-def _move(made: Path, folder: Path) -> None:
-    try:
-        if folder.exists():
-            shutil.rmtree(folder)
-        made.chmod(0o777 & ~_umask())
-        made.rename(folder)
-    except OSError as error:
-        raise ReportError(folder, f"cannot be written: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+def report_into(
+    spark: SparkSession,
+    files: Sequence[str],
+    made: Path,
+    *,
+    strict: bool = False,
+    parts: int = 8,
+    progress: Callable[[str], None] = lambda step: None,
+) -> dict[str, Any]:
+    """The same for files that were found, in the folder that `report_folder` gave before there was a session."""
+    return _Report(spark, list(files), made, progress).write(strict, parts)
 
 
 class _Report:

@@ -6,7 +6,7 @@ Exit status: 0; 1 if something could not be read (on standard error) or differs 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,10 +65,13 @@ def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
 @contextmanager
 def _told() -> Iterator[None]:
     """What is wrong with files and folders, in one sentence."""
+    from segstore.pipeline.report_folder import ReportError
     from segstore.pipeline.trace_rows import BadTrace
 
     try:
         yield
+    except ReportError as error:
+        raise click.ClickException(f"{error}{'; --replace writes over it' if error.replaceable else ''}") from error
     except FileNotFoundError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
     except (BadTrace, OSError, ValueError) as error:
@@ -89,20 +92,19 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
 
     What cannot be read is skipped, counted in the report, and told on standard error; the exit status is 1 then.
     """
+    from segstore.pipeline.report_folder import PAGE, report_folder
     from segstore.pipeline.trace_files import find_files
 
-    with _told():
-        files = find_files(traces)  # before Java is started
-    with _spark(master, files) as spark, _told():
-        from segstore.pipeline.report import PAGE, STEPS, ReportError
-        from segstore.pipeline.report import report as write
+    # What needs no Spark to be refused is, before Java is started.
+    with ExitStack() as stack:
+        stack.enter_context(_told())
+        files = find_files(traces)
+        made = stack.enter_context(report_folder(out, files, replace=replace))
+        spark = stack.enter_context(_spark(master, files))
+        from segstore.pipeline.report import STEPS, report_into
 
         with _progress(STEPS) as progress:
-            try:
-                facts = write(spark, files, out, strict=strict, replace=replace, parts=parts, progress=progress)
-            except ReportError as error:
-                hint = "; --replace writes over it" if "holds a report" in str(error) else ""
-                raise click.ClickException(f"{error}{hint}") from error
+            facts = report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
     lost = facts["skipped"]["rows"]
     for row in lost[:_MOST_TOLD]:
         where = "" if row["record"] is None else f"record {row['record']}: "

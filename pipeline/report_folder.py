@@ -1,0 +1,95 @@
+"""The folder of a report: refused before there is any work, written beside its place, moved there when it is whole. No
+Spark.
+
+Invariant: a report that fails leaves nothing, not the folders above it either, and what was in its place stays until it
+is whole. Refused, with `ReportError`: a folder that is there already, unless it holds a report and is to be replaced,
+one that holds the traces, and one that cannot be written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["PAGE", "ReportError", "report_folder"]
+
+PAGE: Final = "report.html"
+
+
+class ReportError(RuntimeError):
+    """A folder that a report cannot be written to. Attributes: path; replaceable, whether it holds a report."""
+
+    def __init__(self, path: Path, message: str, *, replaceable: bool = False) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.replaceable = replaceable
+
+
+@contextmanager
+def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = False) -> Iterator[Path]:
+    """An empty folder to write a report to, which becomes `folder` if the block ends well.
+
+    traces: files that are read, so not to be replaced. Raises ReportError as the block is entered, or as it ends if the
+    place was taken meanwhile.
+    """
+    with ExitStack() as undone:
+        try:
+            _refuse(folder, traces, replace)
+            made = _beside(Path(os.path.realpath(folder)), undone)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        yield made
+        try:
+            _refuse(folder, traces, replace)
+            _move(made, Path(os.path.realpath(folder)))
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+
+
+def _refuse(folder: Path, traces: Sequence[str], replace: bool) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not (folder / PAGE).is_file():
+            raise ReportError(folder, "is there already, and is no report")
+        if not replace:
+            raise ReportError(folder, "holds a report already", replaceable=True)
+        place = Path(os.path.realpath(folder))
+        for trace in traces:
+            if place in Path(os.path.realpath(trace)).parents:
+                raise ReportError(folder, f"holds {trace}, which is to be read")
+
+
+def _beside(place: Path, undone: ExitStack) -> Path:
+    for above in reversed(place.parents):
+        if not above.exists():
+            above.mkdir(exist_ok=True)
+            undone.callback(_remove_empty, above)
+    made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    undone.callback(shutil.rmtree, made, ignore_errors=True)  # there no more if it was moved
+    return made
+
+
+def _move(made: Path, place: Path) -> None:
+    if place.exists():
+        shutil.rmtree(place)
+    made.chmod(0o777 & ~_umask())
+    made.rename(place)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it is not empty: the report is in it, or someone else's
+        folder.rmdir()
+
+
+def _unwritable(folder: Path, error: OSError) -> ReportError:
+    return ReportError(folder, f"cannot be written: {error.strerror or error}")
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
