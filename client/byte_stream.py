@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import os
 from random import Random
-from types import TracebackType
 from typing import Final, Literal, Self
 
+from segstore.client.closing import ClosedAfter, FlushedAfter, OpenedBefore
 from segstore.client.conditional_writer import ConditionalWriter
 from segstore.client.controller import Controller, name_of
 from segstore.client.errors import (
@@ -115,7 +115,7 @@ class _ByteStream:
         return (await self._info()).write_offset
 
 
-class ByteWriter(_ByteStream):
+class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
     """Appends bytes. Use with `async with`, or `open` and `aclose`."""
 
     _writer: SegmentWriter | None = None
@@ -221,20 +221,8 @@ class ByteWriter(_ByteStream):
         if self._writer is not None:
             await self._writer.abort()
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.aclose()
-        else:
-            await self.abort()
-
-
-class ByteReader(_ByteStream):
+class ByteReader(ClosedAfter, _ByteStream):
     """Reads bytes. Use with `async with`, and `async for` over what comes; or `open`, `read` and `aclose`.
 
     Attributes:
@@ -380,8 +368,3 @@ class ByteReader(_ByteStream):
             await self.aclose()
             raise
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

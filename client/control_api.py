@@ -11,7 +11,8 @@ import json
 from typing import Final
 from urllib.parse import urlsplit
 
-from segstore.client.errors import ConnectFailed, PeerRefused, RequestTimedOut
+from segstore.client.closing import within
+from segstore.client.errors import ConnectFailed, PeerRefused
 
 __all__ = ["check_url", "register_writer"]
 
@@ -36,14 +37,10 @@ async def register_writer(url: str, name: str, timeout_ms: float) -> None:
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
+        async with within(
+            timeout_ms, f"the control API at {endpoint} did not register writer {name!r}", endpoint=endpoint
+        ):
             answer = await _ask(host, port, head.encode() + body)
-    except TimeoutError as cause:
-        raise RequestTimedOut(
-            f"the control API at {endpoint} did not register writer {name!r} within {timeout_ms:.0f} ms",
-            endpoint=endpoint,
-            limit=timeout_ms,
-        ) from cause
     except OSError as cause:
         raise ConnectFailed(f"no connection to the control API at {endpoint}: {cause}", endpoint=endpoint) from cause
     status, _, rest = answer.partition(b"\r\n")

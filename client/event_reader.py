@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from random import Random
-from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
+from segstore.client.closing import ClosedAfter, OpenedBefore
 from segstore.client.controller import Controller, Successor, name_of
 from segstore.client.errors import ClientError, Closed, ProtocolViolation
 from segstore.client.events import EventAssembler
@@ -69,7 +69,7 @@ class _Turn(NamedTuple):
     begun: tuple[int, ...]
 
 
-class EventReader:
+class EventReader(OpenedBefore, ClosedAfter):
     """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
     Attributes:
@@ -265,12 +265,3 @@ class EventReader:
         self._note_place()
         self._ahead.clear()
         self._wake.set()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, cast
 from uuid import uuid4
 
+from segstore.client.closing import FlushedAfter, OpenedBefore, within
 from segstore.client.control_api import register_writer
 from segstore.client.controller import Controller
 from segstore.client.errors import (
@@ -29,7 +29,6 @@ from segstore.client.errors import (
     EventTooLarge,
     NoSuchStream,
     ProtocolViolation,
-    RequestTimedOut,
     SegmentOver,
     StreamSealed,
 )
@@ -52,7 +51,7 @@ _SEE_BYTES: Final = 1024 * 1024
 """After so many bytes of events the loop gets to send and to read acknowledgements."""
 
 
-class EventWriter:
+class EventWriter(OpenedBefore, FlushedAfter):
     """A writer of one stream. Use with `async with`, or `open` and `aclose`.
 
     Attributes:
@@ -345,16 +344,10 @@ class EventWriter:
         """Flushes for up to `close_timeout_ms`, then frees all. Can be called twice. Raises what `flush` does."""
         if self._closed:
             return
-        limit = self._settings.close_timeout_ms
+        name = f"{self.scope}/{self.stream}"
         try:
-            async with asyncio.timeout(limit / 1000):
+            async with within(self._settings.close_timeout_ms, f"events for {name} were not stored", stream=name):
                 await self.flush()
-        except TimeoutError as cause:
-            raise RequestTimedOut(
-                f"events for {self.scope}/{self.stream} were not stored within {limit:.0f} ms",
-                stream=f"{self.scope}/{self.stream}",
-                limit=limit,
-            ) from cause
         finally:
             await self.abort()
 
@@ -373,15 +366,3 @@ class EventWriter:
         await asyncio.gather(*reroutes, return_exceptions=True)
         for writer in ended:
             await writer.abort()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.aclose()
-        else:
-            await self.abort()

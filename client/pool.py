@@ -17,11 +17,11 @@ import asyncio
 import ssl
 from collections.abc import Iterable, Sequence
 from random import Random
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from segstore.client.closing import ClosedAfter
 from segstore.client.config import ClientSettings, PoolPolicy
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.flow import Flow, FlowHandler, FlowIds
@@ -132,7 +132,7 @@ class _Store:
         self.lost = False
 
 
-class ConnectionPool:
+class ConnectionPool(ClosedAfter):
     """Connections to stores.
 
     Attributes:
@@ -421,11 +421,3 @@ class ConnectionPool:
         left = [each.gone for each in connections if not each.gone.done()]
         if left:
             await asyncio.wait(left, timeout=timeout_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

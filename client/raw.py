@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from types import TracebackType
 from typing import Self, TypeVar
 
+from segstore.client.closing import FreedAfter
 from segstore.client.config import ClientSettings
 from segstore.client.errors import (
     ClientError,
@@ -164,7 +164,7 @@ def _own(reply: Command) -> Command:
     return decode(encode(reply)) if type(reply) in _WITH_PAYLOAD else reply
 
 
-class SegmentRequests:
+class SegmentRequests(FreedAfter):
     """Requests about segments: finds their store, adds the token, retries what can be retried.
 
     reply = await requests.ask(segment, SegmentSealed, lambda id_, token: SealSegment(id_, segment, token))
@@ -260,11 +260,3 @@ class SegmentRequests:
         for client in self._clients.values():
             client.close()
         self._clients.clear()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

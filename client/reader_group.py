@@ -18,9 +18,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from random import Random
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
+from segstore.client.closing import ClosedAfter, OpenedBefore
 from segstore.client.controller import Controller, name_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
 from segstore.client.event_reader import tail_of
@@ -38,7 +38,7 @@ GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Ma
 """Where a group begins: all its streams at the head or the tail, or each stream so or at a cut: segment id → offset."""
 
 
-class ReaderGroup:
+class ReaderGroup(OpenedBefore, ClosedAfter):
     """A reader group. Use with `async with`, or `open` and `aclose`.
 
     Attributes:
@@ -191,15 +191,6 @@ class ReaderGroup:
     async def aclose(self) -> None:
         """Frees what this object holds; the group and its readers go on. Can be called twice."""
         self._table.close()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _full(scope: str, stream: str) -> tuple[str, str]:

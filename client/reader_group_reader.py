@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
+from segstore.client.closing import OpenedBefore, within
 from segstore.client.controller import Controller
 from segstore.client.errors import (
     ClientError,
@@ -31,7 +32,6 @@ from segstore.client.errors import (
     NoSuchReaderGroup,
     ProtocolViolation,
     ReaderOffline,
-    RequestTimedOut,
     SegmentMissing,
     SegmentTruncated,
 )
@@ -80,7 +80,7 @@ class _End(NamedTuple):
     segment: str
 
 
-class GroupReader:
+class GroupReader(OpenedBefore):
     """A reader of a group. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
     Attributes:
@@ -357,19 +357,13 @@ class GroupReader:
             self._handled()
         positions = await self.abort()
         limit_ms = self._pool.settings.close_timeout_ms
+        facts = {"segment": self._table.segment, "reader": self.name}
         try:
-            async with asyncio.timeout(limit_ms / 1000):
+            async with within(limit_ms, f"the reader {self.name} did not get offline", **facts):
                 await self._table.fetch()
                 await self._table.change(lambda state: state.quit(self.name, positions))
         except (ReaderOffline, NoSuchReaderGroup):
             return  # somebody else said so
-        except TimeoutError as cause:
-            raise RequestTimedOut(
-                f"the reader {self.name} did not get offline within {limit_ms:.0f} ms",
-                segment=self._table.segment,
-                limit=limit_ms,
-                reader=self.name,
-            ) from cause
         finally:
             self._table.close()
 
@@ -395,10 +389,6 @@ class GroupReader:
         self._tasks.clear()
         self._table.close()
         return positions
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

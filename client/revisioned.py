@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from random import Random
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from segstore.client.closing import ClosedAfter
 from segstore.client.conditional_writer import ConditionalWriter
 from segstore.client.errors import (
     Closed,
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     data: bytes
 
 
-class RevisionedStream:
+class RevisionedStream(ClosedAfter):
     """A revisioned stream. Use with `async with`, or `aclose` it; nothing is connected before it is needed.
 
     Attributes:
@@ -259,11 +259,3 @@ class RevisionedStream:
         if writer is not None:
             with self._there():
                 await writer.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -18,9 +18,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from random import Random
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from segstore.client.closing import FreedAfter
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -57,7 +57,7 @@ class Chunk(NamedTuple):
     end_of_segment: bool
 
 
-class SegmentReader:
+class SegmentReader(FreedAfter):
     """A reader of one segment.
 
     Attributes:
@@ -285,11 +285,3 @@ class SegmentReader:
             self._wake_up()
             if self._probe is not None and not self._probe.done():
                 self._probe.set_exception(Closed(f"the reader of {self.segment} was closed", segment=self.segment))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

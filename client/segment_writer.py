@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from segstore.client.errors import ClientError, Closed, EventTooLarge, RequestTimedOut
+from segstore.client.closing import FlushedAfter, within
+from segstore.client.errors import ClientError, Closed, EventTooLarge
 from segstore.client.in_flight import Pending, Then
 from segstore.client.writer_machine import WriterMachine, WriterState
 from segstore.wire import Buffer
@@ -24,7 +24,7 @@ __all__ = ["SegmentWriter"]
 _OPEN: Final = WriterState.OPEN
 
 
-class SegmentWriter(WriterMachine):
+class SegmentWriter(FlushedAfter, WriterMachine):
     """A writer of one segment; its arguments and attributes are those of `WriterMachine`."""
 
     __slots__ = ()
@@ -139,18 +139,15 @@ class SegmentWriter(WriterMachine):
             return
         limit = self._pool.settings.close_timeout_ms
         endpoint = self._setup.endpoint
+        facts = {"segment": self.segment, "endpoint": None if endpoint is None else str(endpoint)}
         try:
-            async with asyncio.timeout(limit / 1000):
+            async with within(limit, self._late, **facts):
                 await self.flush()
-        except TimeoutError as cause:
-            raise RequestTimedOut(
-                f"{self.unsettled} appends to {self.segment} were not acknowledged within {limit:.0f} ms",
-                segment=self.segment,
-                endpoint=None if endpoint is None else str(endpoint),
-                limit=limit,
-            ) from cause
         finally:
             await self.abort()
+
+    def _late(self) -> str:
+        return f"{self.unsettled} appends to {self.segment} were not acknowledged"
 
     def end(self) -> None:
         """What of `abort` does not wait; `abort` is still to be called."""
@@ -166,14 +163,3 @@ class SegmentWriter(WriterMachine):
         await self._setup.aclose()
         if self._carrying is not None:
             await asyncio.gather(self._carrying, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.aclose()
-        else:
-            await self.abort()

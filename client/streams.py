@@ -16,12 +16,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from random import Random
-from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from segstore.client.auth import Credentials
 from segstore.client.byte_stream import ByteReader, ByteWriter
+from segstore.client.closing import ClosedAfter
 from segstore.client.config import ClientSettings
 from segstore.client.controller import Access, Controller, ControllerLocations
 from segstore.client.controller_channels import ControllerChannels
@@ -67,7 +67,7 @@ def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
     return endpoints, scheme in ("tls", "pravegas")
 
 
-class Client:
+class Client(ClosedAfter):
     """A client. Made by `connect`; use with `async with`, or `open` and `aclose`."""
 
     def __init__(
@@ -244,11 +244,6 @@ class Client:
     async def __aenter__(self) -> Self:
         self.open()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def connect(

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
+from segstore.client.closing import ClosedAfter
 from segstore.client.errors import ConditionFailed, ProtocolViolation, SegmentTruncated
 from segstore.client.revisioned import Revision, RevisionedStream
 
@@ -75,7 +75,7 @@ def decode_record(record: bytes) -> tuple[bytes | None, list[bytes]]:
     return None, updates
 
 
-class StateSynchronizer(Generic[S]):
+class StateSynchronizer(ClosedAfter, Generic[S]):
     """A shared state. Use with `async with`, or `aclose` it; closes its revisioned stream.
 
     Attributes:
@@ -183,11 +183,3 @@ class StateSynchronizer(Generic[S]):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -22,9 +22,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from random import Random
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from segstore.client.closing import FreedAfter, OpenedBefore
 from segstore.client.controller import Controller, TableConfig
 from segstore.client.errors import (
     BadKeyVersion,
@@ -99,7 +99,7 @@ class TableEntry(NamedTuple):
     version: Version
 
 
-class KeyValueTable:
+class KeyValueTable(OpenedBefore, FreedAfter):
     """One table. Use with `async with`, or `open` and `close`.
 
     Attributes:
@@ -380,12 +380,3 @@ class KeyValueTable:
         """Fails what is pending. Can be called twice."""
         self._closed = True
         self._requests.close()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -21,9 +21,10 @@ import asyncio
 from math import sqrt
 from random import Random
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from uuid import UUID, uuid4
 
+from segstore.client.closing import ClosedAfter, OpenedBefore, within
 from segstore.client.controller import Controller, TransactionStatus
 from segstore.client.errors import (
     ClientError,
@@ -60,7 +61,7 @@ def ping_interval_ms(lease_ms: float) -> float:
     return lease_ms / max(2.0, sqrt(lease_ms / 1000))
 
 
-class TransactionWriter:
+class TransactionWriter(ClosedAfter):
     """Begins transactions of one stream. Use with `async with`, or `aclose`.
 
     Attributes:
@@ -120,16 +121,8 @@ class TransactionWriter:
         self._closed = True
         await asyncio.gather(*(each.leave() for each in tuple(self._open)))
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class Transaction:
+class Transaction(OpenedBefore):
     """One transaction. Made by `TransactionWriter`; use with `async with`, or `open` and `commit` or `abort`.
 
     Attributes:
@@ -347,10 +340,8 @@ class Transaction:
         problem: ClientError | None = None
         limit = self._settings.close_timeout_ms
         try:
-            async with asyncio.timeout(limit / 1000):
+            async with within(limit, f"no abort of {self._id} of {self._name}"):
                 await self.abort()
-        except TimeoutError:
-            problem = RequestTimedOut(f"no abort of {self._id} of {self._name} within {limit:.0f} ms", limit=limit)
         except ClientError as error:
             problem = error
         finally:
@@ -373,10 +364,6 @@ class Transaction:
         writers, self._writers = self._writers, {}
         for each in writers.values():
             await each.abort()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
