@@ -23,10 +23,9 @@ from segstore.client.errors import (
     Retriable,
     RetriesExhausted,
     TokenExpired,
-    WrongStore,
     failure,
 )
-from segstore.client.locations import Locations
+from segstore.client.locations import Locations, learn
 from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.client.raw import RawClient
 from segstore.wire import (
@@ -85,13 +84,8 @@ class ConditionalWriter:
                         self._drop()
                         failures += 1
                         if retry.exhausted(failures):
-                            raise RetriesExhausted(
-                                f"a conditional append to {self._segment} failed {failures} times: {error}",
-                                endpoint=error.endpoint,
-                                segment=self._segment,
-                                request_id=error.request_id,
-                                actual=failures,
-                            ) from error
+                            what = f"a conditional append to {self._segment}"
+                            raise RetriesExhausted.of(what, self._segment, failures, error) from error
                     await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
             except BaseException:
                 self._drop()  # what was sent may still be stored: the next set-up asks
@@ -116,11 +110,8 @@ class ConditionalWriter:
             if isinstance(reply, ConditionalCheckFailed):
                 return False
             raise self._failure(reply, endpoint)
-        except (WrongStore, ConnectionLost):
-            self._locations.forget(self._segment, endpoint)
-            raise
-        except TokenExpired:
-            self._locations.expired(self._segment, token)
+        except ClientError as error:
+            learn(self._locations, self._segment, error, endpoint, token, in_doubt=isinstance(error, ConnectionLost))
             raise
 
     async def _set_up(self, endpoint: Endpoint, token: str) -> int:

@@ -261,6 +261,17 @@ class RetriesExhausted(Final):
 
     advice = "see the cause; try again later, or raise max_attempts of the retry setting"
 
+    @classmethod
+    def of(cls, what: str, segment: str, failures: int, last: ClientError) -> Self:
+        """What is about a segment failed so often, the last time so: to be raised from that."""
+        return cls(
+            f"{what} failed {failures} times: {last}",
+            endpoint=last.endpoint,
+            segment=segment,
+            request_id=last.request_id,
+            actual=failures,
+        )
+
 
 class SegmentTruncated(Final):
     """The segment starts at ``details["start_offset"]`` now."""

@@ -41,12 +41,11 @@ from segstore.client.errors import (
     SegmentOver,
     SegmentSealed,
     TokenExpired,
-    WrongStore,
     failure,
 )
 from segstore.client.events import EVENT_HEADER_BYTES, frame_header
 from segstore.client.flow import Flow
-from segstore.client.locations import Locations
+from segstore.client.locations import Locations, learn
 from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.client.raw import MakeRequest
 from segstore.wire import (
@@ -162,13 +161,8 @@ class LargeEventWriter:
                 self.restarts += 1
                 self._learn(attempt, error, failures)
                 if retry.exhausted(failures):
-                    raise RetriesExhausted(
-                        f"an event of {len(event.event)} bytes for {target} failed {failures} times: {error}",
-                        segment=target,
-                        endpoint=error.endpoint,
-                        request_id=error.request_id,
-                        actual=failures,
-                    ) from error
+                    what = f"an event of {len(event.event)} bytes for {target}"
+                    raise RetriesExhausted.of(what, target, failures, error) from error
             else:
                 if self.exactly_once:
                     self._counts[target] = attempt.count
@@ -176,10 +170,7 @@ class LargeEventWriter:
             await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
 
     def _learn(self, attempt: _Attempt, error: ClientError, failures: int) -> None:
-        if isinstance(error, TokenExpired):
-            self._locations.expired(attempt.target, attempt.token)
-        elif attempt.endpoint is not None and (isinstance(error, WrongStore) or failures > 1):
-            self._locations.forget(attempt.target, attempt.endpoint)
+        learn(self._locations, attempt.target, error, attempt.endpoint, attempt.token, in_doubt=failures > 1)
         if attempt.merge_sent and not self.exactly_once:
             attempt.merge_sent = False
             self.unsure += 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from segstore.client.auth import TokenCache, TokenSource
+from segstore.client.errors import ClientError, TokenExpired, WrongStore
 from segstore.client.pool import Endpoint
 
-__all__ = ["FixedStore", "Locations"]
+__all__ = ["FixedStore", "Locations", "learn"]
 
 
 class Locations(Protocol):
@@ -24,6 +25,19 @@ class Locations(Protocol):
 
     def expired(self, segment: str, token: str) -> None:
         """That token is not taken any more: get another the next time."""
+
+
+def learn(
+    locations: Locations, segment: str, error: ClientError, endpoint: Endpoint | None, token: str, *, in_doubt: bool
+) -> None:
+    """What a failure at a store says of the token and of where the segment lives: it is asked for anew the next time.
+
+    in_doubt: the store may be the wrong one although it did not say so.
+    """
+    if isinstance(error, TokenExpired):
+        locations.expired(segment, token)
+    elif endpoint is not None and (in_doubt or isinstance(error, WrongStore)):
+        locations.forget(segment, endpoint)
 
 
 class FixedStore:

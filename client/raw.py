@@ -28,11 +28,10 @@ from segstore.client.errors import (
     Retriable,
     RetriesExhausted,
     TokenExpired,
-    WrongStore,
     failure,
 )
 from segstore.client.flow import Flow
-from segstore.client.locations import Locations
+from segstore.client.locations import Locations, learn
 from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.wire import (
     Command,
@@ -200,13 +199,7 @@ class SegmentRequests(FreedAfter):
                     raise
                 failures += 1
                 if retry.exhausted(failures):
-                    raise RetriesExhausted(
-                        f"a request about {segment} failed {failures} times: {error}",
-                        endpoint=error.endpoint,
-                        segment=segment,
-                        request_id=error.request_id,
-                        actual=failures,
-                    ) from error
+                    raise RetriesExhausted.of(f"a request about {segment}", segment, failures, error) from error
             except ClientError as error:
                 if failures:
                     error.details["retried"] = failures
@@ -236,11 +229,8 @@ class SegmentRequests(FreedAfter):
                 endpoint=str(endpoint),
                 segment=segment,
             )
-        except (WrongStore, ConnectionLost):
-            self._locations.forget(segment, endpoint)
-            raise
-        except TokenExpired:
-            self._locations.expired(segment, token)
+        except ClientError as error:
+            learn(self._locations, segment, error, endpoint, token, in_doubt=isinstance(error, ConnectionLost))
             raise
 
     async def _client(self, endpoint: Endpoint) -> RawClient:

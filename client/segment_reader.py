@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from random import Random
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from segstore.client.closing import FreedAfter
 from segstore.client.errors import (
@@ -31,11 +31,10 @@ from segstore.client.errors import (
     RetriesExhausted,
     SegmentSealed,
     TokenExpired,
-    WrongStore,
     failure,
 )
 from segstore.client.flow import Flow
-from segstore.client.locations import Locations
+from segstore.client.locations import Locations, learn
 from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.wire import Command, GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
 
@@ -114,18 +113,10 @@ class SegmentReader(FreedAfter):
             except (Retriable, TokenExpired, ProtocolViolation) as error:
                 self._drop_flow()
                 self._failures += 1
-                if isinstance(error, TokenExpired):
-                    self._locations.expired(self.segment, self._token)
-                elif self._endpoint is not None and (isinstance(error, WrongStore) or self._failures > 1):
-                    self._locations.forget(self.segment, self._endpoint)
+                in_doubt = self._failures > 1
+                learn(self._locations, self.segment, error, self._endpoint, self._token, in_doubt=in_doubt)
                 if retry.exhausted(self._failures):
-                    raise RetriesExhausted(
-                        f"reading {self.segment} failed {self._failures} times: {error}",
-                        segment=self.segment,
-                        endpoint=error.endpoint,
-                        request_id=error.request_id,
-                        actual=self._failures,
-                    ) from error
+                    raise RetriesExhausted.of(f"reading {self.segment}", self.segment, self._failures, error) from error
             except ClientError:
                 self._drop_flow()
                 raise

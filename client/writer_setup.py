@@ -25,10 +25,9 @@ from segstore.client.errors import (
     Retriable,
     RetriesExhausted,
     TokenExpired,
-    WrongStore,
 )
 from segstore.client.flow import Flow, FlowHandler
-from segstore.client.locations import Locations
+from segstore.client.locations import Locations, learn
 from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.wire import SetupAppend, WireError
 from segstore.wire.request_id import FLOWS_DISABLED, pack
@@ -177,18 +176,10 @@ class WriterSetup:
         """Learns from a failure and waits out its back-off; raises RetriesExhausted after too many."""
         retry = self._pool.settings.retry
         self.failures += 1
-        if isinstance(error, TokenExpired):
-            self._locations.expired(self._segment, self._token)
-        elif self.endpoint is not None and (isinstance(error, WrongStore) or self.failures > 1):
-            self._locations.forget(self._segment, self.endpoint)
+        learn(self._locations, self._segment, error, self.endpoint, self._token, in_doubt=self.failures > 1)
         if retry.exhausted(self.failures):
-            raise RetriesExhausted(
-                f"the writer of {self._segment} failed {self.failures} times: {error}",
-                segment=self._segment,
-                endpoint=error.endpoint,
-                request_id=error.request_id,
-                actual=self.failures,
-            ) from error
+            what = f"the writer of {self._segment}"
+            raise RetriesExhausted.of(what, self._segment, self.failures, error) from error
         await asyncio.sleep(retry.delay_ms(self.failures, self._random or Random()) / 1000)
 
     async def _once(self) -> None:
