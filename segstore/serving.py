@@ -224,21 +224,32 @@ async def _recording(options: ServeOptions, cluster: Cluster | ClusterProcess) -
 
 async def _serve(options: ServeOptions) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    starting = asyncio.current_task()
 
     def asked_to_stop(number: signal.Signals) -> None:
         if stop.is_set():
             raise SystemExit(128 + number)
         stop.set()
+        if starting is not None:
+            starting.cancel()  # what others have to do first, as in a cluster of processes, may take long
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop, number)
     try:
-        made = _cluster(options)
+        cluster = _cluster(options)
     except FaultFileError:
         raise
     except ValueError as error:
         raise OptionsError(str(error)) from error
-    async with _recording(options, made), made as cluster:
+    async with contextlib.AsyncExitStack() as running:
+        try:
+            await running.enter_async_context(_recording(options, cluster))
+            await running.enter_async_context(cluster)
+        except asyncio.CancelledError:
+            if stop.is_set():
+                return
+            raise
+        starting = None
         addresses: dict[str, tuple[str, int] | None] = {
             "segment_store": cluster.address,
             "controller": cluster.controller_address,

@@ -213,18 +213,22 @@ class ClusterProcess:
     async def _settle(self) -> None:
         """Waits until there is a controller, and all containers have an owner; not for ever."""
         assert self.failure is not None
-        candidate, count = self._candidate, self.settings.store.containers
+        candidate = self._candidate
         try:
             async with asyncio.timeout(_SETTLE_S):
-                while not (
-                    all(self._owners.of(each) or each in self.ownership.refused for each in range(count))
-                    and (candidate is None or candidate.leads or candidate.leader is not None)
-                ):
+                while self._ownerless() or not (candidate is None or candidate.leads or candidate.leader is not None):
                     if self.failure.done():
                         raise CoordinationError(self.failure.result())
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            log.warning("after %g s, there are containers that nobody owns, or nobody leads the controller", _SETTLE_S)
+            names = ", ".join(map(str, self._ownerless()))
+            missing = f"nobody owns container {names}" if names else "nobody leads the controller"
+            log.warning("after %g s, %s; this process serves what it has", _SETTLE_S, missing)
+
+    def _ownerless(self) -> list[int]:
+        """Containers that somebody could own and nobody does."""
+        containers = range(self.settings.store.containers)
+        return [each for each in containers if not self._owners.of(each) and each not in self.ownership.refused]
 
     def _make_container(self, number: int, durability: Durability) -> Container:
         settings = self.settings.store

@@ -137,6 +137,40 @@ def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals) -> None:
         assert "Traceback" not in store.errors()
 
 
+NEVER_STARTED = """
+import asyncio, sys
+from segstore import serving
+
+class Waiting:
+    stores = ()
+
+    async def __aenter__(self):
+        print("starting", flush=True)
+        await asyncio.Event().wait()
+
+    async def __aexit__(self, *_):
+        raise AssertionError("what did not start is not ended")
+
+serving._cluster = lambda options: Waiting()
+serving.serve(serving.ServeOptions())
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_ends_a_start_that_waits_for_others(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", NEVER_STARTED], stdout=subprocess.PIPE, text=True)
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "starting\n"
+            process.send_signal(number)
+            assert process.wait(PATIENCE_S) == 0
+            assert process.stdout.read() == "ended\n"
+        finally:
+            process.kill()
+
+
 def test_replies_on_their_way_arrive_though_the_store_is_told_to_end() -> None:
     size = 2 * 1024 * 1024
     with served("--announce", "json") as store, store.connect() as connection:
