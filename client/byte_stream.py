@@ -38,13 +38,7 @@ from segstore.client.pool import ConnectionPool
 from segstore.client.raw import SegmentRequests
 from segstore.client.segment_reader import SegmentReader
 from segstore.client.segment_writer import SegmentWriter
-from segstore.wire import (
-    Buffer,
-    GetStreamSegmentInfo,
-    SealSegment,
-    StreamSegmentInfo,
-    TruncateSegment,
-)
+from segstore.wire import Buffer, SealSegment, StreamSegmentInfo, TruncateSegment
 from segstore.wire import SegmentSealed as SealedReply
 from segstore.wire import SegmentTruncated as TruncatedReply
 
@@ -101,10 +95,7 @@ class _ByteStream:
         return name_of(self.scope, self.stream, segment_ids[0])
 
     async def _info(self) -> StreamSegmentInfo:
-        segment = self.segment
-        return await self._requests.ask(
-            segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, segment, token)
-        )
+        return await self._requests.info(self.segment)
 
     async def head(self) -> int:
         """The offset of the first byte that is still there. Raises as `SegmentRequests.ask`."""

@@ -113,29 +113,29 @@ class Controller:
         answer = await self._call("deleteScope", m.ScopeInfo(scope=scope))
         return _created(answer, "SCOPE_NOT_FOUND", f"scope {scope}")
 
-    async def list_scopes(self) -> AsyncIterator[str]:
+    def list_scopes(self) -> AsyncIterator[str]:
         """All scopes, page by page."""
-        token = ""
-        while True:
-            page = await self._call("listScopes", m.ScopesRequest(continuationToken=m.ContinuationToken(token=token)))
-            for name in page.scopes:
-                yield name
-            if not page.scopes:
-                return
-            token = page.continuationToken.token
+        return self._pages("listScopes", m.ScopesRequest, None, lambda page: page.scopes)
 
-    async def list_streams(self, scope: str) -> AsyncIterator[str]:
+    def list_streams(self, scope: str) -> AsyncIterator[str]:
         """All streams of a scope, page by page."""
+        method, request = "listStreamsInScope", m.StreamsInScopeRequest
+        return self._pages(method, request, scope, lambda page: [each.stream for each in page.streams])
+
+    async def _pages(
+        self, method: str, request: Callable[..., Any], scope: str | None, names: Callable[[Any], Sequence[str]]
+    ) -> AsyncIterator[str]:
+        """Asks with each page's token for the next; behind the last is one without names. scope: if it is about one."""
+        about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
         token = ""
         while True:
-            request = m.StreamsInScopeRequest(
-                scope=m.ScopeInfo(scope=scope), continuationToken=m.ContinuationToken(token=token)
-            )
-            page = await self._call("listStreamsInScope", request)
-            _succeeded(page, f"scope {scope}")
-            for each in page.streams:
-                yield each.stream
-            if not page.streams:
+            page = await self._call(method, request(continuationToken=m.ContinuationToken(token=token), **about))
+            if scope is not None:
+                _succeeded(page, f"scope {scope}")
+            found = names(page)
+            for name in found:
+                yield name
+            if not found:
                 return
             token = page.continuationToken.token
 
@@ -282,20 +282,10 @@ class Controller:
         answer = await self._call("deleteKeyValueTable", _table(scope, table))
         return _created(answer, "TABLE_NOT_FOUND", f"table {scope}/{table}")
 
-    async def list_tables(self, scope: str) -> AsyncIterator[str]:
+    def list_tables(self, scope: str) -> AsyncIterator[str]:
         """All key-value tables of a scope, page by page."""
-        token = ""
-        while True:
-            request = m.KVTablesInScopeRequest(
-                scope=m.ScopeInfo(scope=scope), continuationToken=m.ContinuationToken(token=token)
-            )
-            page = await self._call("listKeyValueTablesInScope", request)
-            _succeeded(page, f"scope {scope}")
-            for each in page.kvtables:
-                yield each.kvtName
-            if not page.kvtables:
-                return
-            token = page.continuationToken.token
+        method, request = "listKeyValueTablesInScope", m.KVTablesInScopeRequest
+        return self._pages(method, request, scope, lambda page: [each.kvtName for each in page.kvtables])
 
     async def table_config(self, scope: str, table: str) -> TableConfig:
         """Raises NoSuchTable."""

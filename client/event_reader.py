@@ -29,7 +29,6 @@ from segstore.client.pool import ConnectionPool
 from segstore.client.raw import SegmentRequests
 from segstore.client.read_ahead import ReadAhead
 from segstore.client.segment_reader import SegmentReader
-from segstore.wire import GetStreamSegmentInfo, StreamSegmentInfo
 
 __all__ = ["EventReader", "From", "StreamEvent", "tail_of"]
 
@@ -51,15 +50,8 @@ async def tail_of(
     """Where a stream ends: segment id → offset, of the segments that take events."""
     segments = await controller.current_segments(scope, stream)
     async with SegmentRequests(pool, locations) as requests:
-
-        async def length(name: str) -> int:
-            def ask(request_id: int, token: str) -> GetStreamSegmentInfo:
-                return GetStreamSegmentInfo(request_id, name, token)
-
-            return (await requests.ask(name, StreamSegmentInfo, ask)).write_offset
-
-        lengths = await asyncio.gather(*[length(each.name) for each in segments])
-    return {each.segment_id: offset for each, offset in zip(segments, lengths, strict=True)}
+        infos = await asyncio.gather(*[requests.info(each.name) for each in segments])
+    return {each.segment_id: info.write_offset for each, info in zip(segments, infos, strict=True)}
 
 
 class _Turn(NamedTuple):
@@ -145,15 +137,7 @@ class EventReader(OpenedBefore, ClosedAfter):
         try:
             limit = self._pool.settings.max_large_event_bytes
             decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
-            async for chunk in reader:
-                begin = decoder.offset
-                self._ahead.add(segment_id, decoder.feed(chunk.data), begin, decoder.offset)
-                self._wake.set()
-                await self._ahead.room()
-            if decoder.partial:
-                raise ProtocolViolation(
-                    f"{reader.segment} ends within an event", segment=reader.segment, offset=decoder.offset
-                )
+            await self._ahead.fill(segment_id, reader, decoder, self._wake)
             following = await self._controller.following(
                 self.scope, self.stream, segment_id, self._pool.settings.retry, self._random
             )

@@ -37,7 +37,9 @@ from segstore.wire import (
     Command,
     ErrorMessage,
     ErrorMessageCode,
+    GetStreamSegmentInfo,
     SegmentRead,
+    StreamSegmentInfo,
     TableEntriesDeltaRead,
     TableEntriesRead,
     TableKeysRead,
@@ -206,6 +208,10 @@ class SegmentRequests(FreedAfter):
                 error.located(segment=segment)
                 raise
             await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
+
+    async def info(self, segment: str) -> StreamSegmentInfo:
+        """Where a segment begins and ends, and whether it is sealed. Raises as `ask`."""
+        return await self.ask(segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, segment, token))
 
     async def _ask_once(
         self,

@@ -1,4 +1,4 @@
-"""What a reader of several segments keeps for its user: events that were read and not handed out yet. No I/O.
+"""What a reader of several segments keeps for its user: events that were read and not handed out yet.
 
 Each read's events stay together: handing one out is taking it from a list, and bytes are counted once a read.
 
@@ -12,6 +12,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from segstore.client.errors import ProtocolViolation
+from segstore.client.events import EventAssembler
+from segstore.client.segment_reader import SegmentReader
 
 __all__ = ["Placed", "ReadAhead"]
 
@@ -72,6 +76,21 @@ class ReadAhead(Generic[K, E, M]):
             events.reverse()
             self._queue.append(_Read(key, events, end - begin, end))
             self.held_bytes += end - begin
+
+    async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E], came: asyncio.Event) -> None:
+        """Adds all events of a segment as they are read, while there is room; sets `came` each time.
+
+        Raises what reading does, ProtocolViolation for a segment that ends within an event.
+        """
+        async for chunk in reader:
+            begin = decoder.offset
+            self.add(key, decoder.feed(chunk.data), begin, decoder.offset)
+            came.set()
+            await self.room()
+        if decoder.partial:
+            raise ProtocolViolation(
+                f"{reader.segment} ends within an event", segment=reader.segment, offset=decoder.offset
+            )
 
     def mark(self, mark: M) -> None:
         """Comes out of `advance` behind what was added before."""

@@ -216,13 +216,7 @@ class GroupReader(OpenedBefore):
         limit = self._pool.settings.max_large_event_bytes
         decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
         async with SegmentReader(self._pool, self._locations, segment, offset, random=self._random) as reader:
-            async for chunk in reader:
-                begin = decoder.offset
-                self._ahead.add(segment, decoder.feed(chunk.data), begin, decoder.offset)
-                self._wake.set()
-                await self._ahead.room()
-        if decoder.partial:
-            raise ProtocolViolation(f"{segment} ends within an event", segment=segment, offset=decoder.offset)
+            await self._ahead.fill(segment, reader, decoder, self._wake)
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments that will be given up, and drops what was not handed out."""

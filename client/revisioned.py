@@ -37,7 +37,6 @@ from segstore.client.segment_reader import SegmentReader
 from segstore.client.segment_writer import SegmentWriter
 from segstore.wire import (
     GetSegmentAttribute,
-    GetStreamSegmentInfo,
     SegmentAttribute,
     SegmentAttributeUpdated,
     StreamSegmentInfo,
@@ -113,9 +112,7 @@ class RevisionedStream(ClosedAfter):
     async def _info(self) -> StreamSegmentInfo:
         self._check()
         with self._there():
-            return await self._requests.ask(
-                self.segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, self.segment, token)
-            )
+            return await self._requests.info(self.segment)
 
     async def latest(self) -> Revision:
         """Behind the last entry."""
