@@ -30,6 +30,7 @@ from segstore.wire import (
     CreateSegment,
     DeleteSegment,
     GetSegmentAttribute,
+    GetStreamSegmentInfo,
     LocateOffset,
     MergeSegments,
     OffsetLocated,
@@ -100,7 +101,7 @@ class Segments:
 
     async def info(self, segment: str) -> StreamSegmentInfo:
         """Raises SegmentMissing."""
-        return await self.requests.info(segment)
+        return await self.requests.ask(segment, StreamSegmentInfo, lambda i, t: GetStreamSegmentInfo(i, segment, t))
 
     async def infos(self, segment_ids: Iterable[int]) -> dict[int, StreamSegmentInfo | None]:
         """Of each, None for one that there is not."""
