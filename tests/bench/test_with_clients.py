@@ -52,31 +52,3 @@ def test_this_client_is_measured_beside_the_official_one(monkeypatch: pytest.Mon
     assert [row[0] for row in latency[1]] == ["p50", "p99"]
     assert memory[1][0][0] == "100"
     assert all(figure.value > 0 for figure in report.figures)
-
-
-@linux
-@pytest.mark.seed("36.show")
-@pytest.mark.usefixtures("grpc_runs")
-def test_pooling_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench import pooling
-
-    monkeypatch.setattr(pooling, "LOADS", pooling.LOADS[:1])
-    report = pooling.run(TINY)
-    sockets, speed, policies = report.tables
-    assert list(sockets[1]) == [("1", "1", "1"), ("10", "10", "10")]
-    assert len(speed[1]) == 1
-    assert [row[0] for row in policies[1]] == ["fewest_flows", "least_busy"]
-    assert [picture.name for picture in report.pictures] == ["pooling-sockets", "pooling-speed", "pooling-policies"]
-
-
-@linux
-@pytest.mark.seed("601.8")
-@pytest.mark.usefixtures("grpc_runs")
-def test_a_node_that_never_answers_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench import setup_timeout
-
-    monkeypatch.setattr(setup_timeout, "TIMEOUTS_MS", (100.0,))
-    report = setup_timeout.run(TINY)
-    timed, off = report.tables[0][1]
-    assert float(timed[1]) > 0
-    assert off[1].startswith("not served")

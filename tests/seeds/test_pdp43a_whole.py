@@ -87,7 +87,8 @@ async def test_small_and_large_events_of_a_key_are_read_once_and_in_order_whatev
         for event in await all_of(pravega):
             read[event.partition(b":")[0]].append(event)
         assert read == written
-        await until(lambda: not transients(mock) or asked(mock, "MERGE_SEGMENTS"))
+        await pravega.aclose()
+        await until(lambda: not transients(mock))
 
 
 @pytest.mark.seed("43.13")
