@@ -44,6 +44,7 @@ __all__ = ["Missing", "Problem", "TraceServer", "request_frame"]
 Missing = Literal["error", "close", "pass"]
 
 _MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
+_FIELDS_TOLD: Final = 4
 
 
 class Problem(NamedTuple):
@@ -64,9 +65,10 @@ class Problem(NamedTuple):
             return f"connection {self.connection}: {self.request} is not in the trace"
         if self.expected != self.request:
             return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
-        said = ", ".join(
-            f"{each.field} is {each.left!r} and not {each.right!r}" for each in self.fields if not each.secret
-        )
+        told = [each for each in self.fields if not each.secret]
+        said = ", ".join(f"{each.field} is {each.left!r} and not {each.right!r}" for each in told[:_FIELDS_TOLD])
+        if len(told) > _FIELDS_TOLD:  # of an append of many events, each is a field
+            said += f", and {len(told) - _FIELDS_TOLD} more"
         return f"connection {self.connection}: {self.request} differs from the trace: {said}"
 
 

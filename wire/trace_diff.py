@@ -173,7 +173,7 @@ def _size(record: Record) -> int:
 def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
     """The fields in which two frames differ, in wire order, as far as both can be read.
 
-    Lengths and counts are told only if nothing else differs. Values of secrets are withheld.
+    Lengths, counts and bytes that no field has are told only if nothing else differs. Values of secrets are withheld.
     """
     one = {span.field: span for span in describe(left).spans}
     other = {span.field: span for span in describe(right).spans}
@@ -186,7 +186,7 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         values = [None if span is None else _shown(span.value, span.secret) for span in (mine, its)]
         secret = any(span is not None and span.secret for span in (mine, its))
         found.append(FieldDifference(field, values[0], values[1], secret))
-    telling = tuple(each for each in found if each.field.rpartition(".")[2] not in _DERIVED)
+    telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
     return telling or tuple(found)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from segstore.replaying import drive
 from segstore.server import MockSegmentStore
-from segstore.server.replay import TraceServer
+from segstore.server.replay import Problem, TraceServer
 from segstore.server.replay_script import read_script
 from segstore.wire import (
     DataAppended,
@@ -26,6 +26,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace_diff import FieldDifference
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up
 from tests.server.traffic import WRITER, record, streams, writes
 
@@ -100,6 +101,13 @@ async def test_in_strict_mode_a_request_that_differs_is_named_with_its_fields(re
             "connection 1: CREATE_SEGMENT differs from the trace: "
             f"segment is 'scope/stream/9.#epoch.0' and not '{SEGMENT}'"
         )
+
+
+def test_of_many_fields_that_differ_some_are_told_and_the_others_counted() -> None:
+    fields = tuple(FieldDifference(f"data[{number}]", None, "00", secret=False) for number in range(6))
+    assert str(Problem(1, "APPEND_BLOCK_END", "APPEND_BLOCK_END", fields, b"", b"")).endswith(
+        "data[3] is None and not '00', and 2 more"
+    )
 
 
 async def test_in_strict_mode_a_request_out_of_order_is_a_problem(recorded: list[Record]) -> None:
