@@ -61,24 +61,24 @@ def require(rows: DataFrame, columns: Sequence[str]) -> None:
 def placed(rows: DataFrame) -> DataFrame:
     """The records among rows of traces, with the life of their connection. Raises ColumnError."""
     require(rows, FRAME_COLUMNS)
-    spark = rows.sparkSession
-    return statement(spark, steps.PLACED, rows=rows, reused=statement(spark, steps.REUSED, rows=rows))
+    return statement(rows.sparkSession, steps.PLACED, rows=rows)
 
 
 class Analysis:
     """What is known of every record, and the tables made of it.
 
-    frames: as `placed` gives them. blocks: rows with the column `frame`, for the two rules that are about the bytes of
-    append blocks; None leaves these out. What several tables need is kept on disk until `close`.
+    frames: as `placed` gives them; they are read once. blocks: rows with the column `frame`, for the two rules that are
+    about the bytes of append blocks; None leaves these out. What several tables need is kept on disk until `close`, the
+    attribute `frames` too: the same rows and columns again.
     """
 
     def __init__(self, frames: DataFrame, blocks: DataFrame | None = None) -> None:
         require(frames, (*FRAME_COLUMNS, "life"))
-        self.frames = frames
         self._sql = partial(statement, frames.sparkSession)
         ordered = self._sql(steps.ORDERED, frames=frames)
-        refused = self._sql(steps.REFUSED, paired=self._sql(steps.PAIRED, frames=ordered))
+        refused = self._sql(steps.REFUSED, frames=ordered)
         self.written = self._sql(steps.WRITTEN, refused=refused).persist(StorageLevel.DISK_ONLY)
+        self.frames = self.written.select(*FRAME_COLUMNS, "life")
         self._blocks = blocks
 
     def __enter__(self) -> Analysis:

@@ -93,33 +93,35 @@ class _Report:
         self._progress(STEPS[0])
         rows = self._kept("rows", self._read(",".join(_READ)))
         self._skipped(rows, strict)
-        frames = analysis.placed(rows)
-        self._shown("traffic", analysis.traffic(frames), "frames DESC")
+        self._shown("traffic", analysis.traffic(rows), "frames DESC")
         blocks = None
         if any(row["command"] == "APPEND_BLOCK" for row in facts["traffic"]["rows"]):
             blocks = self._read("file,block,record,command,frame", commands="APPEND_BLOCK")
-        with analysis.Analysis(frames, blocks) as found:
-            self._progress(STEPS[1])
-            exchanges = self._kept("exchanges", found.exchanges)
-            self._ended(exchanges)
-            self._progress(STEPS[2])
-            self._broken(self._kept("violations", found.violations))
-        self._shown("errors", analysis.errors(frames, exchanges), "times DESC, error, request")
-        self._progress(STEPS[3])
-        for by in ("command", "segment", "flow"):
-            some = exchanges if by != "flow" else exchanges.where("flow > 0")
-            self._shown(f"latency_by_{by}", analysis.latencies(some, by), f"times DESC, {by}")
-        self._shown("latency_histogram", analysis.histogram(exchanges, "command"), "command, least_ns", most=20_000)
-        self._progress(STEPS[4])
-        self._pooling(frames, exchanges)
-        self._progress(STEPS[5])
-        self._shown("streams", analysis_usage.streams(frames, exchanges), "bytes DESC, stream")
+        with analysis.Analysis(analysis.placed(rows), blocks) as found:
+            self._analysed(rows, found)
         self._progress(STEPS[6])
         self._plan(rows, parts)
         self._progress(STEPS[7])
         (self._out / "report.json").write_text(json.dumps(facts, indent=1), "utf-8")
         (self._out / PAGE).write_text(page(facts), "utf-8")
         return facts
+
+    def _analysed(self, rows: DataFrame, found: analysis.Analysis) -> None:
+        self._progress(STEPS[1])
+        exchanges = self._kept("exchanges", found.exchanges)
+        self._ended(exchanges)
+        self._progress(STEPS[2])
+        self._broken(self._kept("violations", found.violations))
+        self._shown("errors", analysis.errors(rows, exchanges), "times DESC, error, request")
+        self._progress(STEPS[3])
+        for by in ("command", "segment", "flow"):
+            some = exchanges if by != "flow" else exchanges.where("flow > 0")
+            self._shown(f"latency_by_{by}", analysis.latencies(some, by), f"times DESC, {by}")
+        self._shown("latency_histogram", analysis.histogram(exchanges, "command"), "command, least_ns", most=20_000)
+        self._progress(STEPS[4])
+        self._pooling(found.frames, exchanges)
+        self._progress(STEPS[5])
+        self._shown("streams", analysis_usage.streams(rows, exchanges), "bytes DESC, stream")
 
     def _read(self, columns: str, **options: str) -> DataFrame:
         reader = self._spark.read.format(_FORMAT).option("columns", columns).options(**options)
