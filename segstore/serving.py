@@ -191,8 +191,13 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
 
 
 @contextlib.asynccontextmanager
-async def _recording(options: ServeOptions, cluster: Cluster | ClusterProcess) -> AsyncIterator[None]:
-    """Records what the stores' connections carry, if that is asked, until the last of them has ended."""
+async def _recording(
+    options: ServeOptions, cluster: Cluster | ClusterProcess, listens: asyncio.Event
+) -> AsyncIterator[None]:
+    """Records what the stores' connections carry, if that is asked, until the last of them has ended.
+
+    listens: set once all ports listen. If that never was, the file is removed: the next try needs its name.
+    """
     if options.trace is None:
         yield
         return
@@ -220,10 +225,12 @@ async def _recording(options: ServeOptions, cluster: Cluster | ClusterProcess) -
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         recorder.close()
+        if not listens.is_set():
+            options.trace.unlink(missing_ok=True)
 
 
 async def _serve(options: ServeOptions) -> None:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop, listens = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     starting = asyncio.current_task()
 
     def asked_to_stop(number: signal.Signals) -> None:
@@ -243,13 +250,14 @@ async def _serve(options: ServeOptions) -> None:
         raise OptionsError(str(error)) from error
     async with contextlib.AsyncExitStack() as running:
         try:
-            await running.enter_async_context(_recording(options, cluster))
+            await running.enter_async_context(_recording(options, cluster, listens))
             await running.enter_async_context(cluster)
         except asyncio.CancelledError:
             if stop.is_set():
                 return
             raise
         starting = None
+        listens.set()
         addresses: dict[str, tuple[str, int] | None] = {
             "segment_store": cluster.address,
             "controller": cluster.controller_address,

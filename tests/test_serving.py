@@ -232,6 +232,24 @@ def test_a_taken_port_is_one_sentence_and_status_1() -> None:
     )
 
 
+def test_a_taken_port_of_the_controller_is_said_in_the_same_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, complaint = refused("--controller-port", str(port))
+    assert status == 1
+    assert complaint.strip() == (
+        f"segstore: port {port} on 127.0.0.1, for the controller, is taken by another process; "
+        "choose another, or 0 for a free one"
+    )
+
+
+def test_a_start_that_fails_leaves_no_recording(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, _ = refused("--controller-port", str(taken.getsockname()[1]), "--trace", str(tmp_path / "run.wtrace"))
+    assert status == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_host_that_is_not_ours_is_one_sentence_and_status_1() -> None:
     status, complaint = refused("--host", "192.0.2.1")
     assert status == 1

@@ -8,7 +8,9 @@ API is answered: one that is not built says so, UNIMPLEMENTED and a sentence.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +53,10 @@ class TlsFiles(NamedTuple):
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
     """Binds a server that has not started; the port. Raises OSError, and the server is of no more use then."""
+    if _taken(host, port):
+        await server.stop(None)
+        said = f"port {port} on {host}, for the controller, is taken by another process"
+        raise OSError(errno.EADDRINUSE, f"{said}; choose another, or 0 for a free one")
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is None:
@@ -60,6 +66,15 @@ async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | 
     except RuntimeError as error:  # grpc's only word for every reason
         await server.stop(None)
         raise OSError(f"the controller cannot listen on {address}") from error
+
+
+def _taken(host: str, port: int) -> bool:
+    """Whether another has the port. grpc would say so in lines of its own, and to us only that it failed."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE  # what else there may be is for grpc to find
+    return False
 
 
 class ControllerServer:
