@@ -7,7 +7,8 @@ options of a source (`commands`, `connections`, `fromNs`, `untilNs` of traces) d
 
 Invariant: what is set here is what the sources need or what makes a session on one machine start sooner; whatever the
 caller passes in `conf` wins. Python workers are this interpreter, for Spark would take the first `python3` of the path.
-Refused, with `SparkMissing`: a machine without PySpark, or without Java of `JAVA` or newer.
+Refused, with `SparkMissing`: a machine without PySpark, or without Java of `JAVA` or newer; what is no master of Spark,
+and masters of a cluster none of which can be connected to, for which Spark would look for a minute.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -36,12 +38,14 @@ SOURCES: Final = ("segstore.pipeline.trace_source", "segstore.pipeline.stream_so
 """Modules with a function `sources(push_filters)` that gives the data sources to register."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_MASTER: Final = re.compile(r"local(\[[^\]]*\]|-cluster\[[^\]]*\])?|spark://.+|yarn|k8s://.+")
+_CONNECT_S: Final = 5.0
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 """Java starts sooner and compiles less."""
 
 
 class SparkMissing(RuntimeError):
-    """Spark cannot run here. Attribute: part, what is missing."""
+    """Spark cannot run here, or not where it was asked to. Attribute: part, what is missing."""
 
     def __init__(self, part: str, message: str) -> None:
         super().__init__(message)
@@ -62,7 +66,7 @@ def session(
     conf: settings of Spark, over those made here. push_filters: for those who use each DataFrame once, as above.
     Raises SparkMissing.
     """
-    problem = missing()
+    problem = missing() or master_missing(master)
     if problem is not None:
         raise problem
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -121,6 +125,28 @@ def missing() -> SparkMissing | None:
     if version < JAVA:
         return SparkMissing("Java", f"Spark needs Java {JAVA} or newer; what JAVA_HOME or PATH name is Java {version}")
     return None
+
+
+def master_missing(master: str) -> SparkMissing | None:
+    """What is wrong with a master's address; None if it is one, and one of a cluster can be connected to."""
+    if not _MASTER.fullmatch(master):
+        return SparkMissing(
+            "master",
+            f"{master!r} is no master of Spark, such as local[*], local[4], spark://HOST:PORT, yarn, k8s://URL",
+        )
+    if not master.startswith("spark://"):
+        return None
+    reason: object = None
+    for each in master.removeprefix("spark://").split(","):
+        host, _, port = each.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            return SparkMissing("master", f"{each!r} in {master!r} is no host and port of a master of Spark")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
+                return None
+        except OSError as error:
+            reason = error.strerror or error
+    return SparkMissing("master", f"no master of Spark at {master}: {reason}; see that it runs, or name another one")
 
 
 @cache

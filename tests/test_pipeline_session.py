@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +49,40 @@ def test_without_java_it_is_said_which_one_is_needed(java: Path, monkeypatch: py
     session.java_version.cache_clear()
     with pytest.raises(session.SparkMissing, match="is Java 11"):
         session.session()
+
+
+@pytest.mark.parametrize(
+    ("master", "said"),
+    [
+        ("nonsense", "'nonsense' is no master of Spark"),
+        ("local[2", r"'local\[2' is no master of Spark"),
+        ("spark://", "'spark://' is no master of Spark"),
+        ("spark://here", "'here' in 'spark://here' is no host and port"),
+        ("spark://here:99999", "is no host and port"),
+    ],
+)
+def test_what_is_no_master_is_refused_before_java_is_started(master: str, said: str) -> None:
+    found = session.master_missing(master)
+    assert found is not None
+    assert found.part == "master"
+    assert re.search(said, str(found))
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn", "k8s://h:1"])
+def test_what_needs_no_look_is_taken(master: str) -> None:
+    assert session.master_missing(master) is None
+
+
+def test_a_master_that_is_not_there_is_named_and_one_of_several_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there, nor can
+        here, nowhere = listening.getsockname()[1], taken.getsockname()[1]
+        assert session.master_missing(f"spark://127.0.0.1:{nowhere},127.0.0.1:{here}") is None
+        found = session.master_missing(f"spark://127.0.0.1:{nowhere}")
+        where = f"spark://127.0.0.1:{nowhere}"
+        assert str(found) == (
+            f"no master of Spark at {where}: Connection refused; see that it runs, or name another one"
+        )
 
 
 def test_without_pyspark_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
