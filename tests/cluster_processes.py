@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import signal
+import socket
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -17,17 +19,49 @@ from typing import Self
 
 from segstore.client import ClientSettings, connect
 from segstore.client.retry import Backoff
+from segstore.server.coordination.processes_owners import Location
+from segstore.server.remote_segments import StoreConnection
+from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, StreamSegmentInfo
 
-__all__ = ["IMPATIENT", "PROMPT", "Processes", "Serving", "Workload", "chaos"]
+__all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos"]
 
 PATIENCE_S = 60.0
 _PADDING = bytes(200)
 PROMPT = ("--session-timeout-ms", "1000", "--takeover-delay-ms", "50", "--load-report-interval-ms", "300")
+"""A process whose session is soon over when it is killed or frozen, and now and then on a machine that stands still."""
+PATIENT = ("--session-timeout-ms", "30000")
+"""After `PROMPT`: a process that is to keep its session, and what it owns, however slow the machine is."""
+_LOWEST_PORT = 10_000
+_chance = Random()  # nobody else's seed, or processes of tests side by side would have the same ports
+_FROZEN_S = 2.0
+"""When a store has not answered for so long, it is asked again, or another one."""
 
 IMPATIENT = ClientSettings(
     retry=Backoff(initial_ms=10, multiplier=2, max_ms=300, jitter=0.2, max_attempts=200), request_timeout_ms=5_000
 )
 """A client that asks again soon and for long."""
+
+
+def _lasting_port() -> int:
+    """A port that stays free while the process that had it is dead, or 0 where there is none.
+
+    What asks the system for any port, as each connection does, is given none of these. One of the others could be taken
+    before the process is there again, even by a client that tries to reach it: from that same port, it reaches itself.
+    """
+    try:
+        highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return 0
+    while highest > _LOWEST_PORT:
+        port = _chance.randrange(_LOWEST_PORT, highest)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return port
+    return 0
 
 
 class Serving:
@@ -63,7 +97,8 @@ class Serving:
 
     def begin(self) -> None:
         """Starts it; `announce` waits until it serves."""
-        ports = [str(self.announced.get(part) or ":0").rpartition(":")[2] for part in ("segment_store", "controller")]
+        addresses = [self.announced.get(part) for part in ("segment_store", "controller")]
+        ports = [str(_lasting_port()) if each is None else each.rpartition(":")[2] for each in addresses]
         command = [sys.executable, "-m", "segstore", "serve", "--announce", "json", *self.options]
         with self.log.open("ab") as log:
             self._process = Popen(
@@ -129,19 +164,22 @@ class Serving:
 
 
 class Processes:
-    """Several on one folder. The context kills what is left of them; without asyncio too."""
+    """Several on one folder. The context starts them and kills what is left of them; without asyncio too."""
 
     def __init__(self, folder: Path, zookeeper: str, count: int, *options: str) -> None:
         self.folder = folder
         self.zookeeper = zookeeper
-        self.all = [
-            Serving(
-                number,
-                ("--zookeeper", zookeeper, "--data", str(folder / "data"), *PROMPT, *options),
-                folder / f"process-{number}.log",
-            )
-            for number in range(count)
-        ]
+        self.all: list[Serving] = []
+        for _ in range(count):
+            self.another(*options)
+
+    def another(self, *options: str) -> Serving:
+        """One more, with options of its own."""
+        number = len(self.all)
+        cluster = ("--zookeeper", self.zookeeper, "--data", str(self.folder / "data"))
+        made = Serving(number, (*cluster, *PROMPT, *options), self.folder / f"process-{number}.log")
+        self.all.append(made)
+        return made
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)
@@ -181,6 +219,41 @@ class Processes:
     def uri(self) -> str:
         """Of all their controllers."""
         return "tcp://" + ",".join(each.controller for each in self.all)
+
+
+async def are_at(uri: str, scope: str, stores: int) -> None:
+    """Returns when the controller names so many stores for the segments of the stream, and they serve them.
+
+    A store is named as soon as it owns a container, and answers WrongHost until it has opened it, which takes as long
+    as its disk does. Clients ask again then, but the official one does not where it sets something up: it panics.
+    """
+    async with connect(uri, IMPATIENT) as client, asyncio.timeout(PATIENCE_S):
+        segments = await client.controller.current_segments(scope, "s")
+        while True:
+            found = [await client.controller.endpoint_of(scope, "s", each.segment_id) for each in segments]
+            where = [Location(each.host, each.port) for each in found]
+            if len(set(where)) == stores and await _serve(where, [each.name for each in segments]):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def _serve(where: list[Location], segments: list[str]) -> bool:
+    """Whether each store answers for its segment; it may be that one is frozen and has been named for too long."""
+    for location, segment in zip(where, segments, strict=True):
+        try:
+            store = await StoreConnection.open(location, WIRE_VERSION, None)
+        except OSError:
+            return False
+        try:
+            async with asyncio.timeout(_FROZEN_S):
+                told = await store.ask(lambda number, segment=segment: GetStreamSegmentInfo(number, segment, ""))
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            await store.aclose()
+        if not isinstance(told, StreamSegmentInfo):
+            return False
+    return True
 
 
 class Workload:

@@ -21,7 +21,7 @@ from segstore.server.coordination.processes_owners import Location
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.remote_segments import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
-from tests.cluster_processes import IMPATIENT, PROMPT, Processes, Workload, chaos
+from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
@@ -57,8 +57,10 @@ def shared(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 
 @pytest.fixture
 async def pair(shared: Processes) -> Processes:
-    """Both run."""
+    """Both run, and each serves a container, so that none is to move."""
     await shared.all_run()
+    await Workload(shared.uri, 0).make(4)
+    await are_at(shared.uri, "a", 2)
     return shared
 
 
@@ -108,45 +110,42 @@ async def test_nothing_acknowledged_is_lost_doubled_or_reordered_whatever_happen
 
 @pytest.mark.needs("pravega, the official client")
 async def test_the_official_client_writes_while_a_process_is_killed_and_one_frozen_and_reads_it_all(
-    pair: Processes, scope: str
+    tmp_path: Path, place: str
 ) -> None:
-    what: dict[str, Any] = {"scope": scope, "stream": "s", "keys": 20, "per_key": 150}
-    first, second = pair.all
-    await Workload(pair.uri, 0, scope=scope).make(3)
-    uri = f"tcp://{first.controller}"
-    async with OfficialClient(uri, "events.write", **what, in_flight=100, pauses=2) as writer:
-        await writer.said("writing")
-        await writer.said("paused")
-        await second.kill()
-        writer.go_on()
-        await second.start()
-        await writer.said("paused")
-        await are_at(uri, scope, 2)
-        writer.go_on()
-        second.freeze()  # until its session is over and its containers are the other's
-        await are_at(uri, scope, 1)
-        second.thaw()
-        await writer.result()
-    # Its readers ask for their group's table where it was when they began, so nothing is to move any more.
-    assert await second.end() == 0
-    await are_at(uri, scope, 1)
-    assert await run(uri, "events.read", **what) == {"events": 3000, "wrong": [], "problem": ""}
-
-
-async def are_at(uri: str, scope: str, stores: int) -> None:
-    """Returns when the controller names so many stores for the segments of the stream."""
-    async with connect(uri, IMPATIENT) as client, asyncio.timeout(PATIENCE_S):
-        segments = await client.controller.current_segments(scope, "s")
-        found: set[object] = set()
-        while len(found) != stores:
-            found = {await client.controller.endpoint_of(scope, "s", each.segment_id) for each in segments}
-            await asyncio.sleep(0.05)
+    what: dict[str, Any] = {"scope": "a", "stream": "s", "keys": 20, "per_key": 200}
+    # Whatever the client sets up, it sets up while nothing moves: there it panics when it hears WrongHost.
+    async with Processes(tmp_path, place, 1, *SMALL, *PATIENT) as processes:
+        uri = processes.uri
+        second = processes.another(*SMALL, *RECONNECT)
+        await Workload(uri, 0).make(4)
+        await are_at(uri, "a", 1)
+        async with OfficialClient(uri, "events.write", **what, in_flight=100, pauses=3) as writer:
+            await writer.said("writing")
+            await writer.said("paused")
+            await second.start()
+            await are_at(uri, "a", 2)
+            writer.go_on()
+            await writer.said("paused")
+            await second.kill()
+            writer.go_on()
+            await second.start()
+            await writer.said("paused")
+            await are_at(uri, "a", 2)
+            writer.go_on()
+            second.freeze()  # until its session is over and its containers are the other's
+            await are_at(uri, "a", 1)
+            second.thaw()
+            await writer.result()
+        assert await second.end() == 0
+        await are_at(uri, "a", 1)
+        assert await run(uri, "events.read", **what) == {"events": 4000, "wrong": [], "problem": ""}
 
 
 @pytest.mark.seed("57.1")
 async def test_with_shutdown_a_store_whose_session_has_expired_ends_and_says_so(tmp_path: Path, place: str) -> None:
-    async with Processes(tmp_path, place, 2, *SMALL) as processes:
-        first, second = processes.all
+    async with Processes(tmp_path, place, 1, *SMALL, *PATIENT) as processes:
+        first, second = processes.all[0], processes.another(*SMALL, "--session-timeout-ms", "3000")
+        await second.start()
         work = Workload(processes.uri, 2)
         await work.make(4)
         await are_at(processes.uri, "a", 2)
@@ -245,11 +244,13 @@ async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Pat
     options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--password-file", str(users), "--auth-key", "k")
     secret = {"username": "admin", "password": SecretStr("secret"), "tls_ca_file": certificate}
     settings = IMPATIENT.model_copy(update=secret)
-    async with Processes(tmp_path, place, 2, *SMALL, *options) as processes:
+    async with Processes(tmp_path, place, 1, *SMALL, *PATIENT, *options) as processes:
+        second = processes.another(*SMALL, *RECONNECT, *options)
+        await second.start()
         work = Workload(processes.uri.replace("tcp://", "tls://"), 2, settings)
         await work.make(4)
         async with work.running():
-            await processes.all[1].kill()
+            await second.kill()
         assert await work.check() > 0
 
 
@@ -290,8 +291,7 @@ def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(shared: Proce
 async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_path: Path, server: str) -> None:
     async with CutLine(server) as line:
         where = f"{line.address}/cluster-{next(_names)}"
-        options = (*SMALL, *RECONNECT, "--zookeeper-patience-ms", "300")
-        async with Processes(tmp_path, where, 1, *options) as processes:
+        async with Processes(tmp_path, where, 1, *SMALL, *PATIENT, "--zookeeper-patience-ms", "300") as processes:
             line.cut()
             assert await processes.all[0].ended() == 1
         last = processes.all[0].said().splitlines()[-1]

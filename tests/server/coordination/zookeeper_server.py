@@ -1,7 +1,8 @@
 """A real ZooKeeper server in a process of its own, on a free port of this machine: for tests and for measuring.
 
 It runs from the jars that come with PySpark, or from Debian's package `zookeeper`, with Java 17 or newer. Ticks are
-short, so that sessions may be: a session lasts 0.4 to 4 seconds. Nothing is kept: its directory is the caller's.
+short, so that sessions may be: from 0.4 seconds, for those that are to be lost, to a minute, for those that are not,
+however slow the machine is. Nothing is kept, so nothing waits for the disk: its directory is the caller's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _DEBIAN: Final = Path("/usr/share/java")
 _JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-XX:-UsePerfData")
 _SETTINGS: Final = """\
 tickTime={tick}
+maxSessionTimeout=60000
+forceSync=no
 dataDir={folder}/data
 clientPort={port}
 clientPortAddress=127.0.0.1
