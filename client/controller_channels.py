@@ -198,7 +198,8 @@ class ControllerChannels:
             async with asyncio.timeout(timeout_ms / 1000):
                 ready = await _becomes_ready(channel)
             if not ready:
-                self._last_failure = f"{node} could not be connected to, or does not speak gRPC"
+                speaks = "gRPC without TLS" if self._tls is None else "gRPC with TLS and a certificate that is trusted"
+                self._last_failure = f"{node} could not be connected to, or does not speak {speaks}"
         except TimeoutError:
             self._last_failure = f"{node} was not ready within {timeout_ms:.0f} ms"
         finally:

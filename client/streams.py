@@ -13,6 +13,7 @@ client closes them, after what was made of it.
 
 from __future__ import annotations
 
+import errno
 import ssl
 from collections.abc import Sequence
 from random import Random
@@ -87,8 +88,11 @@ class Client(ClosedAfter):
         settings = self._settings
         context, roots = None, None
         if self._tls:
-            context = ssl.create_default_context(cafile=settings.tls_ca_file)
             roots = None if settings.tls_ca_file is None else settings.tls_ca_file.read_bytes()
+            try:
+                context = ssl.create_default_context(cafile=settings.tls_ca_file)
+            except ssl.SSLError as cause:
+                raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(settings.tls_ca_file)) from cause
         self._pool = ConnectionPool(settings, tls=context, random=self._random)
         self._channels = ControllerChannels(
             self._endpoints,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from segstore.client.revisioned import Revision
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
+from tests.server.certificates import write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -90,3 +93,28 @@ async def test_what_is_no_controller_is_said_to_be_none() -> None:
     ):
         with pytest.raises(NoNodeAvailable, match="could not be connected to, or does not speak gRPC"):
             await client.controller.create_scope("a")
+
+
+async def test_a_file_of_authorities_that_will_not_do_is_named(tmp_path: Path) -> None:
+    missing, other = tmp_path / "missing.pem", tmp_path / "other.pem"
+    other.write_text("not PEM")
+    for file, says in ((missing, "No such file"), (other, "it holds no certificate in PEM")):
+        with pytest.raises(OSError, match=f"{says}.*{file.name}"):
+            connect("tls://localhost:1", settings(tls_ca_file=file)).open()
+
+
+async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    async with MockCluster(tls_cert=certificate, tls_key=key) as secure, MockCluster() as plain:
+
+        async def says(mock: MockCluster, scheme: str) -> str:
+            where = mock.controller_address
+            assert where is not None
+            async with connect(f"{scheme}://127.0.0.1:{where[1]}", settings(request_timeout_ms=3_000)) as client:
+                with pytest.raises(NoNodeAvailable) as caught:
+                    await client.controller.create_scope("a")
+            return str(caught.value).partition("or does not ")[2]
+
+        found = await asyncio.gather(says(secure, "tls"), says(secure, "tcp"), says(plain, "tls"))
+    with_tls = "speak gRPC with TLS and a certificate that is trusted"
+    assert found == [with_tls, "speak gRPC without TLS", with_tls]
