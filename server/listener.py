@@ -574,12 +574,23 @@ class Connection(asyncio.BufferedProtocol):
         assert self.session is not None
         if not self.session.ended:
             peer, facts = self.session.peer, problem.facts()
-            self._problem = f"it broke the protocol: {problem}"
+            said = f"it broke the protocol: {problem}"
+            if (spoken := _spoken(problem.code)) is not None:
+                said += f"; it seems to speak {spoken}"
+            self._problem = said
             self.session.end("")
-            log.warning(
-                "connection from %s closed: it broke the protocol: %s", peer, problem, extra={"peer": peer, **facts}
-            )
+            log.warning("connection from %s closed: %s", peer, said, extra={"peer": peer, **facts})
         self.flush()
+
+
+def _spoken(code: int | None) -> str | None:
+    """What a peer took this port for, if its first bytes, read as a type code, say so."""
+    first = b"" if code is None else code.to_bytes(4, "big", signed=True)
+    if first == b"PRI ":
+        return "HTTP/2, as to a controller, which has a port of its own"
+    if first in (b"GET ", b"POST", b"PUT "):
+        return "HTTP"
+    return None
 
 
 def _gather(parts: list[Buffer]) -> list[Buffer]:

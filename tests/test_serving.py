@@ -209,6 +209,23 @@ def test_a_peer_that_broke_the_protocol_is_on_standard_error() -> None:
         assert "at byte 0" in errors
 
 
+@pytest.mark.parametrize(
+    ("first", "spoken"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it seems to speak HTTP/2, as to a controller"),
+        (b"GET / HTTP/1.1\r\n\r\n", "it seems to speak HTTP\n"),
+    ],
+    ids=["gRPC", "HTTP"],
+)
+def test_a_peer_that_took_the_port_for_another_is_told_apart(first: bytes, spoken: str) -> None:
+    with served("--announce", "json") as store, store.connect() as connection:
+        connection.sendall(first)
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+        assert store.end() == 0
+        assert spoken in store.errors()
+
+
 def test_tls_is_served(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     options = ("--announce", "json", "--tls-cert", str(certificate), "--tls-key", str(key))
