@@ -239,6 +239,9 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
     running: list[RunningServer] = []
 
     def start(*, process: bool | None = None, **settings: Any) -> RunningServer:
+        faults = settings.get("faults")
+        if isinstance(faults, str | Path) and (beside := request.path.parent / faults).is_file():
+            settings["faults"] = beside  # else it is looked for where pytest was started
         running.append(segstore_hosts.get(process).serve(**recordings.new(), **settings))
         return running[-1]
 

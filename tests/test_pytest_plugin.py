@@ -188,6 +188,16 @@ def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester, p
     assert recorded(suite.path / "kept") == ["test_as_set.jsonl"]
 
 
+def test_a_fault_file_is_found_beside_the_test(suite: pytest.Pytester) -> None:
+    folder = suite.mkdir("deeper")
+    (folder / "beside.yaml").write_text("rules: [{name: never, match: type = SEAL_SEGMENT, do: drop}]\n")
+    (folder / "test_deeper.py").write_text(
+        "import pytest\n\n@pytest.mark.segstore(faults='beside.yaml')\n"
+        "def test_with_its_file(segstore_server):\n    assert len(segstore_server.faults.unmatched()) == 1\n"
+    )
+    passed(suite.runpytest_inprocess("-q", "-o", "segstore_unmatched_faults=ignore"), 1)
+
+
 def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         import pytest
