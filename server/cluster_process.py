@@ -145,7 +145,8 @@ class ClusterProcess:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listens, owns what nobody owns, and returns when all containers and the controller are somebody's.
+        """Listens, owns what nobody owns, and returns when all containers and the controller are somebody's, and those
+        that are its own are served.
 
         Raises CannotListen, OSError; CoordinationError for ZooKeeper; DataError for the folder.
         """
@@ -211,24 +212,40 @@ class ClusterProcess:
             await confirm(session, self._configured_where, folder)
 
     async def _settle(self) -> None:
-        """Waits until there is a controller, and all containers have an owner; not for ever."""
+        """Waits until there is a controller, all containers have an owner, and those that are here are open.
+
+        Not for ever. Clients are sent to an owner from the beginning, and not all of them ask again after WrongHost.
+        """
         assert self.failure is not None
         candidate = self._candidate
         try:
             async with asyncio.timeout(_SETTLE_S):
-                while self._ownerless() or not (candidate is None or candidate.leads or candidate.leader is not None):
+                while (
+                    self._ownerless()
+                    or self._opening()
+                    or not (candidate is None or candidate.leads or candidate.leader is not None)
+                ):
                     if self.failure.done():
                         raise CoordinationError(self.failure.result())
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            names = ", ".join(map(str, self._ownerless()))
-            missing = f"nobody owns container {names}" if names else "nobody leads the controller"
+            missing = "nobody leads the controller"
+            if names := ", ".join(map(str, self._ownerless())):
+                missing = f"nobody owns container {names}"
+            elif names := ", ".join(map(str, self._opening())):
+                missing = f"container {names} is still being opened"
             log.warning("after %g s, %s; this process serves what it has", _SETTLE_S, missing)
 
     def _ownerless(self) -> list[int]:
         """Containers that somebody could own and nobody does."""
         containers = range(self.settings.store.containers)
         return [each for each in containers if not self._owners.of(each) and each not in self.ownership.refused]
+
+    def _opening(self) -> list[int]:
+        """Containers that are this store's, by its node, and are not served yet."""
+        here, ownership = (self.settings.public_host, self.address[1] if self.address else 0), self.ownership
+        owned = [each for each in range(self.settings.store.containers) if self._owners.of(each) == here]
+        return [each for each in owned if not ownership.owns(each) and each not in ownership.refused]
 
     def _make_container(self, number: int, durability: Durability) -> Container:
         settings = self.settings.store

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +20,8 @@ from segstore.server import StoreSettings
 from segstore.server.cluster_process import ClusterProcess
 from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.coordination import OwnershipSettings
-from segstore.server.store.fence import epochs_of
+from segstore.server.coordination.processes import SharedFolder
+from segstore.server.store.fence import Epoch, epochs_of
 from segstore.wire.names import container_of
 from tests.cluster_processes import IMPATIENT
 from tests.server.coordination.zookeeper_server import PART, zookeeper
@@ -130,6 +133,42 @@ async def test_one_damaged_container_is_named_and_the_others_are_served_until_it
     last = epochs_of(folder)[-1]  # both tried to open it, as often as there was time for
     assert last > 1
     assert f"{folder}: epoch {last} is current" in out
+
+
+async def test_a_process_has_started_when_what_it_owns_is_open(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, place = tmp_path / "data", f"{server}/cluster-{next(_names)}"
+    begun, opened = Event(), Event()
+    recover = SharedFolder.recover
+
+    def slow(self: SharedFolder, epoch: Epoch, *args: Any) -> None:
+        if epoch.folder.parent.name == "containers":
+            begun.set()
+            assert opened.wait(PATIENCE_S)
+        recover(self, epoch, *args)
+
+    monkeypatch.setattr(SharedFolder, "recover", slow)
+    settings = ClusterSettings(
+        store=StoreSettings(port=0, containers=CONTAINERS), controller_port=0, data=data, ownership=OWNERSHIP
+    )
+    process = ClusterProcess(settings, place)
+    starting = asyncio.create_task(process.start())
+    try:
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            while process.controller is None or process._ownerless():  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(0.01)
+        assert process._opening() == list(range(CONTAINERS))
+        await asyncio.sleep(0.05)  # it looks a few times
+        assert not starting.done()
+        opened.set()
+        await starting
+        assert all(process.ownership.owns(each) for each in range(CONTAINERS))
+    finally:
+        opened.set()
+        await asyncio.wait({starting})
+        await process.stop(drain_s=0)
 
 
 async def test_verify_tells_the_epochs_of_a_folder_apart(tmp_path: Path, server: str) -> None:
