@@ -5,7 +5,8 @@ writes both, the file before the node, and neither ever changes. A coordination 
 the folder says: it holds who owns what, not what there is.
 
 Refused, with one sentence and nothing changed: a folder of another cluster, or of none while there is one; another
-number of containers; a folder of one process alone, or of something else.
+number of containers; a folder of one process alone, or of something else; a container's or the controller's node
+that is no session's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from zlib import crc32
 
 import msgspec
 
+from segstore.server.coordination.ownership import CONTAINERS
 from segstore.server.coordination.processes import SharedFolder
+from segstore.server.coordination.processes_leader import CONTROLLER
+from segstore.server.coordination.reports import SHOWN_BYTES
 from segstore.server.coordination.types import CoordinationError, CoordinationSession, NodeExists
 from segstore.server.store.data_directory import (
     CLUSTER_FILE,
@@ -54,6 +58,7 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
     """
     try:
         known = await _known(session, where)
+        await _check_nodes(session, where)
         found = _read(path)
         if found is None:
             if known is not None:
@@ -114,6 +119,18 @@ async def _known(session: CoordinationSession, where: str) -> _Identity | None:
             f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
             CLUSTER,
         ) from error
+
+
+async def _check_nodes(session: CoordinationSession, where: str) -> None:
+    """Refuses a node that no session holds: nobody would ever own its container, or be the controller."""
+    for path in (CONTROLLER, *(f"{CONTAINERS}/{child}" for child in await session.children(CONTAINERS))):
+        node = await session.get(path)
+        if node is not None and node.owner == 0:
+            raise CoordinationError(
+                f"node {path} of ZooKeeper at {where} is no session's and holds {node.data[:SHOWN_BYTES]!r}; "
+                "delete it, or use another name: HOST:PORT/NAME",
+                path,
+            )
 
 
 def _read(path: Path) -> _Identity | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import re
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -16,10 +17,11 @@ import pytest
 
 from segstore.server.cluster_leader import ControllerLeader, Leading
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
-from segstore.server.coordination.ownership import ContainerOwnership
+from segstore.server.coordination.ownership import ContainerOwnership, container_path
 from segstore.server.coordination.policy import OwnershipSettings
 from segstore.server.coordination.processes import FolderStorage, SharedFolder
 from segstore.server.coordination.processes_identity import CLUSTER, identify
+from segstore.server.coordination.processes_leader import CONTROLLER
 from segstore.server.coordination.storage import ContainerRefused
 from segstore.server.coordination.types import CoordinationError, Disconnected
 from segstore.server.store.committer import Committer
@@ -644,6 +646,19 @@ async def test_a_node_that_is_not_a_clusters_is_named(tmp_path: Path) -> None:
         with pytest.raises(CoordinationError, match="node /segstore/cluster of ZooKeeper at zk is not a cluster's"):
             await identify(session, "zk", tmp_path / "new", 4)
         assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("node", [container_path(3), CONTROLLER])
+async def test_a_node_that_no_session_holds_is_named_before_anything_is_made(tmp_path: Path, node: str) -> None:
+    async with coordination() as session:
+        await session.create(container_path(0), b"a store's", ephemeral=True)
+        await session.create(node, b"mine")
+        said = f"node {node} of ZooKeeper at zk is no session's and holds b'mine'; delete it, or use another name"
+        with pytest.raises(CoordinationError, match=re.escape(said)):
+            await identify(session, "zk", tmp_path / "new", 4)
+        assert not (tmp_path / "new").exists()
+        await session.delete(node)
+        await identify(session, "zk", tmp_path / "new", 4)
 
 
 @pytest.mark.seed("57.7")
