@@ -14,6 +14,8 @@ from tests.official.support import MARKS, eventually, make_stream, scale, segmen
 pytestmark = MARKS
 
 SHORT_LEASES = ControllerConfig(lease_cap_ms=400, lease_slack_ms=100)
+LONGER_LEASES = ControllerConfig(lease_cap_ms=4_000, lease_slack_ms=100)
+"""Within which a client that waits for its turn has set up, written and looked."""
 
 
 def of_transactions(cluster: MockCluster) -> list[str]:
@@ -70,7 +72,7 @@ async def test_the_lease_ends_the_transaction_of_a_client_that_was_killed() -> N
 
 
 async def test_a_client_that_comes_after_the_end_of_its_lease_hears_of_it() -> None:
-    async with MockCluster(controller=SHORT_LEASES) as cluster:
+    async with MockCluster(controller=LONGER_LEASES) as cluster:
         await run(uri(cluster), "events.write_and_read", scope="a", stream="s", segments=1, keys=1, per_key=1)
         async with OfficialClient(uri(cluster), "transactions.outlive_the_lease", scope="a", stream="s") as client:
             await client.said("open")
