@@ -79,7 +79,7 @@ class _ByteStream:
     def segment(self) -> str:
         """The name of its segment. Raises Closed before `open` and after the end."""
         if self._closed or self._segment is None:
-            state = "was closed" if self._closed else "is not open"
+            state = "was closed" if self._closed else "is not open: `async with` opens it"
             raise Closed(f"the byte stream {self.scope}/{self.stream} {state}", stream=f"{self.scope}/{self.stream}")
         return self._segment
 

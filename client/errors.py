@@ -251,9 +251,9 @@ class ProtocolViolation(Final):
 
 
 class Closed(Final):
-    """It was closed before."""
+    """It was closed before, or never opened."""
 
-    advice = "open another"
+    advice = "open it, or another if it was closed"
 
 
 class RetriesExhausted(Final):

@@ -219,7 +219,7 @@ class EventReader(OpenedBefore, ClosedAfter):
             if self._error is not None:
                 raise self._error
             if not self._opened:
-                raise Closed(f"the reader of {self.scope}/{self.stream} is not open")
+                raise Closed(f"the reader of {self.scope}/{self.stream} is not open: `async with` opens it")
             if not self._tasks:
                 return False
             self._wake.clear()

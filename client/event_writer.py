@@ -218,7 +218,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         if self._closed:
             raise Closed(f"the writer of {self.scope}/{self.stream} was closed")
         if self._router is None:
-            raise Closed(f"the writer of {self.scope}/{self.stream} is not open")
+            raise Closed(f"the writer of {self.scope}/{self.stream} is not open: `async with` opens it")
         return self._router
 
     def _writer_at(self, position: float) -> SegmentWriter:

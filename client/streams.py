@@ -110,14 +110,14 @@ class Client(ClosedAfter):
     def pool(self) -> ConnectionPool:
         """The connections to stores."""
         if self._pool is None:
-            raise Closed("the client is not open")
+            raise Closed("the client is not open: `async with` opens it")
         return self._pool
 
     @property
     def controller(self) -> Controller:
         """Scopes, streams, segments."""
         if self._controller is None:
-            raise Closed("the client is not open")
+            raise Closed("the client is not open: `async with` opens it")
         return self._controller
 
     def locations(self, access: Access = "READ_WRITE") -> ControllerLocations:

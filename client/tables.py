@@ -144,7 +144,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     def config(self) -> TableConfig:
         """What it was made with. Raises Closed."""
         if self._config is None or self._closed:
-            state = "was closed" if self._closed else "is not open"
+            state = "was closed" if self._closed else "is not open: `async with` opens it"
             raise Closed(f"table {self._name} {state}", stream=self._name)
         return self._config
 

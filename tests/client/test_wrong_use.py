@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from segstore.client import Client, connect
-from segstore.client.errors import NoNodeAvailable, NoSuchStream, NoSuchTable
+from segstore.client import Client, TableKey, connect
+from segstore.client.errors import Closed, NoNodeAvailable, NoSuchStream, NoSuchTable
 from segstore.client.revisioned import Revision
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
@@ -51,6 +51,20 @@ async def test_an_event_or_key_of_another_type_is_named_and_the_writer_goes_on(
     async with pravega.event_reader("a", "s") as events:
         got = [await events.read(), await events.read()]
     assert [each.data for each in got if each] == [b"good", b"also good"]
+
+
+async def test_what_was_never_opened_says_what_opens_it(pravega: Client) -> None:
+    opens = "is not open: `async with` opens it"
+    with pytest.raises(Closed, match=f"the client {opens}"):
+        await connect("tcp://127.0.0.1:1").controller.create_scope("a")
+    with pytest.raises(Closed, match=f"the writer of a/s {opens}"):
+        await pravega.event_writer("a", "s").write(b"x")
+    with pytest.raises(Closed, match=f"the reader of a/s {opens}"):
+        await pravega.event_reader("a", "s").read()
+    with pytest.raises(Closed, match=f"the byte stream a/s {opens}"):
+        await pravega.byte_reader("a", "s").read()
+    with pytest.raises(Closed, match=opens):
+        await pravega.table("a", "t").get(TableKey(b"k"))
 
 
 async def test_where_to_begin_is_one_of_the_words(pravega: Client) -> None:
