@@ -8,6 +8,7 @@ sentence. Delegation tokens are printed by `--json`, whose lines are for `encode
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -76,7 +77,24 @@ for _each in (trace, replay, diff_stores, explore, pipeline):
     main.add_command(_each)
 
 
-_source = click.argument("source", metavar="FILE|-", default="-", type=click.File("rb"))
+_HEX = re.compile("(0[xX])?(?:[0-9a-fA-F]{2}){8,}")
+
+
+class _Frames(click.File):
+    """A file of frames; who gives the frame itself is told where it goes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            if not isinstance(value, str) or _HEX.fullmatch(value) is None:
+                raise
+            command = "segstore decode" if ctx is None else ctx.command_path
+            hint = f"{error.message}; a frame goes in on standard input: echo {value[:16]}… | {command} -"
+            raise click.BadParameter(hint, ctx, param) from error
+
+
+_source = click.argument("source", metavar="FILE|-", default="-", type=_Frames("rb"))
 
 
 def _name(source: Any) -> str:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvloop
 from click.testing import CliRunner, Result
 
 from segstore import __version__, serving
@@ -16,6 +17,8 @@ from segstore.tracing import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
 from segstore.wire.jsonl import to_line
 from segstore.wire.trace import Metadata
+
+uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
 HELLO = encode(Hello(17, 5))
 CREATED = encode(SegmentCreated(9, "a/b/0"))
@@ -96,6 +99,15 @@ def test_input_in_no_known_form_is_refused(command: str, given: bytes, says: str
     result = run(command, "-", given=given)
     assert result.exit_code == 1
     assert says in result.stderr
+
+
+@pytest.mark.parametrize("command", ["decode", "explain"])
+def test_a_frame_in_the_place_of_a_file_is_told_where_it_goes(command: str) -> None:
+    result = run(command, HELLO.hex())
+    assert result.exit_code == 2
+    assert "a frame goes in on standard input: echo ffffff8100000008… | " in result.stderr
+    assert result.stderr.endswith(f" {command} -\n")
+    assert "standard input" not in run(command, "nofile").stderr
 
 
 def test_explain_shows_each_byte_and_the_error_of_a_malformed_frame() -> None:
