@@ -77,6 +77,7 @@ CLOSING_TURNS = 20
 LATE_LOOKS = 1_000
 LATE_LOOK_S = 0.01
 """How often, and how far apart, is looked again: gRPC closes its sockets on threads of its own, in its own time."""
+THREADS_END_S = 2.0
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
@@ -140,7 +141,7 @@ def nothing_is_left() -> Iterator[None]:
         time.sleep(LATE_LOOK_S)
         left = _left(channels)
     for thread in set(threading.enumerate()) - threads:
-        thread.join(timeout=0.2)  # one that was told to end may need a moment to do it
+        thread.join(THREADS_END_S)  # one that was told to end may need a moment to do it
         if thread.is_alive():
             left.append(f"thread {thread.name}")
     if left:
