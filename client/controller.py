@@ -17,7 +17,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from segstore.client.auth import TokenCache
-from segstore.client.controller_channels import ControllerChannels
+from segstore.client.controller_channels import Answer, ControllerChannels
 from segstore.client.errors import (
     NoSuchStream,
     NoSuchTable,
@@ -96,21 +96,23 @@ def name_of(scope: str, stream: str, segment_id: int) -> str:
 
 
 class Controller:
-    """Calls to the controller. Errors are those of `ControllerChannels.call`, and RequestRejected for a status."""
+    """Calls to the controller. Errors are those of `ControllerChannels.ask`, and for a status NoSuchStream, NoSuchTable,
+    StreamSealed, TransactionOver and RequestRejected, with the node that gave it."""
 
     def __init__(self, channels: ControllerChannels) -> None:
         self._call = channels.call
+        self._ask = channels.ask
 
     # --- scopes and streams -----------------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> bool:
         """Returns whether it was created; False if it exists."""
-        answer = await self._call("createScope", m.ScopeInfo(scope=scope))
+        answer = await self._ask("createScope", m.ScopeInfo(scope=scope))
         return _created(answer, "SCOPE_EXISTS", f"scope {scope}")
 
     async def delete_scope(self, scope: str) -> bool:
         """Returns whether it was deleted; False if there is none."""
-        answer = await self._call("deleteScope", m.ScopeInfo(scope=scope))
+        answer = await self._ask("deleteScope", m.ScopeInfo(scope=scope))
         return _created(answer, "SCOPE_NOT_FOUND", f"scope {scope}")
 
     def list_scopes(self) -> AsyncIterator[str]:
@@ -129,9 +131,8 @@ class Controller:
         about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
         token = ""
         while True:
-            page = await self._call(method, request(continuationToken=m.ContinuationToken(token=token), **about))
-            if scope is not None:
-                _succeeded(page, f"scope {scope}")
+            answer = await self._ask(method, request(continuationToken=m.ContinuationToken(token=token), **about))
+            page = answer.message if scope is None else _succeeded(answer, f"scope {scope}")
             found = names(page)
             for name in found:
                 yield name
@@ -145,18 +146,18 @@ class Controller:
             streamInfo=m.StreamInfo(scope=scope, stream=stream),
             scalingPolicy=m.ScalingPolicy(scaleType=m.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=segments),
         )
-        return _created(await self._call("createStream", config), "STREAM_EXISTS", f"stream {scope}/{stream}")
+        return _created(await self._ask("createStream", config), "STREAM_EXISTS", f"stream {scope}/{stream}")
 
     async def seal_stream(self, scope: str, stream: str) -> None:
-        _succeeded(await self._call("sealStream", _info(scope, stream)), f"stream {scope}/{stream}")
+        _succeeded(await self._ask("sealStream", _info(scope, stream)), f"stream {scope}/{stream}")
 
     async def delete_stream(self, scope: str, stream: str) -> None:
-        _succeeded(await self._call("deleteStream", _info(scope, stream)), f"stream {scope}/{stream}")
+        _succeeded(await self._ask("deleteStream", _info(scope, stream)), f"stream {scope}/{stream}")
 
     async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
         """cut: segment id → offset; what lies before is gone."""
         request = m.StreamCut(streamInfo=_info(scope, stream), cut=cut)
-        _succeeded(await self._call("truncateStream", request), f"stream {scope}/{stream}")
+        _succeeded(await self._ask("truncateStream", request), f"stream {scope}/{stream}")
 
     async def scale(
         self, scope: str, stream: str, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
@@ -171,9 +172,8 @@ class Controller:
             newKeyRanges=[m.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges],
             scaleTimestamp=int(time.time() * 1000),
         )
-        answer = await self._call("scale", request)
-        _succeeded(answer, f"stream {scope}/{stream}", "STARTED")
-        return [_range(each) for each in answer.segments]
+        started = _succeeded(await self._ask("scale", request), f"stream {scope}/{stream}", "STARTED")
+        return [_range(each) for each in started.segments]
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -251,12 +251,12 @@ class Controller:
             writerId=writer,
             timestamp=_NO_TIME if timestamp is None else timestamp,
         )
-        _ended(await self._call("commitTransaction", request), scope, stream, transaction, "committed")
+        _ended(await self._ask("commitTransaction", request), scope, stream, transaction, "committed")
 
     async def abort_transaction(self, scope: str, stream: str, transaction: UUID) -> None:
         """Raises TransactionOver."""
         request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
-        _ended(await self._call("abortTransaction", request), scope, stream, transaction, "aborted")
+        _ended(await self._ask("abortTransaction", request), scope, stream, transaction, "aborted")
 
     async def transaction_status(self, scope: str, stream: str, transaction: UUID) -> TransactionStatus:
         request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
@@ -275,11 +275,11 @@ class Controller:
             secondaryKeyLength=config.secondary_key_bytes,
             rolloverSizeBytes=config.rollover_bytes,
         )
-        return _created(await self._call("createKeyValueTable", request), "TABLE_EXISTS", f"table {scope}/{table}")
+        return _created(await self._ask("createKeyValueTable", request), "TABLE_EXISTS", f"table {scope}/{table}")
 
     async def delete_table(self, scope: str, table: str) -> bool:
         """With all that is in it. Returns whether it was deleted; False if there is none."""
-        answer = await self._call("deleteKeyValueTable", _table(scope, table))
+        answer = await self._ask("deleteKeyValueTable", _table(scope, table))
         return _created(answer, "TABLE_NOT_FOUND", f"table {scope}/{table}")
 
     def list_tables(self, scope: str) -> AsyncIterator[str]:
@@ -289,13 +289,13 @@ class Controller:
 
     async def table_config(self, scope: str, table: str) -> TableConfig:
         """Raises NoSuchTable."""
-        answer = await self._call("getKeyValueTableConfiguration", _table(scope, table))
-        _succeeded(answer, f"table {scope}/{table}")
+        answer = await self._ask("getKeyValueTableConfiguration", _table(scope, table))
+        config = _succeeded(answer, f"table {scope}/{table}").config
         return TableConfig(
-            partitions=answer.config.partitionCount,
-            primary_key_bytes=answer.config.primaryKeyLength,
-            secondary_key_bytes=answer.config.secondaryKeyLength,
-            rollover_bytes=answer.config.rolloverSizeBytes,
+            partitions=config.partitionCount,
+            primary_key_bytes=config.primaryKeyLength,
+            secondary_key_bytes=config.secondaryKeyLength,
+            rollover_bytes=config.rolloverSizeBytes,
         )
 
     async def table_segments(self, scope: str, table: str) -> list[SegmentRange]:
@@ -337,33 +337,34 @@ def _transaction(identifier: UUID) -> m.TxnId:
     return m.TxnId(highBits=high, lowBits=low)
 
 
-def _ended(answer: Any, scope: str, stream: str, transaction: UUID, how: str) -> None:
-    status = _status(answer)
-    name = f"{scope}/{stream}"
+def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str) -> None:
+    status = _status(answer.message)
+    facts: dict[str, Any] = {"endpoint": str(answer.node), "stream": f"{scope}/{stream}", "status": status}
     if status == "STREAM_NOT_FOUND":
-        raise NoSuchStream(f"stream {name}: {status}", stream=name, status=status)
+        raise NoSuchStream(f"stream {scope}/{stream}: {status}", **facts)
     if status != "SUCCESS":
         raise TransactionOver(
-            f"transaction {transaction} of {name} cannot be {how}: the controller says {status}",
-            stream=name,
+            f"transaction {transaction} of {scope}/{stream} cannot be {how}: the controller says {status}",
             transaction=transaction,
-            status=status,
+            **facts,
         )
 
 
-def _status(answer: Any) -> str:
-    described = answer.DESCRIPTOR.fields_by_name["status"]
-    name: str = described.enum_type.values_by_number[answer.status].name
+def _status(message: Any) -> str:
+    described = message.DESCRIPTOR.fields_by_name["status"]
+    name: str = described.enum_type.values_by_number[message.status].name
     return name
 
 
-def _succeeded(answer: Any, what: str, success: str = "SUCCESS") -> None:
-    """what: "scope a", "stream a/b" or "table a/b"."""
-    status = _status(answer)
+def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
+    """The message, if its status is that of success. what: "scope a", "stream a/b" or "table a/b"."""
+    status = _status(answer.message)
     if status == success:
-        return
+        return answer.message
     kind, _, name = what.partition(" ")
-    facts: dict[str, Any] = {"status": status} if kind == "scope" else {"status": status, "stream": name}
+    facts: dict[str, Any] = {"endpoint": str(answer.node), "status": status}
+    if kind != "scope":
+        facts["stream"] = name
     said = f"{what}: the controller says {status}"
     if status == "TABLE_NOT_FOUND":
         raise NoSuchTable(said, **facts)
@@ -374,8 +375,8 @@ def _succeeded(answer: Any, what: str, success: str = "SUCCESS") -> None:
     raise RequestRejected(said, **facts)
 
 
-def _created(answer: Any, exists: str, what: str) -> bool:
-    if _status(answer) == exists:
+def _created(answer: Answer, exists: str, what: str) -> bool:
+    if _status(answer.message) == exists:
         return False
     _succeeded(answer, what)
     return True

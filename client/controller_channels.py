@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -34,7 +34,7 @@ from segstore.client.nodes import NodeState, NodeStates
 from segstore.client.pool import Endpoint
 from segstore.wire.controller_api import METHODS
 
-__all__ = ["ControllerChannels"]
+__all__ = ["Answer", "ControllerChannels"]
 
 M = TypeVar("M", bound=Message)
 
@@ -44,6 +44,13 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+
+
+class Answer(NamedTuple):
+    """A response, and the node that gave it."""
+
+    message: Any
+    node: Endpoint
 
 
 class ControllerChannels:
@@ -86,7 +93,11 @@ class ControllerChannels:
         self._closed = False
 
     async def call(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Any:
-        """The response to one unary call, whose own status field is the caller's to read.
+        """The response to one unary call, as `ask` gives it, wherever it came from."""
+        return (await self.ask(method, request, timeout_ms=timeout_ms)).message
+
+    async def ask(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Answer:
+        """The answer to one unary call, whose own status field is the caller's to read.
 
         Raises NoNodeAvailable, PeerRefused (until the time was up), RequestTimedOut, NoSuchStream (not found),
         TokenRefused, RequestRejected, Closed.
@@ -106,7 +117,7 @@ class ControllerChannels:
             self.states.sent(node)
             try:
                 left_s = max(deadline - self._loop.time(), 0.001)
-                return await call(request, timeout=left_s, metadata=_metadata(shown))
+                return Answer(await call(request, timeout=left_s, metadata=_metadata(shown)), node)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED and shown is not None and not refusals:
                     refusals += 1

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from segstore.client.controller import Controller
-from segstore.client.controller_channels import ControllerChannels
+from segstore.client.controller_channels import Answer, ControllerChannels
 from segstore.client.errors import NoSuchStream
+from segstore.client.pool import Endpoint
 from segstore.wire.controller_api import messages as m
 
 
@@ -20,10 +21,10 @@ class Paged:
         self._pages = list(pages)
         self.asked: list[tuple[str, str, str]] = []
 
-    async def call(self, method: str, request: Any) -> Any:
+    async def ask(self, method: str, request: Any) -> Answer:
         scope = "" if isinstance(request, m.ScopesRequest) else request.scope.scope
         self.asked.append((method, scope, request.continuationToken.token))
-        return self._pages.pop(0)
+        return Answer(self._pages.pop(0), Endpoint("127.0.0.1", 9090))
 
 
 def token(text: str) -> Any:
@@ -63,5 +64,6 @@ async def test_each_page_is_asked_for_with_the_token_of_the_one_before(
 async def test_a_list_of_a_scope_that_is_not_there_raises() -> None:
     missing = m.StreamsInScopeResponse(status=m.StreamsInScopeResponse.SCOPE_NOT_FOUND)
     controller = Controller(cast("ControllerChannels", Paged(missing)))
-    with pytest.raises(NoSuchStream, match="scope a: the controller says SCOPE_NOT_FOUND"):
+    with pytest.raises(NoSuchStream, match="scope a: the controller says SCOPE_NOT_FOUND") as found:
         await anext(controller.list_streams("a"))
+    assert found.value.endpoint == "127.0.0.1:9090"
