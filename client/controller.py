@@ -96,8 +96,11 @@ def name_of(scope: str, stream: str, segment_id: int) -> str:
 
 
 class Controller:
-    """Calls to the controller. Errors are those of `ControllerChannels.ask`, and for a status NoSuchStream, NoSuchTable,
-    StreamSealed, TransactionOver and RequestRejected, with the node that gave it."""
+    """Calls to the controller.
+
+    Errors are those of `ControllerChannels.ask`, and for a status NoSuchStream, NoSuchTable, StreamSealed,
+    TransactionOver and RequestRejected, with the node that gave it.
+    """
 
     def __init__(self, channels: ControllerChannels) -> None:
         self._call = channels.call

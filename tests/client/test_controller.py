@@ -26,6 +26,9 @@ class Paged:
         self.asked.append((method, scope, request.continuationToken.token))
         return Answer(self._pages.pop(0), Endpoint("127.0.0.1", 9090))
 
+    async def call(self, method: str, request: Any) -> Any:
+        return (await self.ask(method, request)).message
+
 
 def token(text: str) -> Any:
     return m.ContinuationToken(token=text)
