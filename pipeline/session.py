@@ -29,7 +29,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FILTER_PUSH_DOWN", "JAVA", "SOURCES", "SparkMissing", "java_version", "missing", "register", "session"]
+__all__ = [
+    "FILTER_PUSH_DOWN",
+    "JAVA",
+    "SOURCES",
+    "SparkMissing",
+    "java_version",
+    "master_missing",
+    "missing",
+    "register",
+    "session",
+]
 
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
