@@ -47,6 +47,7 @@ from segstore.wire.names import writer_id
 
 __all__ = ["EventWriter"]
 
+_OPEN: Final = WriterState.OPEN
 _SEE_BYTES: Final = 1024 * 1024
 """After so many bytes of events the loop gets to send and to read acknowledgements."""
 
@@ -185,8 +186,14 @@ class EventWriter(OpenedBefore, FlushedAfter):
                 limit=self._largest,
                 actual=size,
             )
-        position = self._choice.take(self._ranges(), routing_key)
-        writer = self._writer_at(position)
+        router = self._router
+        if router is None or self._closed:
+            router = self._ranges()
+        position = self._choice.take(router, routing_key)
+        segment = router.route(position)
+        writer = self._writers.get(segment.segment_id)
+        if writer is None or writer.state is not _OPEN:
+            writer = self._writer_of(segment)
         done: asyncio.Future[None] = self._loop.create_future()
         if size <= self._largest_append:
             data: Buffer = frame_event(event)
@@ -220,11 +227,6 @@ class EventWriter(OpenedBefore, FlushedAfter):
         if self._router is None:
             raise Closed(f"the writer of {self.scope}/{self.stream} is not open: `async with` opens it")
         return self._router
-
-    def _writer_at(self, position: float) -> SegmentWriter:
-        segment = self._ranges().route(position)
-        writer = self._writers.get(segment.segment_id)
-        return writer if writer is not None and writer.state is WriterState.OPEN else self._writer_of(segment)
 
     def _writer_of(self, segment: SegmentRange) -> SegmentWriter:
         writer = self._writers.get(segment.segment_id)
