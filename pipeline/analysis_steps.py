@@ -20,11 +20,10 @@ table is kept. `PAIRED` is plain SQL, which DuckDB runs too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
+from segstore.pipeline.analysis_checks import BROKEN, MISFIT, OWN, names
 from segstore.pipeline.analysis_rules import (
-    ANSWERS,
     APPENDING,
     APPENDS,
     FRAME_COLUMNS,
@@ -49,10 +48,6 @@ __all__ = [
 ]
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
-
-
 _LIFE: Final = "file, connection, life"
 _CONNECTION: Final = "connection, life, file"
 _BEFORE: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
@@ -75,7 +70,7 @@ SELECT *,
   CASE direction
     WHEN 'request' THEN max(CASE WHEN kind = 'frame' AND direction = 'request' THEN life END) OVER before <=> life
     ELSE max(CASE WHEN kind = 'frame' AND direction = 'reply' THEN life END) OVER before <=> life END AS _followed,
-  last_value(CASE WHEN error IS NULL AND direction = 'request' AND command IN ({_names(APPENDING)})
+  last_value(CASE WHEN error IS NULL AND direction = 'request' AND command IN ({names(APPENDING)})
     THEN struct(life, command, writer_id, data_bytes, block, record) END) IGNORE NULLS OVER before AS _last
 FROM {{frames}}
 WINDOW before AS ({_RECORDED} {_BEFORE})
@@ -98,8 +93,8 @@ SELECT *, CASE
   WHEN _step = 0 THEN 3 + record {" ".join(f"WHEN command = '{name}' THEN {key}" for name, key in KEYS.items())}
   ELSE 0 END AS _queue
 FROM (SELECT *, CASE
-    WHEN error IS NULL AND direction = 'request' AND command IN ({_names(REQUESTS)}) THEN 1
-    WHEN error IS NULL AND direction = 'reply' AND command IN ({_names(REPLIES)}) THEN -1
+    WHEN error IS NULL AND direction = 'request' AND command IN ({names(REQUESTS)}) THEN 1
+    WHEN error IS NULL AND direction = 'reply' AND command IN ({names(REPLIES)}) THEN -1
     ELSE 0 END AS _step
   FROM {{frames}}) AS stepping
 """
@@ -149,14 +144,19 @@ FROM ({_KEYED}) AS keys
 
 _WRITER: Final = "writer_id, _seat, connection, life, file"
 
+_REPLY: Final = (
+    "struct(_reply_block AS block, _reply_record AS record, _reply_ts_ns AS ts_ns, _reply_command AS command)"
+)
+
 WRITTEN: Final = f"""
 WITH seated AS (
   SELECT *, CASE WHEN _role IS NULL THEN 1 + record ELSE 0 END AS _seat
-  FROM (SELECT * EXCEPT (_queue, _n, _rank, _balance, _floor, _floor_before), _balance - _floor AS _waiting, CASE
+  FROM (SELECT * EXCEPT (_queue, _n, _rank, _balance, _floor, _floor_before, _request_command),
+    _balance - _floor AS _waiting, {MISFIT} AS _misfit, CASE
       WHEN error IS NOT NULL THEN NULL
       WHEN direction = 'request' AND command = 'SETUP_APPEND' THEN 'setup'
       WHEN direction = 'request' AND command = 'APPEND_BLOCK' THEN 'block'
-      WHEN direction = 'request' AND command IN ({_names(APPENDS)}) THEN 'append'
+      WHEN direction = 'request' AND command IN ({names(APPENDS)}) THEN 'append'
       WHEN direction = 'reply' AND command = 'APPEND_SETUP' THEN 'ready'
       WHEN direction = 'reply' AND command = 'DATA_APPENDED' THEN 'ack' END AS _role
     FROM {{refused}}) AS acting
@@ -182,15 +182,21 @@ WITH seated AS (
     OVER (PARTITION BY {_WRITER}, _epoch ORDER BY event_number DESC, _role = 'append', block, record {_UP_TO}) AS _ack
   FROM numbered
 )
-SELECT * EXCEPT (_seat, _failure), CASE
+SELECT * EXCEPT (_seat, _failure, _reply_block, _reply_record, _reply_ts_ns, _reply_command, _opened, _closed,
+    _followed, _misfit, _waiting, _number_before, _ack_before, _known_before),
+  CASE
     WHEN _role IS NULL OR _role <> 'append' THEN NULL
     WHEN command <> 'APPEND_BLOCK_END' AND (_reply_failure OR _reply_command = 'CONDITIONAL_CHECK_FAILED')
-      THEN struct(_reply_block AS block, _reply_record AS record, _reply_ts_ns AS ts_ns, _reply_command AS command)
-    WHEN _ack IS NULL THEN _failure END AS _refusal
+      THEN {_REPLY}
+    WHEN _ack IS NULL THEN _failure END AS _refusal,
+  _reply_block IS NOT NULL AS _paired,
+  CASE WHEN (_role IS NULL OR _role <> 'append') AND _reply_block IS NOT NULL THEN {_REPLY} END AS _answer,
+  {BROKEN} AS _broken
 FROM acknowledged
 """
 """With the writer's segment, its event numbers before (of the same `_epoch`: these rise with time), the ack that covers
-an append or the failure that refused it."""
+an append or the failure that refused it, the rules that are broken, and without what only these are made of: what is
+kept costs by the column. `_answer`: the reply to what is no append."""
 
 COVERING: Final = """
 SELECT file, writer_id, _writer_segment AS segment, collect_list(since) AS later
@@ -216,7 +222,7 @@ _STATUS: Final = f"""CASE
         AND each.known >= w.event_number) THEN '{Status.COVERED}'
       WHEN _role <=> 'append' THEN CASE WHEN _ends THEN '{Status.LOST}' ELSE '{Status.WAITING}' END
       WHEN _reply_failure THEN '{Status.REFUSED}'
-      WHEN _reply_command IS NOT NULL THEN '{Status.ANSWERED}'
+      WHEN _paired THEN '{Status.ANSWERED}'
       WHEN _ends THEN '{Status.UNANSWERED}' ELSE '{Status.WAITING}' END"""
 _BLOCK: Final = "w._role = 'append' AND w.command = 'APPEND_BLOCK_END' AND w._started IS NOT NULL"
 
@@ -236,9 +242,7 @@ SELECT *, CASE
     WHEN _refusal IS NOT NULL THEN _refusal
     WHEN _role = 'append' AND status = '{Status.ANSWERED}'
       THEN struct(_ack.block AS block, _ack.record AS record, _ack.ts_ns AS ts_ns, 'DATA_APPENDED' AS command)
-    WHEN (_role IS NULL OR _role <> 'append') AND _reply_block IS NOT NULL
-      THEN struct(_reply_block AS block, _reply_record AS record, _reply_ts_ns AS ts_ns, _reply_command AS command)
-    END AS reply,
+    ELSE _answer END AS reply,
   CASE
     WHEN whole_bytes IS NULL OR whole_bytes NOT BETWEEN 0 AND block_bytes THEN NULL
     ELSE whole_bytes < block_bytes AND own_bytes = 0 END AS premature
@@ -251,7 +255,7 @@ SELECT {_LIFE}, block, record, ts_ns,
   CASE WHEN _role = 'append' THEN coalesce(_writer_segment, _reply_segment)
     ELSE coalesce(segment, _reply_segment) END AS segment,
   flow, request_id, writer_id, size, status,
-  CASE WHEN NOT _orphan THEN _reply_block IS NOT NULL END AS paired,
+  CASE WHEN NOT _orphan THEN _paired END AS paired,
   reply.block AS reply_block, reply.record AS reply_record, reply.ts_ns AS reply_ts_ns, reply.command AS reply_command,
   CASE WHEN NOT _orphan THEN try_subtract(reply.ts_ns, ts_ns) END AS latency_ns,
   CASE WHEN _role = 'append'
@@ -268,97 +272,13 @@ SELECT {_LIFE}, block, record, ts_ns,
 FROM ({_DONE}) AS done
 """
 
-# --- rules --------------------------------------------------------------------------------------------------------
-
-
-class _Check(NamedTuple):
-    rule: Rule
-    when: str
-    expected: str = "NULL"
-    actual: str = "NULL"
-
-    @property
-    def found(self) -> str:
-        return (
-            f"CASE WHEN {self.when} THEN struct('{self.rule.name}' AS rule, "
-            f"CAST({self.expected} AS BIGINT) AS expected, CAST({self.actual} AS BIGINT) AS actual) END"
-        )
-
-
-_FITS: Final = "map({})".format(
-    ", ".join(f"'{request}', array({_names(sorted(replies))})" for request, replies in ANSWERS.items())
-)
-_REPLIES_ONLY: Final = tuple(name for name in REPLIES if name not in KEYS)
-_REQUESTS_ONLY: Final = (*(name for name in REQUESTS if name not in KEYS), "APPEND_BLOCK")
-_END: Final = "_role = 'append' AND command = 'APPEND_BLOCK_END'"
-_CLOSES: Final = f"{_END} AND _started IS NOT NULL"
-_OWN: Final = f"{_CLOSES} AND _started.own"
-
-_CHECKS: Final = (
-    _Check(
-        Rule.HELLO_FIRST,
-        "kind = 'frame' AND _opened AND command <> 'HELLO' AND NOT _followed",
-    ),
-    _Check(
-        Rule.DIRECTION,
-        f"(direction = 'request' AND command IN ({_names(_REPLIES_ONLY)})) OR "
-        f"(direction = 'reply' AND command IN ({_names(_REQUESTS_ONLY)}))",
-    ),
-    _Check(Rule.FRAMES_ONLY, "kind = 'bytes'"),
-    _Check(Rule.DECODES, "kind = 'frame' AND error IS NOT NULL"),
-    _Check(Rule.KNOWN_COMMAND, "command = 'UNKNOWN'", "NULL", "code"),
-    _Check(Rule.AFTER_CLOSE, "kind IN ('frame', 'bytes') AND _closed"),
-    _Check(Rule.REPLY_WITHOUT_REQUEST, "_orphan"),
-    _Check(
-        Rule.REPLY_KIND,
-        f"_step = -1 AND _request_command IS NOT NULL AND NOT failure "
-        f"AND NOT array_contains(element_at({_FITS}, _request_command), command)",
-    ),
-    _Check(
-        Rule.REQUEST_ID_REUSE,
-        f"_step = 1 AND command NOT IN ({_names((*KEYS, *APPENDS))}) AND _waiting > 1",
-    ),
-    _Check(Rule.WRITER_UNKNOWN, "_role IN ('block', 'append') AND _epoch = 0 AND _opened"),
-    _Check(
-        Rule.BLOCK_OPEN,
-        "error IS NULL AND direction = 'request' AND _started IS NOT NULL "
-        f"AND command IN ({_names(name for name in APPENDING if name != 'APPEND_BLOCK_END')})",
-    ),
-    _Check(Rule.WRITER_MISMATCH, f"{_CLOSES} AND NOT _started.own"),
-    _Check(
-        Rule.WHOLE_SIZE,
-        f"{_OWN} AND size_of_whole_events NOT BETWEEN 0 AND _started.data_bytes",
-        "_started.data_bytes",
-        "size_of_whole_events",
-    ),
-    _Check(Rule.NO_EVENTS, f"{_END} AND num_events <= 0", "1", "num_events"),
-    _Check(
-        Rule.NUMBER_BACKWARDS,
-        "_role = 'append' AND _epoch > 0 AND event_number < greatest(0, coalesce(_number_before, 0))",
-        "greatest(0, coalesce(_number_before, 0))",
-        "event_number",
-    ),
-    _Check(Rule.ACK_BACKWARDS, "_role = 'ack' AND event_number < _ack_before", "_ack_before", "event_number"),
-    _Check(
-        Rule.ACK_BEYOND,
-        "_role = 'ack' AND _epoch > 0 AND (greatest(_number_before, _known_before) IS NULL "
-        "OR event_number > greatest(_number_before, _known_before))",
-        "greatest(_number_before, _known_before)",
-        "event_number",
-    ),
-)
-
 _WHERE: Final = f"{_LIFE}, block, record, ts_ns, direction, command"
 
 VIOLATIONS: Final = f"""
 SELECT broken.rule, {_WHERE}, coalesce(segment, _writer_segment) AS segment, writer_id, request_id,
   broken.expected, broken.actual
-FROM (
-  SELECT *, filter(array({", ".join(each.found for each in _CHECKS)}), each -> each IS NOT NULL) AS all_broken
-  FROM {{written}} WHERE {" OR ".join(f"({each.when})" for each in _CHECKS)}) AS checked
-LATERAL VIEW explode(all_broken) AS broken
+FROM {{written}} LATERAL VIEW explode(_broken) AS broken WHERE _broken IS NOT NULL
 """
-"""The rows that break no rule, nearly all, are left out before any list is made of them."""
 
 _HELD: Final = f"""
 SELECT *, count(CASE WHEN _role = 'setup' THEN 1 END)
@@ -396,7 +316,7 @@ _FOUND: Final = f"""
 SELECT e.*, {_HEAD} AS head, e._started.data_bytes - e.size_of_whole_events AS left_bytes
 FROM {{written}} AS e JOIN {{blocks}} AS f
   ON e.file = f.file AND e._started.block = f.block AND e._started.record = f.record
-WHERE {_OWN} AND size_of_whole_events >= 0 AND size_of_whole_events < _started.data_bytes AND _epoch > 0
+WHERE {OWN} AND size_of_whole_events >= 0 AND size_of_whole_events < _started.data_bytes AND _epoch > 0
 """
 
 _TOLD: Final = f"""
