@@ -137,7 +137,8 @@ _IGNORE = click.option(
 def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
     """Answer clients as a trace says, or with --to make its requests again and compare the replies.
 
-    As a server it prints one line once it listens, and what was not in the trace, or not asked, when it ends.
+    As a server it prints one line once it listens, one for each request that the trace does not answer, as it comes,
+    and when it ends what was not asked.
     """
     import asyncio
 
@@ -189,6 +190,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     with_controller = options["controller_port"] is not None
     server = TraceServer(
         of_clients(records) if with_controller else records,
+        tell=lambda problem: click.echo(str(problem)),  # which flushes
         **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
     )
     _tell_left_out(server.replay.left_out)
@@ -207,8 +209,6 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         click.echo(said)
         sys.stdout.flush()
         await stop.wait()
-    for problem in server.problems:
-        click.echo(str(problem))
     for name, count in server.unused().items():
         click.echo(f"{count} × {name} of the trace was not asked", err=True)
     return 1 if server.problems else 0

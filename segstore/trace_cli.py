@@ -71,8 +71,11 @@ def _is_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
-    """A trace and its records. What goes wrong is said with the file's name, what is damaged when all is done."""
+def _reading(path: Path, *, tell: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
+    """A trace and its records. What goes wrong is said with the file's name, what is damaged when all is done.
+
+    tell: whether what is damaged is said here.
+    """
     from segstore.tracing import TraceFile
 
     with contextlib.ExitStack() as stack:
@@ -85,7 +88,7 @@ def _reading(path: Path) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
             bar: Any = click.progressbar(length=opened.size, label=path.name, file=sys.stderr)
             advance = stack.enter_context(bar).update
         yield opened, _named(path, opened.records(advance))
-    for damage in opened.damages:
+    for damage in opened.damages if tell else ():
         click.echo(f"{path}: {damage}", err=True)
 
 
@@ -100,14 +103,38 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
         raise click.ClickException(f"{path}: {error.strerror or error}") from error
 
 
-def _chosen(records: Iterable[Record], chosen: Filter | None, follow: bool = False) -> Iterator[Exchange]:
+def _seen(records: Iterable[Record], follow: bool) -> Iterator[Exchange]:
     from segstore.wire.exchanges import Exchanges
 
-    exchanges = Exchanges(follow=follow or (chosen is not None and Exchanges.needed(chosen.names)))
-    for record in records:
-        seen = exchanges.see(record)
-        if chosen is None or chosen(seen):
-            yield seen
+    return map(Exchanges(follow=follow).see, records)
+
+
+def _follows(chosen: Filter | None) -> bool:
+    from segstore.wire.exchanges import Exchanges
+
+    return chosen is not None and Exchanges.needed(chosen.names)
+
+
+def _chosen(records: Iterable[Record], chosen: Filter | None, follow: bool = False) -> Iterator[Exchange]:
+    seen = _seen(records, follow or _follows(chosen))
+    return seen if chosen is None else filter(chosen, seen)
+
+
+def _numbered(records: Iterable[Record], chosen: Filter) -> Iterator[tuple[int, Exchange]]:
+    """Each record with the number of its connection, from 1; a number that is opened again is another connection."""
+    from segstore.wire.trace import RecordKind
+
+    numbers: dict[int, int] = {}
+    count = 0
+    for seen in _seen(records, follow=_follows(chosen)):
+        if seen.connection not in numbers or seen.record.kind is RecordKind.OPEN:
+            count += 1
+            numbers[seen.connection] = count
+        yield numbers[seen.connection], seen
+
+
+def _frames_a_dialogue(seen: Exchange) -> bool:
+    return seen.kind in ("open", "close") or seen.type_name == "HELLO"
 
 
 def _status(*opened: TraceFile) -> int:
@@ -264,14 +291,27 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 @click.argument("source", metavar="IN", type=_IN)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
+@click.option("--only", is_flag=True, help="Nothing but what fits, also of how connections begin and end.")
 @_redact_option
 @_compress_option
-def filter_(source: Path, target: Path, chosen: Filter, redact: bool, compress: bool) -> int:
-    """Write those records of a trace that fit a filter, in the form that OUT ends in."""
+def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool, compress: bool) -> int:
+    """Write those records of a trace that fit a filter, in the form that OUT ends in.
+
+    A connection of which something fits keeps its Hello, both ways, and its beginning and end, so that the rest can be
+    replayed; not so with --only.
+    """
     from segstore.tracing import redacted
 
+    of: frozenset[int] = frozenset()
+    if not only:  # read twice: whether a Hello stays is known only behind it, and the order is to stay
+        with _reading(source, tell=False) as (opened, records):
+            of = frozenset(number for number, seen in _numbered(records, chosen) if chosen(seen))
     with _reading(source) as (opened, records):
-        fitting = (seen.record for seen in _chosen(records, chosen))
+        fitting = (
+            seen.record
+            for number, seen in _numbered(records, chosen)
+            if (number in of and _frames_a_dialogue(seen)) or chosen(seen)
+        )
         count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
     click.echo(f"{count} records")
     return _status(opened)

@@ -5,7 +5,8 @@
     assert not server.problems and not server.unused()
 
 What is not in the trace, or in the mode "strict" not what comes next, is a `Problem`, and is answered with an error,
-ends the connection, or is passed on to another store, such as a mock, whose replies go back as they are.
+ends the connection, or is passed on to another store, such as a mock, whose replies go back as they are. A Hello that
+the trace lacks is none: without an answer to it no client says anything else.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
 scaled; when the server has stopped, no connection and no timer is left. A client that does not read its replies is not
@@ -16,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from segstore.server.replay_script import Answer, Mode, Replay, Step, own_item, type_of
+from segstore.server.replay_script import Mode, Replay, ScriptedReply, Step, own_item, type_of
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -90,7 +91,7 @@ class TraceServer:
     records: of the trace. mode: "strict" or "match", as in `Replay`. missing: what is done with a request that the
     trace does not answer: "error", "close", or "pass", on to the store at `upstream`, (host, port).
     pace: 1 answers after the times of the trace, 2 twice as fast; None at once.
-    problems: what was not answered by the trace.
+    problems: what was not answered by the trace. tell: is called with each as it comes.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class TraceServer:
         missing: Missing = "error",
         upstream: tuple[str, int] | None = None,
         pace: float | None = None,
+        tell: Callable[[Problem], object] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -112,6 +114,7 @@ class TraceServer:
         self.missing = missing
         self.upstream = upstream
         self.pace = pace
+        self.tell = tell
         self.problems: list[Problem] = []
         self.connections = 0
         self._where = (host, port)
@@ -227,16 +230,23 @@ class _Conversation(asyncio.Protocol):
         server = self._server
         if isinstance(item, SetupAppend) and self._passing is not None:
             self._passing.set_ups.pop(item.writer_id, None)
+        if self._greet(item):
+            return
         if self._expected is None:
             # Now and not before: of a connection on which nothing is asked, a trace has nothing.
             self._expected = server.replay.connection()
+            if self._greet(item):
+                return
         found = server.replay.answer(item, self._expected)
         if found is not None:
             if isinstance(item, SetupAppend) and server.missing == "pass":
                 self._pass().set_ups[item.writer_id] = item
-            self._say(found)
+            self._say(found.replies, found.closes)
             return
-        server.problems.append(self._problem(item))
+        problem = self._problem(item)
+        server.problems.append(problem)
+        if server.tell is not None:
+            server.tell(problem)
         if server.missing == "close":
             self._close()
         elif server.missing == "pass":
@@ -247,6 +257,13 @@ class _Conversation(asyncio.Protocol):
             request_id = getattr(item, "request_id", 0)
             self._write(encode(ErrorMessage(request_id, segment, said, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)))
 
+    def _greet(self, item: Command | Append) -> bool:
+        """Answers a Hello that the trace lacks; where requests are passed on, the other store does."""
+        greeting = self._server.replay.greeting(item, self._expected) if self._server.missing != "pass" else None
+        if greeting is not None:
+            self._say((greeting,), closes=False)
+        return greeting is not None
+
     def _problem(self, item: Command | Append) -> Problem:
         frame = request_frame(item)
         if self._server.replay.mode == "match" or not self._expected:
@@ -256,17 +273,17 @@ class _Conversation(asyncio.Protocol):
         fields = compare_frames(frame, wanted) if step.type_name == type_of(item) else ()
         return Problem(self._number, type_of(item), step.type_name, fields, frame, wanted)
 
-    def _say(self, found: Answer) -> None:
+    def _say(self, replies: Iterable[ScriptedReply], closes: bool) -> None:
         pace = self._server.pace
         loop = asyncio.get_running_loop()
-        for reply in found.replies:
+        for reply in replies:
             if pace is None:
                 self._write(reply.frame)
                 continue
             # Never before the reply in front of it, so that the order is kept.
             self._last_at = max(self._last_at, loop.time() + reply.delay_ns / 1e9 / pace)
             self._timers.append(loop.call_at(self._last_at, self._due, reply.frame))
-        if found.closes:
+        if closes:
             if pace is None:
                 self._close()
             else:

@@ -9,7 +9,8 @@ Replies are translated back.
 
 Pure: frames in, what to answer out. Invariants: a request of the trace is used once, save Hello and KeepAlive where
 any order will do; a writer of the client stands for one of the trace and the other way round; where nothing is to be
-translated, replies are the bytes of the trace.
+translated, replies are the bytes of the trace. A Hello is answered as a store of today does where the trace has none,
+such as one that was cut down by hand.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import msgspec
 
 from segstore.server.replay_batches import Batches, as_acknowledged
 from segstore.wire import (
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
     Command,
     CreateTransientSegment,
     Hello,
@@ -277,6 +280,7 @@ class Replay:
         self.steps = read_script(records, self.left_out)
         self.ids = Ids()
         self._batches = Batches(self.steps)
+        self._greeted = {step.connection for step in self.steps if isinstance(step.item, Hello)}
         self._connections: deque[deque[Step]] = deque()
         self._by_key: dict[Any, list[Step]] = {}  # those that are still to be asked, and what may be asked again
         order: dict[int, deque[Step]] = {}
@@ -292,6 +296,16 @@ class Replay:
         Empty in the mode "match" and when all connections of the trace have come.
         """
         return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
+
+    def greeting(self, item: Command | Append, expected: deque[Step] | None) -> ScriptedReply | None:
+        """What a Hello is answered where the trace has none; None for what is no Hello, or where it has one.
+
+        expected: as for `answer`; None while the client's connection is not yet one of the trace.
+        """
+        if not isinstance(item, Hello):
+            return None
+        lacking = not self._greeted or (bool(expected) and expected[0].connection not in self._greeted)
+        return ScriptedReply(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)), 0) if lacking else None
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
         """What a request is answered; None if it is not the one that is expected, or is not in the trace."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,6 +99,27 @@ def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
             process.kill()
     assert result.exit_code == 0
     assert (process.returncode, out, said) == (0, "", "")
+
+
+def test_a_trace_without_hello_greets_and_a_problem_is_printed_while_it_answers(trace: Path) -> None:
+    lines = [line for line in trace.read_text().splitlines(keepends=True) if "HELLO" not in line]
+    trace.write_text("".join(lines))
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().rpartition(":")[2]
+            with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
+                client.sendall(encode(HELLO))
+                assert heard.read(16) == encode(HELLO)
+                client.sendall(encode(set_up()))
+                expected = "connection 1: SETUP_APPEND came where CREATE_SEGMENT comes in the trace\n"
+                assert process.stdout.readline() == expected
+            process.send_signal(signal.SIGTERM)
+            out, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, out, said) == (1, "", "1 × CREATE_SEGMENT of the trace was not asked\n")
 
 
 def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:

@@ -161,9 +161,30 @@ def test_convert_redacts_on_request(trace: Path, tmp_path: Path) -> None:
 
 
 def test_filter_writes_what_fits(trace: Path, tmp_path: Path) -> None:
-    assert run("filter", trace, tmp_path / "b.wtrace", "-f", "type = HELLO or kind = open").stdout == "3 records\n"
+    chosen = "type = HELLO or kind = open"
+    assert run("filter", trace, tmp_path / "b.wtrace", "--only", "-f", chosen).stdout == "3 records\n"
     assert len(run("show", tmp_path / "b.wtrace").stdout.splitlines()) == 3
     assert "recorded by test" in run("stats", tmp_path / "b.wtrace").stdout
+
+
+def test_filter_keeps_hello_beginning_and_end_of_the_connections_of_which_something_fits(tmp_path: Path) -> None:
+    # The same number again, and another connection beside it, of which nothing fits.
+    again = [each._replace(ts_ns=each.ts_ns + 100 * MS) for each in DIALOGUE if each.data != DIALOGUE[3].data]
+    other = [each._replace(connection=2) for each in DIALOGUE[:3]]
+    path, target = tmp_path / "a.wtrace", tmp_path / "b.jsonl"
+    path.write_bytes(capture([DIALOGUE[0], other[0], *other[1:], *DIALOGUE[1:], *again]))
+    assert run("filter", path, target, "-f", "type = READ_SEGMENT and not malformed").stdout == "5 records\n"
+    lines = run("show", target).stdout.splitlines()
+    assert [line.split()[3] for line in lines] == ["opened", "HELLO", "HELLO", "READ_SEGMENT", "closed"]
+    assert {line.split()[1] for line in lines} == {"#1"}
+    assert run("filter", path, target, "-f", "size > 1MB").stdout == "0 records\n"
+
+
+def test_what_is_damaged_in_a_trace_that_is_filtered_is_said_once(trace: Path, tmp_path: Path) -> None:
+    with trace.open("ab") as file:
+        file.write(b"torn")
+    result = run("filter", trace, tmp_path / "b.jsonl", "-f", "failure", status=1)
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> None:

@@ -235,6 +235,48 @@ def test_bytes_that_are_no_frames_are_left_out_of_the_script() -> None:
     assert (step.type_name, [each.delay_ns for each in step.replies]) == ("HELLO", [3])
 
 
+@pytest.mark.parametrize("mode", ["strict", "match"])
+@pytest.mark.parametrize("missing", ["error", "close"])
+async def test_a_hello_is_answered_where_the_trace_has_none(recorded: list[Record], mode: str, missing: str) -> None:
+    cut = [each for each in recorded if each.kind is not RecordKind.FRAME or each.data != encode(HELLO)]
+    async with TraceServer(cut, mode=mode, missing=missing) as server:  # type: ignore[arg-type]  # two of these
+        async with await Peer.connect(server) as other:  # type: ignore[arg-type]  # host and port are all it needs
+            assert await other.ask(HELLO) == [Hello(17, 5)], "and it takes no connection of the trace"
+        await writes(server.host, server.port)
+        assert (server.problems, sum(server.unused().values())) == ([], 0)
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_a_hello_that_the_trace_has_otherwise_is_a_problem(recorded: list[Record], mode: str) -> None:
+    async with TraceServer(recorded, mode=mode) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        assert isinstance((await peer.ask(Hello(16, 5)))[0], ErrorMessage)
+        assert len(server.problems) == 1
+
+
+async def test_of_several_connections_only_one_that_lacks_hello_is_greeted() -> None:
+    pieces = [(1, 0, HELLO), (1, 1, Hello(17, 4)), (2, 0, create())]
+    trace = [
+        Record(at, number, Direction(way), RecordKind.FRAME, encode(each))
+        for at, (number, way, each) in enumerate(pieces)
+    ]
+    async with (
+        TraceServer(trace) as server,
+        await Peer.connect(server) as first,  # type: ignore[arg-type]  # as above
+        await Peer.connect(server) as second,  # type: ignore[arg-type]  # as above
+    ):
+        assert await first.ask(HELLO) == [Hello(17, 4)]
+        assert await second.ask(HELLO) == [Hello(17, 5)]
+        assert server.problems == []
+
+
+async def test_problems_are_told_as_they_come(recorded: list[Record]) -> None:
+    told: list[Problem] = []
+    async with TraceServer(recorded, tell=told.append) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO, KeepAlive())
+        assert len(told) == 1
+        assert told == server.problems
+
+
 async def test_settings_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(ValueError, match="upstream goes with missing='pass'"):
         TraceServer([], missing="pass")
