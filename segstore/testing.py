@@ -36,7 +36,7 @@ from segstore.server.controller.config import ControllerConfig
 from segstore.server.fault_decisions import Decision
 from segstore.server.fault_rules import Action, FaultSettings, Rule
 from segstore.server.observe import Seen, StageName
-from segstore.server.replay import Problem
+from segstore.server.replay_problem import Problem
 from segstore.wire.trace import Record
 
 __all__ = [

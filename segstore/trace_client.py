@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from segstore.server.replay import request_frame
+from segstore.server.replay_problem import request_frame
 from segstore.server.replay_script import Step
 from segstore.wire import (
     AppendSetup,

@@ -19,15 +19,13 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, cast
 
+from segstore.server.replay_problem import Problem, problem, request_frame
 from segstore.server.replay_script import Mode, Replay, ScriptedReply, Step, own_item, type_of
 from segstore.wire import (
-    AppendBlock,
-    AppendBlockEnd,
     AppendSetup,
     Command,
-    ConditionalBlockEnd,
     ErrorMessage,
     ErrorMessageCode,
     FrameDecoder,
@@ -38,51 +36,12 @@ from segstore.wire import (
 )
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
 from segstore.wire.trace_blocks import Record
-from segstore.wire.trace_diff import FieldDifference, compare_frames
 
-__all__ = ["Missing", "Problem", "TraceServer", "request_frame"]
+__all__ = ["Missing", "TraceServer"]
 
 Missing = Literal["error", "close", "pass"]
 
 _MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
-_FIELDS_TOLD: Final = 4
-
-
-class Problem(NamedTuple):
-    """A request that the trace does not answer.
-
-    connection: of the client, from 1. expected: what comes next there, in the mode "strict". fields: what differs.
-    """
-
-    connection: int
-    request: str
-    expected: str | None
-    fields: tuple[FieldDifference, ...]
-    frame: bytes
-    expected_frame: bytes | None
-
-    def __str__(self) -> str:
-        if self.expected is None:
-            return f"connection {self.connection}: {self.request} is not in the trace"
-        if self.expected != self.request:
-            return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
-        told = [each for each in self.fields if not each.secret]
-        said = ", ".join(f"{each.field} is {each.left!r} and not {each.right!r}" for each in told[:_FIELDS_TOLD])
-        if len(told) > _FIELDS_TOLD:  # of an append of many events, each is a field
-            said += f", and {len(told) - _FIELDS_TOLD} more"
-        return f"connection {self.connection}: {self.request} differs from the trace: {said}"
-
-
-def request_frame(item: Command | Append) -> bytes:
-    """A request as frames: an append as a block and its end."""
-    if not isinstance(item, Append):
-        return encode(item)
-    if item.expected_offset is not None:
-        return encode(
-            ConditionalBlockEnd(item.writer_id, item.event_number, item.expected_offset, item.data, item.request_id)
-        )
-    end = AppendBlockEnd(item.writer_id, len(item.data), b"", item.event_count, item.event_number, item.request_id)
-    return encode(AppendBlock(item.writer_id, item.data)) + encode(end)
 
 
 class TraceServer:
@@ -243,10 +202,9 @@ class _Conversation(asyncio.Protocol):
                 self._pass().set_ups[item.writer_id] = item
             self._say(found.replies, found.closes)
             return
-        problem = self._problem(item)
-        server.problems.append(problem)
+        server.problems.append(self._problem(item))
         if server.tell is not None:
-            server.tell(problem)
+            server.tell(server.problems[-1])
         if server.missing == "close":
             self._close()
         elif server.missing == "pass":
@@ -265,13 +223,10 @@ class _Conversation(asyncio.Protocol):
         return greeting is not None
 
     def _problem(self, item: Command | Append) -> Problem:
-        frame = request_frame(item)
-        if self._server.replay.mode == "match" or not self._expected:
-            return Problem(self._number, type_of(item), None, (), frame, None)
-        step = self._expected[0]
-        wanted = request_frame(step.item)
-        fields = compare_frames(frame, wanted) if step.type_name == type_of(item) else ()
-        return Problem(self._number, type_of(item), step.type_name, fields, frame, wanted)
+        replay = self._server.replay
+        if replay.mode == "match":
+            return problem(self._number, item)
+        return problem(self._number, item, self._expected[0] if self._expected else None, replay.ids.names, strict=True)
 
     def _say(self, replies: Iterable[ScriptedReply], closes: bool) -> None:
         pace = self._server.pace

@@ -304,7 +304,7 @@ class Replay:
         """
         if not isinstance(item, Hello):
             return None
-        lacking = not self._greeted or (bool(expected) and expected[0].connection not in self._greeted)
+        lacking = not self._greeted or (expected and expected[0].connection not in self._greeted)
         return ScriptedReply(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)), 0) if lacking else None
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:

@@ -12,7 +12,8 @@ import pytest
 
 from segstore.replaying import drive
 from segstore.server import MockSegmentStore
-from segstore.server.replay import Problem, TraceServer
+from segstore.server.replay import TraceServer
+from segstore.server.replay_problem import Problem
 from segstore.server.replay_script import read_script
 from segstore.wire import (
     DataAppended,
@@ -108,6 +109,32 @@ def test_of_many_fields_that_differ_some_are_told_and_the_others_counted() -> No
     assert str(Problem(1, "APPEND_BLOCK_END", "APPEND_BLOCK_END", fields, b"", b"")).endswith(
         "data[3] is None and not '00', and 2 more"
     )
+
+
+async def test_events_that_are_batched_otherwise_are_told_without_what_is_translated_and_with_a_hint(
+    recorded: list[Record],
+) -> None:
+    async with TraceServer(recorded) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
+        await peer.ask(HELLO, create(), set_up(writer_id=OTHER_WRITER))
+        await peer.ask(append(2, b"event1event2", OTHER_WRITER, 88))
+        said = str(server.problems[0])
+        start = "connection 1: APPEND_BLOCK_END differs from the trace: event_number is 2 and not 1, data"
+        assert said.startswith(start)
+        assert "writer_id" not in said
+        assert "request_id" not in said
+        hint = "--mode match (mode='match') takes requests in any order, and events that are batched otherwise"
+        assert said.endswith(f"; {hint}")
+        assert {each.field for each in server.problems[0].fields}.isdisjoint({"writer_id", "request_id"})
+
+
+async def test_of_a_writer_that_stands_for_another_the_writer_id_is_told(recorded: list[Record]) -> None:
+    one = [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(set_up(writer_id=WRITER))) for at in range(2)]
+    async with TraceServer(one) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
+        peer.send(set_up(writer_id=WRITER), set_up(writer_id=OTHER_WRITER))
+        (reply,) = await peer.receive()
+        assert isinstance(reply, ErrorMessage)
+        assert [each.field for each in server.problems[0].fields] == ["writer_id"]
+        assert "match" not in str(server.problems[0])
 
 
 async def test_in_strict_mode_a_request_out_of_order_is_a_problem(recorded: list[Record]) -> None:

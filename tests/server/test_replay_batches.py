@@ -25,7 +25,7 @@ def a_batch(first: int, last: int, writer_id: UUID, request_id: int) -> Append:
 
 def traced(ends: list[int], *, refused: int | None = None, acknowledged_together: bool = False) -> list[Record]:
     """A trace in which the events are appended in batches that end there, and acknowledged."""
-    from segstore.server.replay import request_frame
+    from segstore.server.replay_problem import request_frame
 
     found: list[Record] = []
 
