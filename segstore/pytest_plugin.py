@@ -303,8 +303,13 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
             path = Path(folder, f"{file}{suffix}")
             if path.is_file():
                 return path
-    said = ", ".join(map(str, folders))
-    pytest.fail(f"there is no trace {str(file)!r} in {said}; the setting segstore_traces names folders", pytrace=False)
+    said = f"there is no trace {str(file)!r} in {', '.join(map(str, folders))}"
+    failed = f"{file}.failed.jsonl".replace(".jsonl.failed.", ".failed.")
+    for folder in folders:
+        if Path(folder, failed).is_file():
+            said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
+            pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
+    pytest.fail(f"{said}; the setting segstore_traces names folders", pytrace=False)
 
 
 @pytest.fixture

@@ -504,6 +504,21 @@ def test_a_test_that_failed_leaves_the_recording_of_one_that_passed(suite: pytes
     assert recorded(suite.path / "kept") == ["test_writes.jsonl"]
 
 
+@pytest.mark.parametrize("name", ["test_writes", "test_writes.jsonl"])
+def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Pytester, name: str) -> None:
+    (suite.path / "test_writes.failed.jsonl").write_text("")
+    suite.makepyfile(f"def test_replays(segstore_trace):\n    segstore_trace({name!r})\n")
+    result = suite.runpytest_inprocess("-q")
+    result.assert_outcomes(failed=1)
+    failed = "test_writes.failed.jsonl"
+    result.stdout.fnmatch_lines(
+        [
+            f"there is no trace '{name}' in {suite.path}; {failed} is there, the recording of a test that failed: "
+            f"record it once more when it passes, or ask for '{failed}'"
+        ]
+    )
+
+
 # --- the race explorer ----------------------------------------------------------------------------------------------
 
 
