@@ -307,11 +307,11 @@ class RunningFaults:
         self._do("load", source)
 
     def clear(self, name: str | None = None) -> None:
-        """As `Faults.clear`: takes a rule out, or all, and releases what it holds."""
+        """As `Faults.clear`: takes a rule out, or all, and releases what it holds. Raises NoSuchRule."""
         self._do("clear", name)
 
     def release(self, name: str) -> int:
-        """As `Faults.release`: lets go on what a rule holds; how much that was."""
+        """As `Faults.release`: lets go on what a rule holds; how much that was. Raises NoSuchRule."""
         count: int = self._do("release", name)
         return count
 

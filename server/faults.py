@@ -29,7 +29,7 @@ from segstore.server.fault_rules import Action, FaultSettings, Rule
 from segstore.server.observe import Observer, Seen
 from segstore.server.service import Clock, TimerHandle
 
-__all__ = ["Faults", "NoFaults", "Waiting"]
+__all__ = ["Faults", "NoFaults", "NoSuchRule", "Waiting"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,19 @@ class NoFaults(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("there are no faults here: the mock was made with watched=False, or the store without faults")
+
+
+class NoSuchRule(KeyError):
+    """No rule has that name. Attributes: name, known (the names that there are)."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+    def __str__(self) -> str:
+        there = f"there are {', '.join(map(repr, self.known))}" if self.known else "there are no rules"
+        return f"no rule has the name {self.name!r}; {there}"
 
 
 class Waiting:
@@ -136,11 +149,17 @@ class Faults:
             self.add(each)
 
     def clear(self, name: str | None = None) -> None:
-        """Takes a rule out, or all of them, and releases what it holds. Raises KeyError for a name that none has."""
+        """Takes a rule out, or all of them, and releases what it holds. Raises NoSuchRule."""
+        if name is not None:
+            self._known(name)
         self._decider.remove(name)
         self._looks_at_replies = self._decider.looks_at_replies
         for each in [name] if name is not None else list(self._held):
-            self.release(each)
+            self._release(each)
+
+    def _known(self, name: str) -> None:
+        if name not in self._decider.names:
+            raise NoSuchRule(name, tuple(self._decider.names))
 
     @property
     def rules(self) -> list[str]:
@@ -162,7 +181,14 @@ class Faults:
         return len(self._held.get(name, ()))
 
     def release(self, name: str) -> int:
-        """Lets go on what a rule holds now, oldest first; how much that was. The rule goes on holding what comes."""
+        """Lets go on what a rule holds now, oldest first; how much that was. The rule goes on holding what comes.
+
+        Raises NoSuchRule.
+        """
+        self._known(name)
+        return self._release(name)
+
+    def _release(self, name: str) -> int:
         waiting = self._held.pop(name, [])
         for each in waiting:
             each.released()

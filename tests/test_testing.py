@@ -14,7 +14,7 @@ import pytest
 from segstore.served import Served
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.errors import AlreadyExists
-from segstore.server.faults import NoFaults
+from segstore.server.faults import NoFaults, NoSuchRule
 from segstore.server.observe import NotSeen, Seen
 from segstore.server.store.errors import NoSuchSegment
 from segstore.testing import (
@@ -134,6 +134,19 @@ def test_what_is_returned_no_longer_changes(servers: Servers) -> None:
         client.receive(1)
         assert server.wait_for("type = APPEND_BLOCK_END", stage="replied").replied_s is not None
     assert seen.replied_s is None
+
+
+def test_a_rule_that_is_not_there_is_not_released_and_those_that_are_there_are_named(servers: Servers) -> None:
+    faults = servers.serve().faults
+    with pytest.raises(NoSuchRule, match="no rule has the name 'ak'; there are no rules"):
+        faults.release("ak")
+    faults.add("type = APPEND_BLOCK_END", do="hold after", name="ack")
+    faults.add("type = READ_SEGMENT", do="hold", name="read")
+    assert faults.release("ack") == 0, "it holds nothing"
+    for call in (faults.release, faults.clear):
+        with pytest.raises(NoSuchRule, match="no rule has the name 'ak'; there are 'ack', 'read'") as caught:
+            call("ak")
+        assert (caught.value.name, caught.value.known) == ("ak", ("ack", "read"))
 
 
 def test_waiting_ends_when_it_happens_or_when_its_time_is_over(servers: Servers) -> None:
