@@ -256,7 +256,7 @@ def test_a_taken_port_of_the_controller_is_said_in_the_same_words() -> None:
     assert status == 1
     assert complaint.strip() == (
         f"segstore: port {port} on 127.0.0.1, for the controller, is taken by another process; "
-        "choose another, or 0 for a free one"
+        "choose another with --controller-port, or 0 for a free one"
     )
 
 

@@ -56,7 +56,7 @@ async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | 
     if _taken(host, port):
         await server.stop(None)
         said = f"port {port} on {host}, for the controller, is taken by another process"
-        raise OSError(errno.EADDRINUSE, f"{said}; choose another, or 0 for a free one")
+        raise OSError(errno.EADDRINUSE, f"{said}; choose another with --controller-port, or 0 for a free one")
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is None:
