@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
+from segstore.explorer_command import start, words_of
 from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.replay_script import Step, read_script
 from segstore.trace_client import TraceClient, shortened
@@ -243,8 +243,9 @@ async def explore_command(
     `{controller}` in it, there is one, at that host:port.
 
     records: of a trace that says what the command leaves in the store when all goes well; without it, its good run.
+    Raises CommandError besides, for a command that cannot be run.
     """
-
+    words = words_of(command)
     with_controller = "{controller}" in command
     make_store: Callable[[], Mock] = MockSegmentStore
     if with_controller:
@@ -254,13 +255,8 @@ async def explore_command(
 
     async def client(mock: Mock) -> None:
         host, port = _servers(mock)[0].address or ("", 0)
-        places = {"{host}": host, "{port}": str(port), "{controller}": mock.controller_uri if with_controller else ""}
-        words = shlex.split(command)
-        for place, value in places.items():
-            words = [each.replace(place, value) for each in words]
-        process = await asyncio.create_subprocess_exec(
-            *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-        )
+        controller = mock.controller_uri if with_controller else ""
+        process = await start(words, {"host": host, "port": str(port), "controller": controller})
         try:
             _, said = await process.communicate()
         except BaseException:

@@ -256,9 +256,15 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     import asyncio
 
     from segstore.explorer import ClientFailed, explore_command, explore_trace
+    from segstore.explorer_command import CommandError, words_of
     from segstore.server.replay_script import read_script
     from segstore.wire.filters import FilterError
 
+    try:
+        if client is not None:
+            words_of(client)
+    except CommandError as error:
+        raise click.BadParameter(str(error), param_hint="--client") from error
     records = _records(trace)
     left_out: list[Record] = []
     read_script(records, left_out)
@@ -275,6 +281,8 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
             )
     except FilterError as error:
         raise click.BadParameter(str(error), param_hint="--filter") from error
+    except CommandError as error:
+        raise click.ClickException(f"the client {error}") from error
     except (ClientFailed, OSError, ValueError) as error:
         raise click.ClickException(f"the run without faults: {error}") from error
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -228,6 +230,33 @@ def test_a_client_that_fails_without_faults_is_said_in_a_sentence(trace: Path) -
     result = run("explore", trace, "--client", f"{sys.executable} -c 'raise SystemExit(3)'")
     assert result.exit_code == 1
     assert "the run without faults: the client ended with status 3" in result.output
+
+
+@pytest.mark.parametrize(
+    ("client", "says"),
+    [
+        ("python {contoller}", "there is no place {contoller} ({controller}?), only {host}, {port}, {controller}"),
+        ("python {x}", "there is no place {x}, only {host}, {port}, {controller}; {{x}} is itself"),
+        ("python 'a", "the command cannot be split into words: No closing quotation"),
+        (" ", "the command is empty"),
+    ],
+)
+def test_a_command_with_a_place_that_is_none_is_refused(trace: Path, client: str, says: str) -> None:
+    result = run("explore", trace, "--client", client)
+    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
+    assert says in result.output
+
+
+def test_a_program_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
+    result = run("explore", trace, "--client", "no-such-program {port}")
+    said = "segstore: the client 'no-such-program' cannot be started: No such file or directory\n"
+    assert (result.exit_code, result.output) == (1, said)
+
+
+def test_braces_of_the_client_itself_are_left_to_it(trace: Path) -> None:
+    code = "raise SystemExit('{{name}} {port} ${host}')"
+    result = run("explore", trace, "--client", shlex.join([sys.executable, "-c", code]))
+    assert re.search(r"status 1: \{name\} \d+ \$\{host\}$", result.output.strip()), result.output
 
 
 def test_what_broke_is_written_as_fixtures(tmp_path: Path, trace: Path) -> None:

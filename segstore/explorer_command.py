@@ -1,0 +1,59 @@
+"""The command that the race explorer runs as a client: a line of words with places for the store's address.
+
+`{host}`, `{port}` and `{controller}` are put in; `{{name}}` is `{name}` for the program, and `${name}` stays as it is,
+for a shell. Invariant: a place that is none, a line that cannot be split and a program that is not there are refused
+in a sentence, before or instead of a run; words that hold an address are not split again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+import shlex
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from typing import Final
+
+__all__ = ["PLACES", "CommandError", "start", "words_of"]
+
+PLACES: Final = ("host", "port", "controller")
+"""What can be put into a command."""
+
+_PLACE: Final = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
+
+
+class CommandError(ValueError):
+    """A command that cannot be run. Attribute: command."""
+
+    def __init__(self, command: str, why: str) -> None:
+        super().__init__(why)
+        self.command = command
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command, places and all. Raises CommandError."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise CommandError(command, f"the command cannot be split into words: {error}") from error
+    if not words:
+        raise CommandError(command, "the command is empty")
+    for word in words:
+        for found in _PLACE.finditer(word):
+            name = found[2]
+            if name is not None and name not in PLACES:
+                near = difflib.get_close_matches(name, PLACES, 1)
+                hint = f" ({{{near[0]}}}?)" if near else ""
+                there = ", ".join(f"{{{each}}}" for each in PLACES)
+                why = f"there is no place {{{name}}}{hint}, only {there}; {{{{{name}}}}} is itself"
+                raise CommandError(command, why)
+    return words
+
+
+async def start(words: list[str], places: dict[str, str]) -> Process:
+    """Starts a command with what `places` says put in; its standard error can be read. Raises CommandError."""
+    filled = [_PLACE.sub(lambda found: places[found[2]] if found[2] else f"{{{found[1]}}}", word) for word in words]
+    try:
+        return await asyncio.create_subprocess_exec(*filled, stdout=DEVNULL, stderr=PIPE)
+    except OSError as error:
+        raise CommandError(shlex.join(words), f"{filled[0]!r} cannot be started: {error.strerror}") from error
