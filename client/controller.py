@@ -144,7 +144,12 @@ class Controller:
             token = page.continuationToken.token
 
     async def create_stream(self, scope: str, stream: str, *, segments: int = 1) -> bool:
-        """A stream with a fixed number of segments; returns whether it was created, False if it exists."""
+        """A stream with a fixed number of segments; returns whether it was created, False if it exists.
+
+        Raises ValueError for fewer than 1, of which a controller would say only that it failed.
+        """
+        if segments < 1:
+            raise ValueError(f"a stream has at least 1 segment, not {segments}")
         config = m.StreamConfig(
             streamInfo=m.StreamInfo(scope=scope, stream=stream),
             scalingPolicy=m.ScalingPolicy(scaleType=m.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=segments),
