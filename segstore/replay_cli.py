@@ -223,10 +223,17 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 def diff_stores(
     trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: frozenset[str]
 ) -> int:
-    """Make the requests of a trace at two stores, and print by field where these answer differently."""
+    """Make the requests of a trace at two stores, and print by field where these answer differently.
+
+    Both are to be empty at the start.
+    """
     import asyncio
 
     from segstore import replaying
+
+    if left == right:
+        said = f"both stores are {left[0]}:{left[1]}, which the second time is not empty: two are compared"
+        raise click.UsageError(said, click.get_current_context())
 
     try:
         found = asyncio.run(replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=ignore))

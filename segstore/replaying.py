@@ -26,6 +26,7 @@ from segstore.wire import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     CreateTransientSegment,
+    SegmentAlreadyExists,
     SegmentCreated,
     Unknown,
     WireError,
@@ -68,7 +69,9 @@ class ReplyDifference(NamedTuple):
         if self.expected is None:
             return f"{where}: {_name(self.actual)} came, and nothing was expected"
         if _name(self.expected) != _name(self.actual):
-            return f"{where}: {_name(self.actual)} came instead of {_name(self.expected)}"
+            said = f"{where}: {_name(self.actual)} came instead of {_name(self.expected)}"
+            there = SegmentAlreadyExists.type_name in (_name(self.expected), _name(self.actual))
+            return f"{said}; a store is to be empty at the start, or it answers so" if there else said
         said = ", ".join(
             f"{each.field} is {'another' if each.secret else repr(each.right)}"
             + ("" if each.secret else f" instead of {each.left!r}")

@@ -166,10 +166,21 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
     assert "fault 'cut'" not in explored.stderr
 
 
-def test_two_stores_are_compared(trace: Path, store: str) -> None:
-    result = run("diff-stores", trace, store, store)
-    assert result.exit_code == 1, "the second time the segment is there"
-    assert "SEGMENT_ALREADY_EXISTS came instead of SEGMENT_CREATED" in result.stdout
+def test_two_stores_are_compared_and_one_that_is_not_empty_is_hinted_at(trace: Path, store: str) -> None:
+    # By another name, for it is the same store, in which the second time the segment is there.
+    result = run("diff-stores", trace, store, store.replace("127.0.0.1", "localhost"))
+    assert result.exit_code == 1
+    said = (
+        "SEGMENT_ALREADY_EXISTS came instead of SEGMENT_CREATED; a store is to be empty at the start, or it answers so"
+    )
+    assert said in result.stdout
+
+
+def test_a_store_is_not_compared_with_itself(trace: Path) -> None:
+    result = run("diff-stores", trace, "127.0.0.1:1", "127.0.0.1:1")
+    said = "both stores are 127.0.0.1:1, which the second time is not empty: two are compared\n"
+    assert (result.exit_code, result.output.endswith(said)) == (2, True)
+    assert len(result.output.splitlines()) == 1
 
 
 def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
