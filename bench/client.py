@@ -91,7 +91,7 @@ def _rates(report: Report, effort: Effort, server: Serving, rounds: int) -> None
             said = f"{kind} {size:,} bytes, {writers:,} writer{'s' if writers > 1 else ''}"
             if kind == "reading":
                 said = f"reading {size:,} bytes"
-            if goal is not None and kind == "writing":
+            if kind == "writing":
                 report.figures.append(Figure(f"{said}: rate, of the official client's", ratio, goal, at_most=False))
             cpu = (f"{statistics.median(each['cpu_s'] for each in times[name]) / count * 1e6:.2f}" for name in CLIENTS)
             rows.append((said, *(f"{rates[name]:,.0f}" for name in CLIENTS), f"{ratio:.2f}", *cpu))

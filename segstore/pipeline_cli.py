@@ -5,6 +5,7 @@ Exit status: 0; 1 if something could not be read (on standard error) or differs 
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from segstore.pipeline.replay_plan import Outcome
     from segstore.wire.trace import Record
 
-__all__ = ["pipeline", "replay_part"]
+__all__ = ["pipeline", "replay_part", "spark_failure"]
 
+log = logging.getLogger(__name__)
+
+_MOST_SAID = 400
+"""Characters of what Spark says: it may be a page."""
 _MOST_TOLD = 20
 _SHUFFLE_BYTES = 64 * 1024 * 1024
 """Of a trace, for each partition of a shuffle; there are as many as cores at least."""
@@ -45,21 +50,51 @@ def pipeline() -> None:
 
 @contextmanager
 def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
-    """A session that ends with the command, with as many partitions a shuffle as the traces are worth."""
+    """A session that ends with the command, with as many partitions a shuffle as the traces are worth.
+
+    What goes wrong in Spark meanwhile, such as a master that dies, is told in a sentence.
+    """
     from segstore.pipeline.session import SparkMissing, session
 
     size = sum(Path(each).stat().st_size for each in files)
+    running: SparkSession | None = None
     try:
         running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
-    except SparkMissing as error:
-        raise click.ClickException(str(error)) from error
-    try:
         context = running.sparkContext
         context.setLogLevel("ERROR")
         running.conf.set("spark.sql.shuffle.partitions", str(max(context.defaultParallelism, size // _SHUFFLE_BYTES)))
         yield running
+    except SparkMissing as error:
+        raise click.ClickException(str(error)) from error
+    except Exception as error:
+        if (said := spark_failure(error)) is None:
+            raise
+        raise click.ClickException(f"Spark at {master} failed: {said}") from error
     finally:
+        if running is not None:
+            _stop(running)
+
+
+def _stop(running: SparkSession) -> None:
+    try:
         running.stop()
+    except Exception as error:
+        if spark_failure(error) is None:
+            raise
+        log.debug("Spark had ended before it was stopped: %s", error)
+
+
+def spark_failure(error: Exception) -> str | None:
+    """The first line of what Spark, or Java beneath it, says has gone wrong; None for an error of somebody else."""
+    if "pyspark" not in sys.modules:
+        return None
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException | Py4JError | ConnectionError):
+        return None
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:_MOST_SAID] if lines else type(error).__name__
 
 
 @contextmanager
