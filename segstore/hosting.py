@@ -39,6 +39,8 @@ __all__ = ["PATIENCE_S", "Host", "InAnotherProcess", "ProcessHost", "Stoppable",
 PATIENCE_S: Final = 30.0
 """After this a host has hung."""
 
+__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+
 _LENGTH: Final = struct.Struct("!Q")
 _CHILD: Final = "import sys; sys.path[:] = sys.argv[1:]; from segstore.hosting import serve_parent; serve_parent()"
 
@@ -74,10 +76,16 @@ class Host(abc.ABC):
 
     def _wait(self, done: concurrent.futures.Future[Any], timeout_s: float | None) -> Any:
         try:
-            return done.result(timeout_s)
+            error = done.exception(timeout_s)
         except BaseException:
             done.cancel()
             raise
+        if error is None:
+            return done.result()
+        try:
+            raise error  # here, where its frames are hidden, and not within the future
+        finally:
+            del error  # which holds this frame
 
     @abc.abstractmethod
     def _begin(

@@ -239,6 +239,7 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
     running: list[RunningServer] = []
 
     def start(*, process: bool | None = None, **settings: Any) -> RunningServer:
+        __tracebackhide__ = True
         faults = settings.get("faults")
         if isinstance(faults, str | Path) and (beside := request.path.parent / faults).is_file():
             settings["faults"] = beside  # else it is looked for where pytest was started
@@ -329,6 +330,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         process: bool | None = None,
         **options: Any,
     ) -> RunningTrace:
+        __tracebackhide__ = True
         path = _find(request, file)
         passes = options.get("missing") == "pass"
         if passes and options.get("upstream") is None:
@@ -367,13 +369,19 @@ def segstore_explore() -> Callable[..., Exploration]:
     from segstore.testing import WouldBlock, in_a_thread
 
     def run(client: Callable[..., Any], **options: Any) -> Exploration:
+        __tracebackhide__ = True
         made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
+        if in_a_coroutine():
+            raise WouldBlock("segstore_explore", "segstore.explorer.explore(…)")
+        # Not in this thread, whose current event loop is not ours to change.
+        with ThreadPoolExecutor(1, "segstore explorer") as pool:
+            return pool.submit(asyncio.run, explore(made, **options)).result()
+
+    def in_a_coroutine() -> bool:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            # Not in this thread, whose current event loop is not ours to change.
-            with ThreadPoolExecutor(1, "segstore explorer") as pool:
-                return pool.submit(asyncio.run, explore(made, **options)).result()
-        raise WouldBlock("segstore_explore", "segstore.explorer.explore(…)")
+            return False
+        return True
 
     return run

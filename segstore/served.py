@@ -34,6 +34,8 @@ from segstore.wire.trace import Record, TraceError
 
 __all__ = ["Served", "ServedTrace"]
 
+__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+
 T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8

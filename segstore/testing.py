@@ -52,6 +52,8 @@ __all__ = [
     "in_a_thread",
 ]
 
+__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+
 T = TypeVar("T")
 
 

@@ -224,6 +224,34 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
     assert "Traceback" not in result.stdout.str()
 
 
+@pytest.mark.parametrize("process", ["yes", "no"])
+def test_an_error_stands_at_the_line_of_the_test_and_not_below_frames_of_the_plugin(
+    suite: pytest.Pytester, process: str
+) -> None:
+    suite.makepyfile(
+        """
+        def test_release(segstore_faults):
+            segstore_faults.release("typo")
+
+        def test_read(segstore_server):
+            segstore_server.read("a/b/0")
+
+        def test_start(segstore_cluster):
+            segstore_cluster(stroes=3)
+
+        def test_replay(segstore_trace):
+            segstore_trace(__file__)
+        """
+    )
+    result = suite.runpytest_inprocess("-q", "--tb=short", "-o", f"segstore_process={process}")
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(['    segstore_faults.release("typo")', "E * no rule has the name 'typo'; *"])
+    for file in ("hosting.py", "testing.py", "served.py", "pytest_plugin.py", "concurrent/futures"):
+        result.stdout.no_fnmatch_line(f"*{file}:*: in *")
+    again = suite.runpytest_inprocess("-q", "--full-trace", "-k", "release")
+    again.stdout.fnmatch_lines(["*testing.py:*"])
+
+
 def test_a_factory_starts_as_many_clusters_as_a_test_wants(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         from talk import *
