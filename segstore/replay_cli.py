@@ -232,8 +232,8 @@ def diff_stores(
     from segstore import replaying
 
     if left == right:
-        said = f"both stores are {left[0]}:{left[1]}, which the second time is not empty: two are compared"
-        raise click.UsageError(said, click.get_current_context())
+        twice = f"both stores are {left[0]}:{left[1]}, which the second time is not empty: two are compared"
+        raise click.UsageError(twice, click.get_current_context())
 
     try:
         found = asyncio.run(replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=ignore))
