@@ -92,7 +92,7 @@ def _differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDiff
         each
         for each in found
         if each.field not in ("request_id", "writer_id")
-        and not (isinstance(each.left, str) and names.get(each.left) == each.right)
+        and not (isinstance(each.left, str) and each.left in names and names[each.left] == each.right)
     )
     # If that is all, a writer that stands for another one has come.
     return differing or tuple(each for each in found if each.field == "writer_id")

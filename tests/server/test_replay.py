@@ -13,8 +13,8 @@ import pytest
 from segstore.replaying import drive
 from segstore.server import MockSegmentStore
 from segstore.server.replay import TraceServer
-from segstore.server.replay_problem import Problem
-from segstore.server.replay_script import read_script
+from segstore.server.replay_problem import Problem, problem
+from segstore.server.replay_script import Step, read_script
 from segstore.wire import (
     DataAppended,
     DeleteSegment,
@@ -26,6 +26,7 @@ from segstore.wire import (
     SegmentDeleted,
     encode,
 )
+from segstore.wire.block_decoder import Append
 from segstore.wire.trace import Direction, Record, RecordKind
 from segstore.wire.trace_diff import FieldDifference
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up
@@ -109,6 +110,15 @@ def test_of_many_fields_that_differ_some_are_told_and_the_others_counted() -> No
     assert str(Problem(1, "APPEND_BLOCK_END", "APPEND_BLOCK_END", fields, b"", b"")).endswith(
         "data[3] is None and not '00', and 2 more"
     )
+
+
+def test_an_event_that_only_the_client_has_is_told() -> None:
+    def a_batch(*events: bytes) -> Append:
+        data = b"".join(bytes(4) + len(event).to_bytes(4, "big") + event for event in events)
+        return Append(SEGMENT, WRITER, 2, 2, data, None, 3)
+
+    found = problem(1, a_batch(b"e1", b"e2"), Step(1, 1, a_batch(b"e1"), 0), strict=True)
+    assert FieldDifference("data[1]", b"e2".hex(), None, secret=False) in found.fields
 
 
 async def test_events_that_are_batched_otherwise_are_told_without_what_is_translated_and_with_a_hint(
