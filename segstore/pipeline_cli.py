@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _MOST_SAID = 400
 """Characters of what Spark says: it may be a page."""
+_TRACEBACK = "Traceback (most recent call last):"
+_CALLING = "An error occurred while calling "
 _MOST_TOLD = 20
 _SHUFFLE_BYTES = 64 * 1024 * 1024
 """Of a trace, for each partition of a shuffle; there are as many as cores at least."""
@@ -85,7 +87,7 @@ def _stop(running: SparkSession) -> None:
 
 
 def spark_failure(error: Exception) -> str | None:
-    """The first line of what Spark, or Java beneath it, says has gone wrong; None for an error of somebody else."""
+    """The line that tells most of what Spark, or Java beneath it, says has gone wrong; None for another's error."""
     if "pyspark" not in sys.modules:
         return None
     from py4j.protocol import Py4JError
@@ -93,8 +95,23 @@ def spark_failure(error: Exception) -> str | None:
 
     if not isinstance(error, PySparkException | Py4JError | ConnectionError):
         return None
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:_MOST_SAID] if lines else type(error).__name__
+    try:
+        said = str(error)
+    except (Py4JError, OSError):  # some ask Java what to say, which may be gone
+        said = ""
+    return _telling(said)[:_MOST_SAID] or type(error).__name__
+
+
+def _telling(said: str) -> str:
+    """Of all lines the one that tells most: of a traceback what was raised; else the first, or that behind the call."""
+    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    traced = next((at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
+    raised = next((line for line in lines[traced + 1 :] if not line[0].isspace()), None)
+    if raised is not None:
+        return raised
+    if len(lines) > 1 and lines[0].startswith(_CALLING):
+        del lines[0]
+    return lines[0].strip(": ") if lines else ""
 
 
 @contextmanager
@@ -192,7 +209,7 @@ def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, 
             for part in found.parts:
                 click.echo(f"part {part.number}: {len(part.connections)} connections, {part.records} records")
             return 0
-    with _spark(master, files) as spark, _told():
+    with _told(), _spark(master, files) as spark:
         from segstore.pipeline.replay_plan import replay as run
 
         reader = spark.read.format("segstore.trace").option("paths", json.dumps(files)).option("tokens", "true")

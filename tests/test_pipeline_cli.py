@@ -43,6 +43,31 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
     running.stop.assert_called_once_with()
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Answer from Java side is empty", "Answer from Java side is empty"),
+        ("\n[SOME_CLASS] It is so.\n\nJVM stacktrace:\nat here", "[SOME_CLASS] It is so."),
+        (
+            "An error occurred while calling o61.parquet.\n: java.io.IOException: No space left on device\n\tat here",
+            "java.io.IOException: No space left on device",
+        ),
+        (
+            (
+                "An error occurred while calling o1.count.\n: Job aborted: Traceback (most recent call last):\n  File a.py\n"
+                "ValueError: it is b\n\n\tat here"
+            ),
+            "ValueError: it is b",
+        ),
+        ("An error occurred while calling o1.count", "An error occurred while calling o1.count"),
+        ("Traceback (most recent call last):", "Traceback (most recent call last)"),
+        ("", ""),
+    ],
+)
+def test_of_what_spark_says_the_line_is_told_that_tells_most(said: str, told: str) -> None:
+    assert pipeline_cli._telling(said) == told
+
+
 @pytest.mark.parametrize("arguments", [["report", "-o", "out"], ["replay", "--to", "127.0.0.1:1"]])
 def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.setattr(session, "find_spec", lambda name: None)
