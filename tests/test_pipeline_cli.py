@@ -53,10 +53,7 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
             "java.io.IOException: No space left on device",
         ),
         (
-            (
-                "An error occurred while calling o1.count.\n: Job aborted: Traceback (most recent call last):\n  File a.py\n"
-                "ValueError: it is b\n\n\tat here"
-            ),
+            "An error occurred while calling o1.count.\n: Traceback (most recent call last):\n  File\nValueError: it is b\n\tat",
             "ValueError: it is b",
         ),
         ("An error occurred while calling o1.count", "An error occurred while calling o1.count"),
