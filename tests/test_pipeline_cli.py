@@ -53,7 +53,7 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
             "java.io.IOException: No space left on device",
         ),
         (
-            "An error occurred while calling o1.count.\n: Traceback (most recent call last):\n  File\nValueError: it is b\n\tat",
+            "An error occurred while calling o1\n: Traceback (most recent call last):\n  File\nValueError: it is b\nat",
             "ValueError: it is b",
         ),
         ("An error occurred while calling o1.count", "An error occurred while calling o1.count"),
