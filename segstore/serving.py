@@ -196,7 +196,8 @@ async def _recording(
 ) -> AsyncIterator[None]:
     """Records what the stores' connections carry, if that is asked, until the last of them has ended.
 
-    listens: set once all ports listen. If that never was, the file is removed: the next try needs its name.
+    listens: set once all ports listen. If that never was and nobody came, the file is removed: the next try needs its
+    name.
     """
     if options.trace is None:
         yield
@@ -225,7 +226,7 @@ async def _recording(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         recorder.close()
-        if not listens.is_set():
+        if not listens.is_set() and not recorder.connections:
             options.trace.unlink(missing_ok=True)
 
 

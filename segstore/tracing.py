@@ -281,6 +281,11 @@ class FileRecorder:
         """Whether full blocks go past the system's cache."""
         return self._direct is not None
 
+    @property
+    def connections(self) -> int:
+        """How many have begun."""
+        return self._count
+
     def opened(self, **facts: str) -> int:
         """A connection began; its number, counted from 1."""
         self._count += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -11,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
+from segstore import serving
 from segstore.serving import announcement
 from segstore.wire import FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
@@ -265,6 +268,18 @@ def test_a_start_that_fails_leaves_no_recording(tmp_path: Path) -> None:
         status, _ = refused("--controller-port", str(taken.getsockname()[1]), "--trace", str(tmp_path / "run.wtrace"))
     assert status == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("somebody_came", [False, True])
+async def test_of_a_start_that_fails_the_recording_stays_if_somebody_came(tmp_path: Path, somebody_came: bool) -> None:
+    # As at a process of a cluster, which waits for others while its port is open.
+    options, hub = serving.ServeOptions(trace=tmp_path / "run.wtrace"), SimpleNamespace(recorder=None)
+    cluster: Any = SimpleNamespace(stores=[SimpleNamespace(hub=hub)])
+    async with serving._recording(options, cluster, asyncio.Event()):
+        recorder: Any = hub.recorder
+        if somebody_came:
+            recorder.opened()
+    assert (tmp_path / "run.wtrace").exists() is somebody_came
 
 
 def test_a_host_that_is_not_ours_is_one_sentence_and_status_1() -> None:
