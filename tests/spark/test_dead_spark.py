@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ RECORDED = Path(__file__).parent.parent.parent / "fixtures" / "traces"
 
 
 def commands(parent: int) -> dict[int, str]:
-    """The processes that another has started, and their command lines."""
+    """The processes that another has started, and their command lines; none of one that has just ended."""
     found: dict[int, str] = {}
     for children in Path(f"/proc/{parent}/task").glob("*/children"):
-        for child in children.read_text().split():
-            found[int(child)] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in children.read_text().split():
+                found[int(child)] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
 
 
@@ -43,13 +45,16 @@ def test_java_that_is_killed_while_a_report_is_made_is_told_in_a_sentence(tmp_pa
     with subprocess.Popen(
         [sys.executable, "-m", "segstore", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as command:
-        deadline = time.monotonic() + PATIENCE_S
-        while (java := java_at_work(command.pid)) is None:
-            assert command.poll() is None, command.communicate()
-            assert time.monotonic() < deadline, "no worker was started"
-            time.sleep(0.02)
-        os.kill(java, signal.SIGKILL)
-        _, said = command.communicate(timeout=PATIENCE_S)
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while (java := java_at_work(command.pid)) is None:
+                assert command.poll() is None, command.communicate()
+                assert time.monotonic() < deadline, "no worker was started"
+                time.sleep(0.02)
+            os.kill(java, signal.SIGKILL)
+            _, said = command.communicate(timeout=PATIENCE_S)
+        finally:
+            command.kill()
     assert command.returncode == 1
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("segstore: Spark at local[1] failed: ")
