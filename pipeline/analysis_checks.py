@@ -28,6 +28,8 @@ MISFIT: Final = f"""_step = -1 AND _request_command IS NOT NULL AND NOT failure
 
 
 class Check(NamedTuple):
+    """A rule, and in SQL when a record breaks it, and which number was expected and which one is there."""
+
     rule: Rule
     when: str
     expected: str = "NULL"
@@ -35,6 +37,7 @@ class Check(NamedTuple):
 
     @property
     def found(self) -> str:
+        """What is broken, in SQL: a struct; NULL where nothing is."""
         return (
             f"CASE WHEN {self.when} THEN struct('{self.rule.name}' AS rule, "
             f"CAST({self.expected} AS BIGINT) AS expected, CAST({self.actual} AS BIGINT) AS actual) END"
@@ -46,6 +49,7 @@ _REQUESTS_ONLY: Final = (*(name for name in REQUESTS if name not in KEYS), "APPE
 _END: Final = "_role = 'append' AND command = 'APPEND_BLOCK_END'"
 _CLOSES: Final = f"{_END} AND _started IS NOT NULL"
 OWN: Final = f"{_CLOSES} AND _started.own"
+"""Whether a record ends the append block of its own writer."""
 
 CHECKS: Final = (
     Check(

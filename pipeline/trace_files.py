@@ -63,6 +63,7 @@ __all__ = [
 PIECE_BYTES: Final = 32 * 1024 * 1024
 """Bytes of a piece of a short trace, unless the caller wants others."""
 MOST_PIECE_BYTES: Final = 128 * 1024 * 1024
+"""Of a long one."""
 _PIECES: Final = 4
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
