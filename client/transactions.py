@@ -340,7 +340,7 @@ class Transaction(OpenedBefore):
         problem: ClientError | None = None
         limit = self._settings.close_timeout_ms
         try:
-            async with within(limit, f"no abort of {self._id} of {self._name}"):
+            async with within(limit, f"no abort of {self._id} of {self._name}", stream=self._name):
                 await self.abort()
         except ClientError as error:
             problem = error

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
-from segstore.explorer_command import start, words_of
+from segstore.explorer_command import names_place, start, words_of
 from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.replay_script import Step, read_script
 from segstore.trace_client import TraceClient, shortened
@@ -246,7 +246,7 @@ async def explore_command(
     Raises CommandError besides, for a command that cannot be run.
     """
     words = words_of(command)
-    with_controller = "{controller}" in command
+    with_controller = names_place(words, "controller")
     make_store: Callable[[], Mock] = MockSegmentStore
     if with_controller:
         from segstore.server.cluster import MockCluster

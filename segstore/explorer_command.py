@@ -14,7 +14,7 @@ import shlex
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Final
 
-__all__ = ["PLACES", "CommandError", "start", "words_of"]
+__all__ = ["PLACES", "CommandError", "names_place", "start", "words_of"]
 
 PLACES: Final = ("host", "port", "controller")
 """What can be put into a command."""
@@ -48,6 +48,11 @@ def words_of(command: str) -> list[str]:
                 why = f"there is no place {{{name}}}{hint}, only {there}; {{{{{name}}}}} is itself"
                 raise CommandError(command, why)
     return words
+
+
+def names_place(words: list[str], place: str) -> bool:
+    """Whether something is to be put in there."""
+    return any(found[2] == place for word in words for found in _PLACE.finditer(word))
 
 
 async def start(words: list[str], places: dict[str, str]) -> Process:

@@ -71,6 +71,7 @@ def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
     except Exception as error:
         if (said := spark_failure(error)) is None:
             raise
+        log.debug("Spark at %s failed", master, exc_info=error)
         raise click.ClickException(f"Spark at {master} failed: {said}") from error
     finally:
         if running is not None:

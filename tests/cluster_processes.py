@@ -241,8 +241,9 @@ async def _serve(where: list[Location], segments: list[str]) -> bool:
     """Whether each store answers for its segment; it may be that one is frozen and has been named for too long."""
     for location, segment in zip(where, segments, strict=True):
         try:
-            store = await StoreConnection.open(location, WIRE_VERSION, None)
-        except OSError:
+            async with asyncio.timeout(_FROZEN_S):
+                store = await StoreConnection.open(location, WIRE_VERSION, None)
+        except (OSError, TimeoutError):
             return False
         try:
             async with asyncio.timeout(_FROZEN_S):

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from segstore.explorer import CutPoint, explore, explore_command, explore_trace
+from segstore.explorer_command import names_place, words_of
 from segstore.server import MockSegmentStore
 from segstore.server.replay_script import Step, read_script
 from segstore.trace_client import TraceClient, _Line, shortened
@@ -362,3 +363,16 @@ async def test_a_command_is_a_client_too(tmp_path: Path) -> None:
     )
     found = await explore_command(f"{sys.executable} {script} {{host}} {{port}}", match="type = CREATE_SEGMENT")
     assert (found.runs, found.findings) == (4, [])
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("c {controller}", True),
+        ("c --at={controller}/x", True),
+        ("c {{controller}}", False),
+        ("c '${controller}'", False),
+    ],
+)
+def test_a_controller_is_there_only_for_a_command_that_names_it(command: str, named: bool) -> None:
+    assert names_place(words_of(command), "controller") is named

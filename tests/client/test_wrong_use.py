@@ -131,7 +131,7 @@ async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(t
         async def says(mock: MockCluster, scheme: str) -> str:
             where = mock.controller_address
             assert where is not None
-            async with connect(f"{scheme}://127.0.0.1:{where[1]}", settings(request_timeout_ms=3_000)) as client:
+            async with connect(f"{scheme}://127.0.0.1:{where[1]}", settings(request_timeout_ms=15_000)) as client:
                 with pytest.raises(NoNodeAvailable) as caught:
                     await client.controller.create_scope("a")
             return str(caught.value).partition("or does not ")[2]
