@@ -11,6 +11,7 @@ twice. Follows KIP-601 (seed 601.5).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
@@ -35,6 +36,8 @@ from segstore.client.pool import Endpoint
 from segstore.wire.controller_api import METHODS
 
 __all__ = ["Answer", "ControllerChannels"]
+
+log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
 
@@ -88,6 +91,8 @@ class ControllerChannels:
         )
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._set_ups: dict[Endpoint, asyncio.Task[None]] = {}
+        self._silent: set[Endpoint] = set()
+        """Nodes that could not be connected to since they were ready last, of which this was logged."""
         self._closing: set[asyncio.Task[None]] = set()
         self._last_failure = "no node was tried"
         self._closed = False
@@ -217,8 +222,14 @@ class ControllerChannels:
             del self._set_ups[node]
             if ready and not self._closed:
                 self._channels[node] = channel
+                self._silent.discard(node)
                 self.states.ready(node)
             else:
+                if (
+                    not self._closed and node not in self._silent
+                ):  # once, or who waits would read it many times a second
+                    self._silent.add(node)
+                    log.warning("controller %s; it is tried again while calls wait", self._last_failure)
                 self.states.disconnected(node, self._now_ms())
                 await channel.close(None)
 

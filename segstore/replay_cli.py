@@ -20,6 +20,7 @@ from segstore.cli_errors import said
 
 if TYPE_CHECKING:
     from segstore.explorer import Exploration
+    from segstore.server.replay_problem import Problem
     from segstore.wire.trace import Record
 
 __all__ = ["diff_stores", "explore", "replay"]
@@ -188,9 +189,16 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     with_controller = options["controller_port"] is not None
+
+    def tell(problem: Problem) -> None:
+        try:
+            click.echo(str(problem))  # which flushes
+        except BrokenPipeError:  # as for any program whose output nobody reads any more
+            stop.set()
+
     server = TraceServer(
         of_clients(records) if with_controller else records,
-        tell=lambda problem: click.echo(str(problem)),  # which flushes
+        tell=tell,
         **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
     )
     _tell_left_out(server.replay.left_out)

@@ -124,6 +124,24 @@ def test_a_trace_without_hello_greets_and_a_problem_is_printed_while_it_answers(
     assert (process.returncode, out, said) == (1, "", "1 × CREATE_SEGMENT of the trace was not asked\n")
 
 
+def test_a_replay_whose_output_nobody_reads_any_more_ends_and_cuts_no_client_before(trace: Path) -> None:
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().rpartition(":")[2]
+            process.stdout.close()
+            with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
+                client.sendall(encode(HELLO))
+                assert heard.read(16) == encode(HELLO)
+                client.sendall(encode(set_up()))  # a problem
+                assert process.wait(20) == 1
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
 def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
     line = '{"at_ns": 9, "conn": 1, "dir": "request", "hex": "0000001e00000003616263"}\n'
     trace.write_text(trace.read_text() + line)

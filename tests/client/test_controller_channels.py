@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 from segstore.client.config import ClientSettings
 from segstore.client.controller_channels import ControllerChannels
-from segstore.client.errors import PeerRefused
+from segstore.client.errors import NoNodeAvailable, PeerRefused
 from segstore.client.pool import Endpoint
+from segstore.client.retry import Backoff
 from segstore.wire.controller_api import messages as m
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -74,3 +76,19 @@ async def test_what_stays_unavailable_fails_at_the_deadline() -> None:
         with pytest.raises(PeerRefused, match="cannot do getURI and says: between two owners"):
             await channels.call("getURI", uri_of("s"), timeout_ms=1_500)
     assert node.asked > 1
+
+
+async def test_a_node_that_is_not_there_is_logged_once_while_a_call_waits(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+    backoff = Backoff(initial_ms=1, multiplier=1, max_ms=1, jitter=0)
+    settings = ClientSettings(request_timeout_ms=500, reconnect_backoff=backoff)
+    channels = ControllerChannels([Endpoint("127.0.0.1", port)], settings)
+    try:
+        with pytest.raises(NoNodeAvailable):
+            await channels.call("getURI", uri_of("s"))
+    finally:
+        await channels.aclose()
+    (told,) = [each.getMessage() for each in caplog.records if each.name == "segstore.client.controller_channels"]
+    assert told.startswith(f"controller 127.0.0.1:{port} could not be connected to")
