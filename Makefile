@@ -101,7 +101,7 @@ docs: $(CORE) ## write the pages of docs/ that are generated
 	$(PY) tools/make_docs.py $(ARGS)
 
 cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
-	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install 'cryptography>=42'
+	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
 soak: $(DEV) ## long runs: this client's order and dispatch, then the official client for SOAK_SECONDS

@@ -225,9 +225,8 @@ class ControllerChannels:
                 self._silent.discard(node)
                 self.states.ready(node)
             else:
-                if (
-                    not self._closed and node not in self._silent
-                ):  # once, or who waits would read it many times a second
+                # Once, or who waits would read it many times a second.
+                if not self._closed and node not in self._silent:
                     self._silent.add(node)
                     log.warning("controller %s; it is tried again while calls wait", self._last_failure)
                 self.states.disconnected(node, self._now_ms())

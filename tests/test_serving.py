@@ -242,25 +242,19 @@ def test_tls_is_served(tmp_path: Path) -> None:
 # --- what cannot be ---------------------------------------------------------------------------------------------
 
 
-def test_a_taken_port_is_one_sentence_and_status_1() -> None:
+@pytest.mark.parametrize(
+    ("option", "what", "advice"),
+    [
+        ("--port", "", "choose another, or 0 for a free one"),
+        ("--controller-port", ", for the controller,", "choose another with --controller-port, or 0 for a free one"),
+    ],
+)
+def test_a_taken_port_is_one_sentence_and_status_1(option: str, what: str, advice: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        status, complaint = refused("--port", str(port))
+        status, complaint = refused(option, str(port))
     assert status == 1
-    assert complaint.strip() == (
-        f"segstore: port {port} on 127.0.0.1 is taken by another process; choose another, or 0 for a free one"
-    )
-
-
-def test_a_taken_port_of_the_controller_is_said_in_the_same_words() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        status, complaint = refused("--controller-port", str(port))
-    assert status == 1
-    assert complaint.strip() == (
-        f"segstore: port {port} on 127.0.0.1, for the controller, is taken by another process; "
-        "choose another with --controller-port, or 0 for a free one"
-    )
+    assert complaint.strip() == f"segstore: port {port} on 127.0.0.1{what} is taken by another process; {advice}"
 
 
 def test_a_start_that_fails_leaves_no_recording(tmp_path: Path) -> None:

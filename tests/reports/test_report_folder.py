@@ -15,7 +15,7 @@ RECORDED = Path(__file__).parent.parent.parent / "fixtures" / "traces" / "write.
 
 
 class Interrupted(Exception):
-    pass
+    """What ends a report before it is whole."""
 
 
 def fail_in(folder: Path, *, replace: bool = False) -> None:

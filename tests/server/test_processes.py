@@ -297,11 +297,7 @@ async def test_a_store_that_gives_a_container_back_writes_all_before(tmp_path: P
 
 async def test_the_same_store_may_open_again(tmp_path: Path) -> None:
     async with members(tmp_path, 1) as (only,):
-        await only.open()
-        write_some(only)
-        await only.settled()
-        before = everything(only.store, with_index=False)
-        only.store.release(0)
+        before = await given_back(only)
         assert await only.open() == 2
         assert everything(only.store, with_index=False) == before
         assert await only.storage.epoch(0) == 2
@@ -327,11 +323,7 @@ async def test_what_a_cancelled_opening_opens_is_given_up_and_the_next_one_waits
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with members(tmp_path, 1) as (only,):
-        await only.open()
-        write_some(only)
-        await only.settled()
-        before = everything(only.store, with_index=False)
-        only.store.release(0)
+        before = await given_back(only)
         inner, begun, go_on = only.storage._make, threading.Event(), threading.Event()
         made: list[Durability] = []
 
@@ -585,6 +577,16 @@ def write_some(member: Member, size: int = 100) -> None:
         if member.store.owns(name):
             member.store.create_segment(name, now_ms=1)
             write(member.store, name, bytes([number]) * size)
+
+
+async def given_back(member: Member) -> dict[str, Any]:
+    """What it had of its only container, which it opened, wrote to and released."""
+    await member.open()
+    write_some(member)
+    await member.settled()
+    before = everything(member.store, with_index=False)
+    member.store.release(0)
+    return before
 
 
 # --- whose folder it is -------------------------------------------------------------------------------------------
