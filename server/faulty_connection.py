@@ -109,6 +109,8 @@ class FaultyConnection(Connection):
                 if self._is_paused():
                     self._keep(items[done:])
                     break
+            else:
+                session.nothing_in_flight()
         except Exception as error:  # noqa: BLE001 — as in Connection: this connection ends and the others go on
             hub.service.failed(session, error)
         finally:

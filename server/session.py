@@ -8,7 +8,8 @@ gone, once. A reply is in `out` only after the store has taken what it acknowled
 up or created is counted and bounded (`LimitSettings`).
 
 Source: `AppendProcessor`, `WriterState`, `ServerConnectionInboundHandler`. The store here answers at once, so an append
-is never overtaken by the next one: what the reference keeps for appends in flight (delayed errors) is not needed.
+is never overtaken by the next one. In flight with an append that fails is what came in the same read: it fails the same
+way, where what comes later has no writer any more and ends the connection.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class Session:
         "_encode_parts",
         "_expiries",
         "_on_reply",
+        "_refused",
         "_service",
         "_transients",
         "_writers",
@@ -152,6 +154,7 @@ class Session:
         self._encode = service.encode
         self._encode_parts = service.encode_parts
         self._writers: dict[tuple[str, int], _Writer] = {}
+        self._refused: dict[tuple[str, int], StoreError] = {}
         self._expiries: dict[tuple[str, int], _Expiry] = {}
         self._transients: set[str] = set()
 
@@ -173,13 +176,16 @@ class Session:
     # --- in -------------------------------------------------------------------------------------------------------
 
     def receive(self, item: Command | Append) -> None:
-        """Carries out one command or append; its reply, if it has one now, is in `out`."""
-        self.receive_all((item,))
+        """Carries out one command or append, of which others may have come with it; its reply, if it has one now, is
+        in `out`.
+        """
+        self.receive_all((item,), whole=False)
 
-    def receive_all(self, items: Sequence[Command | Append], start: int = 0) -> int:
+    def receive_all(self, items: Sequence[Command | Append], start: int = 0, *, whole: bool = True) -> int:
         """Carries out items in order, from `start`; returns how many of all are done.
 
-        It stops early when the session has ended, and when enough has gathered to be written.
+        It stops early when the session has ended, and when enough has gathered to be written. whole: these are all that
+        came together; what comes later was not in flight when one of these failed.
         """
         service = self._service
         now_ms = service.now_ms()
@@ -195,8 +201,10 @@ class Session:
                     segment, writer_id, number = item.segment, item.writer_id, item.event_number
                     writer = writers.get((segment, writer_id.int))
                     if writer is None or number < writer.last_stored:
-                        self._end_of_writer(item, writer)
-                        break
+                        self._without_writer(item, writer)
+                        if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
+                            break
+                        continue
                     container = writer.container
                     if containers.get(container.container_id) is not container:
                         # It has left the store since, and may have come back as another one.
@@ -246,7 +254,13 @@ class Session:
                     break
         finally:
             service.counters.appends += appended
+            if self._refused and whole and done == total:
+                self.nothing_in_flight()
         return done
+
+    def nothing_in_flight(self) -> None:
+        """All that came in one read was carried out: what comes now did not come with an append that has failed."""
+        self._refused.clear()
 
     def append_alone(self, segment: str, append: WholeAppend) -> bytes | None:
         """Carries out an append that came with nothing else, and gives its acknowledgement, which is not in `out`.
@@ -292,8 +306,10 @@ class Session:
             )
         except StoreError as error:
             self._append_failed(first, error)
-            if len(run) > 1 and not self.ended:
-                self._end_of_writer(run[1], self._writers.get((segment, writer_id.int)))
+            for append in run[1:]:
+                if self.ended:
+                    break
+                self._without_writer(append, self._writers.get((segment, writer_id.int)))
             return 0
         writer.last_stored = run[-1].event_number
         if writer.count is not None:
@@ -360,6 +376,7 @@ class Session:
         for name in self._transients:
             self._service.drop_transient(name)
         self._transients.clear()
+        self._refused.clear()
         self.take_out()
         self._on_reply = _nobody  # the socket's owner refers to this: without a cycle both are freed at once
 
@@ -426,6 +443,7 @@ class Session:
             self.end(f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold")
             return
         self._drop_writer(key)
+        self._refused.pop(key, None)
         counts = service.writer_counts
         self._writers[key] = _Writer(container, last, None if counts is None else counts.set_up(segment, writer_id))
         if token is not None and token.expires_s is not None:
@@ -446,9 +464,14 @@ class Session:
         if key in self._writers:
             self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
 
-    def _end_of_writer(self, append: Append, writer: _Writer | None) -> None:
+    def _without_writer(self, append: Append, writer: _Writer | None) -> None:
+        """An append without a writer that may send it: it fails like the one before it that it came with, or ends the
+        connection.
+        """
         segment, writer_id = append.segment, append.writer_id
-        if writer is None:
+        if writer is None and (error := self._refused.get((segment, writer_id.int))) is not None:
+            self._refuse_append(append, error)
+        elif writer is None:
             self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
         else:
             self.end(f"writer {writer_id} of {segment!r} sends event {append.event_number} after {writer.last_stored}")
@@ -466,7 +489,13 @@ class Session:
         if isinstance(error, BadOffset):
             self.reply(ConditionalCheckFailed(writer_id, number, append.request_id))
             return
-        self._drop_writer((append.segment, writer_id.int))
+        key = (append.segment, writer_id.int)
+        self._drop_writer(key)
+        self._refused[key] = error
+        self._refuse_append(append, error)
+
+    def _refuse_append(self, append: Append, error: StoreError) -> None:
+        number, writer_id = append.event_number, append.writer_id
         self._refuse_writer(error, append.request_id, append.segment, writer_id, "appending data", number)
 
     def _refuse_writer(

@@ -11,6 +11,7 @@ from segstore.server import LimitSettings
 from segstore.server.session import WRITE_ABOVE_BYTES, Ending
 from segstore.wire import (
     AppendBlock,
+    AppendBlockEnd,
     AppendSetup,
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
@@ -28,6 +29,7 @@ from segstore.wire import (
     SealSegment,
     SegmentCreated,
     SegmentIsSealed,
+    SetupAppend,
     WrongHost,
 )
 from segstore.wire.names import container_of
@@ -110,6 +112,28 @@ def test_a_failed_append_drops_the_writer_whose_next_append_closes() -> None:
     assert desk.ask(append(3)) == [SegmentIsSealed(3, SEGMENT, "", 3)]
     assert not desk.session.ended
     assert desk.ask(append(4)) == []
+    assert desk.session.ending is Ending.DROPPED
+
+
+@pytest.mark.seed("36.24")
+def test_appends_that_came_with_a_failed_one_fail_as_it_did_until_the_writer_is_set_up_again() -> None:
+    desk = writing()
+    other = UUID(int=77)
+    desk.ask(SetupAppend(4, other, SEGMENT, ""), SealSegment(9, SEGMENT, ""))
+    refused = desk.ask(append(3), append(4), KeepAlive(), AppendBlockEnd(other, 1, b"x", 1, 1, 8), append(9))
+    assert refused == [
+        SegmentIsSealed(3, SEGMENT, "", 3),
+        SegmentIsSealed(3, SEGMENT, "", 4),
+        KeepAlive(),
+        SegmentIsSealed(8, SEGMENT, "", 1),
+        SegmentIsSealed(3, SEGMENT, "", 9),
+    ]
+    assert not desk.session.ended
+    assert desk.ask(set_up(), append(10)) == [
+        AppendSetup(2, SEGMENT, WRITER, NEVER_WROTE),
+        SegmentIsSealed(3, SEGMENT, "", 10),
+    ]
+    assert desk.ask(append(11)) == []
     assert desk.session.ending is Ending.DROPPED
 
 
