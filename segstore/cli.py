@@ -218,6 +218,9 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--containers", type=click.IntRange(1), default=4, show_default=True, help="Containers of the cluster.")
 @click.option("--own", metavar="N,N,…", callback=_containers, help="Containers that this store owns; all if not given.")
 @click.option("--auth-key", metavar="KEY", help="Check delegation tokens signed with this key.")
+@click.option(
+    "--token-ttl-s", type=click.IntRange(-1), default=600, show_default=True, help="Of such a token; -1: for ever."
+)
 @click.option("--strict-auth", is_flag=True, help="Ask for a token also where the reference does not.")
 @click.option("--stack-traces", is_flag=True, help="Put stack traces into failure replies.")
 @click.option("--tls-cert", **_pem("Certificate, with its chain (PEM)."))

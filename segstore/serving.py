@@ -61,6 +61,7 @@ class ServeOptions(StoreSettings):
     commit_delay_ms, scale_delay_ms, lease_cap_ms: as in `ControllerConfig`.
     stores: how many segment stores share the containers; the first has the ports.
     password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
+    token_ttl_s: how long a delegation token is good, with `auth_key`; -1 for ever.
     published_host: the name under which clients find the stores and the controller; None for `host`.
     data: folder that everything is kept in; None for memory.
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`; None for 512 MiB.
@@ -81,6 +82,7 @@ class ServeOptions(StoreSettings):
     scale_delay_ms: int = 0
     lease_cap_ms: int | None = None
     password_file: Path | None = None
+    token_ttl_s: int = Field(default=600, ge=-1)
     published_host: str | None = None
     http_port: int | None = None
     data: Path | None = None
@@ -175,7 +177,7 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
     faults = None
     if options.faults is not None or options.http_port is not None:  # rules may be added there
         faults = Faults(LoopClock(), None if options.faults is None else read_faults(options.faults))
-    authority = Authority(accounts, options.auth_key, now_s=time.time)
+    authority = Authority(accounts, options.auth_key, ttl_s=options.token_ttl_s, now_s=time.time)
     if options.zookeeper is not None:
         return ClusterProcess(
             settings,

@@ -172,7 +172,7 @@ def test_serve_takes_every_option_from_the_first_version_on(monkeypatch: pytest.
     given = (
         "--port 0 --controller-port 0 --admin-port 0 --http-port 0 --stack-traces --strict-auth --reuse-names "
         "--announce json --host 127.0.0.2 --containers 4 --own 0,2 --auth-key k --long-poll-s 1.5 --wire-version 12 "
-        "--transient-idle-s 9 --max-connections 7"
+        "--transient-idle-s 9 --max-connections 7 --token-ttl-s 8"
     )
     paths = ["--data", str(tmp_path), "--tls-cert", __file__, "--tls-key", __file__]
     result = run("serve", *given.split(), *paths)
@@ -187,7 +187,7 @@ def test_serve_takes_every_option_from_the_first_version_on(monkeypatch: pytest.
         "json",
     )
     assert (options.long_poll_s, options.wire_version, options.transient_idle_s) == (1.5, 12, 9.0)
-    assert (options.data, options.limits.max_connections) == (tmp_path, 7)
+    assert (options.data, options.limits.max_connections, options.token_ttl_s) == (tmp_path, 7, 8)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+import jwt
 import pytest
 
 from segstore import serving
+from segstore.server.controller.auth import Permission
 from segstore.serving import announcement
 from segstore.wire import FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
@@ -262,6 +264,15 @@ def test_a_start_that_fails_leaves_no_recording(tmp_path: Path) -> None:
         status, _ = refused("--controller-port", str(taken.getsockname()[1]), "--trace", str(tmp_path / "run.wtrace"))
     assert status == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ttl_s", [None, 8, -1])
+def test_delegation_tokens_are_good_for_as_long_as_is_said(ttl_s: int | None) -> None:
+    given: dict[str, Any] = {} if ttl_s is None else {"token_ttl_s": ttl_s}
+    cluster: Any = serving._cluster(serving.ServeOptions(auth_key="k" * 64, **given))
+    token = cluster._authority.token("prn::/scope:a", Permission.READ)
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert claims.get("exp") == (None if ttl_s == -1 else claims["iat"] + (ttl_s or 600))
 
 
 @pytest.mark.parametrize("somebody_came", [False, True])

@@ -20,13 +20,13 @@ import binascii
 import hashlib
 import hmac
 import re
-import warnings
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final
 
 import jwt
 
+from segstore.server.auth import any_key_length
 from segstore.server.controller.errors import PermissionDenied, Unauthenticated
 
 __all__ = ["Accounts", "Authority", "Permission"]
@@ -180,7 +180,5 @@ class Authority:
         }
         if self._ttl_s >= 0:
             claims["exp"] = now_s + self._ttl_s
-        # Newer releases of the library warn of short keys; this is the cluster's, and Pravega's own default is short.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with any_key_length():
             return jwt.encode(claims, self._key, algorithm="HS512")

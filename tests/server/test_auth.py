@@ -1,0 +1,27 @@
+"""Delegation tokens as a segment store checks them."""
+
+from __future__ import annotations
+
+import pytest
+
+from segstore.server.auth import AccessLevel, TokenExpired, TokenRefused, TokenVerifier
+from segstore.server.controller.auth import Authority, Permission
+
+LONG = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize("key", ["k", LONG])
+def test_a_token_of_the_controller_is_checked_and_a_short_key_brings_no_warning(key: str) -> None:
+    """Warnings are errors here; a server would print them for each token."""
+    token = Authority(None, key, ttl_s=7, now_s=lambda: 1_000.9).token("prn::/scope:a/stream:s", Permission.READ)
+    verifier = TokenVerifier(key)
+    verified = verifier.verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_006.9)
+    assert verified is not None
+    assert verified.expires_s == 1_007
+    with pytest.raises(TokenExpired, match="expired 1 s ago"):
+        verifier.verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_008.0)
+    for segment, level in (("a/s/0.#epoch.0", AccessLevel.READ_UPDATE), ("a/s2/0.#epoch.0", AccessLevel.READ)):
+        with pytest.raises(TokenRefused, match="does not give"):
+            verifier.verify(segment, token, level, 1_001.0)
+    with pytest.raises(TokenRefused, match="not valid"):
+        TokenVerifier(key + "1").verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_001.0)
