@@ -3,7 +3,8 @@
 Where a method's answer has an enum for what went wrong, the enum says it and the call succeeds; else the call fails
 with a gRPC status. Both are what Pravega's controller gives (`ControllerService`, `StreamMetadataTasks`,
 `ControllerServiceImpl.getStatusFromException`), also where that is odd: an empty name is INTERNAL, a lease out of
-bounds is UNKNOWN, committing a transaction that never was is FAILURE.
+bounds is UNKNOWN, committing a transaction that never was is FAILURE. A message that makes no sense as such is
+INTERNAL.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from grpc import StatusCode
 
 from segstore.server.controller.errors import (
     AlreadyExists,
+    BrokenStreamCut,
     ControllerError,
     EmptyName,
     ExecutionTimeExceeded,
@@ -23,6 +25,7 @@ from segstore.server.controller.errors import (
     InvalidName,
     InvalidStreamCut,
     LeaseTooLarge,
+    Malformed,
     NobodyOwns,
     NotFound,
     PermissionDenied,
@@ -55,6 +58,7 @@ _NO_SCOPE: Final = (_Rule(NotFound, "SCOPE_NOT_FOUND", "scope"),)
 _NO_STREAM: Final = (_Rule(NotFound, "STREAM_NOT_FOUND", "stream"),)
 _CHANGE_OF_STREAM: Final = (
     *_NO_STREAM,
+    _Rule(NotFound, "STREAM_NOT_FOUND", "epoch"),
     _Rule(StreamSealed, "STREAM_SEALED"),
     _Rule(InvalidStreamCut, "FAILURE"),
     _Rule(InvalidArgument, "FAILURE"),
@@ -99,13 +103,14 @@ _RULES: Final[dict[str, tuple[_Rule, ...]]] = {
         _Rule(NotFound, "FAILURE"),
         *_FAILURE,
     ),
-    "getReaderGroupConfig": (_Rule(NotFound, "RG_NOT_FOUND"),),
-    "updateReaderGroup": (_Rule(NotFound, "RG_NOT_FOUND"), _Rule(GenerationMismatch, "INVALID_CONFIG")),
-    "deleteReaderGroup": (_Rule(NotFound, "RG_NOT_FOUND"), *_FAILURE),
+    "deleteReaderGroup": (_Rule(NotFound, "RG_NOT_FOUND", "reader group"), *_FAILURE),
     "listSubscribers": _NO_STREAM,
     "updateSubscriberStreamCut": (
         *_NO_STREAM,
-        _Rule(NotFound, "SUBSCRIBER_NOT_FOUND"),
+        _Rule(NotFound, "SUBSCRIBER_NOT_FOUND", "subscriber"),
+        _Rule(NotFound, "SUBSCRIBER_NOT_FOUND", "reader group"),
+        _Rule(NotFound, "FAILURE", "epoch"),
+        _Rule(BrokenStreamCut, "FAILURE"),
         _Rule(InvalidStreamCut, "STREAM_CUT_NOT_VALID"),
         _Rule(GenerationMismatch, "GENERATION_MISMATCH"),
     ),
@@ -133,19 +138,26 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
 )
 """What fits no rule; what is not here either is UNKNOWN, as an exception is there that nobody expected."""
 
-_UNKNOWN_LEASE: Final = "createTransaction"
+_UNKNOWN_ARGUMENT: Final = {"createTransaction", "deleteReaderGroup", "updateSubscriberStreamCut"}
+"""Where an argument that makes no sense is found out so late that nobody expects it there."""
+
+_UNKNOWN_NAMES: Final = {"getCurrentSegments", "getReaderGroupConfig", "updateReaderGroup", "deleteReaderGroup"}
+"""Where an empty name is: for the last three a group's, for the first any."""
 
 
 def answer(method: str, error: ControllerError) -> Answer:
     """How a method answers an error."""
     if isinstance(error, EmptyName):
+        late = method in _UNKNOWN_NAMES and (error.kind == "reader_group" or method == "getCurrentSegments")
+        return Answer(None, StatusCode.UNKNOWN if late else StatusCode.INTERNAL)
+    if isinstance(error, Malformed):
         return Answer(None, StatusCode.INTERNAL)
     if isinstance(error, NobodyOwns):  # clients ask again
         return Answer(None, StatusCode.UNAVAILABLE)
     for rule in _RULES.get(method, ()):
         if isinstance(error, rule.error) and rule.kind in (None, getattr(error, "kind", None)):
             return Answer(rule.value)
-    if method == _UNKNOWN_LEASE and isinstance(error, InvalidArgument):
+    if method in _UNKNOWN_ARGUMENT and isinstance(error, InvalidArgument):
         return Answer(None, StatusCode.UNKNOWN)
     for kind, code in _CODES:
         if isinstance(error, kind):

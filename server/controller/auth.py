@@ -144,6 +144,11 @@ class Authority:
         self._ttl_s = ttl_s
         self._now_s = now_s
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is checked and no token is made."""
+        return self._accounts is None and self._key is None
+
     def principal(self, header: str | None) -> str | None:
         """The user that a call's `authorization` stands for; None if it has none that is understood here."""
         if self._accounts is None or not header:

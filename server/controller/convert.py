@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 from uuid import UUID
 
 from segstore.server.controller.epochs import Segment
-from segstore.server.controller.errors import InvalidArgument
+from segstore.server.controller.errors import InvalidArgument, Malformed
 from segstore.server.controller.policies import (
-    NO_ID,
     Cut,
     ReaderGroupConfig,
     RetentionPolicy,
@@ -40,6 +40,10 @@ __all__ = [
 ]
 
 _MASK = 2**64 - 1
+
+_TAGS_MAX: Final = 127
+_TAG_CHARACTERS_MAX: Final = 255
+"""Both as Pravega counts: it refuses the 128th tag, and the 256th character of one."""
 
 
 def stream_info(scope: str, stream: str) -> m.StreamInfo:
@@ -73,6 +77,13 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
     """What a client configures; a retention type of UNKNOWN means none."""
     scaling = message.scalingPolicy
     retention = message.retentionPolicy
+    if message.rolloverSizeBytes < 0:
+        raise Malformed(f"segments do not roll at {message.rolloverSizeBytes} bytes")
+    if len(message.tags.tag) > _TAGS_MAX:
+        raise Malformed(f"{len(message.tags.tag)} tags are more than {_TAGS_MAX}")
+    for tag in message.tags.tag:
+        if len(tag) > _TAG_CHARACTERS_MAX:
+            raise Malformed(f"a tag of {len(tag)} characters is longer than {_TAG_CHARACTERS_MAX}: {tag[:80]!r}…")
     try:
         return StreamConfig(
             scaling=ScalingPolicy(
@@ -88,7 +99,7 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
             rollover_bytes=message.rolloverSizeBytes,
         )
     except ValueError as error:
-        raise InvalidArgument(f"this is no stream configuration: {error}") from error
+        raise Malformed(f"this is no stream configuration: {error}") from error
 
 
 def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
@@ -135,15 +146,25 @@ def _signed(bits: int) -> int:
 
 
 def group_id(text: str) -> str:
-    """The id of a reader group as it is written here; "" means none yet."""
+    """The id of a reader group as it is written here."""
     try:
-        return str(UUID(text or NO_ID))
+        return str(UUID(text))
     except ValueError as error:
         raise InvalidArgument(f"{text[:80]!r} is no id of a reader group") from error
 
 
 def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
-    """What a client configures; an empty id means none yet."""
+    """What a client configures. Refused is what Pravega's `ReaderGroupConfig` cannot be built from.
+
+    The size at which the group's segments roll is not the client's to say: Pravega takes it and forgets it.
+    """
+    if message.maxOutstandingCheckpointRequest < 1:
+        raise Malformed(f"{message.maxOutstandingCheckpointRequest} checkpoints at a time make no reader group")
+    starting, ending = _cuts(message.startingStreamCuts), _cuts(message.endingStreamCuts)
+    if not starting:
+        raise Malformed("a reader group that reads no stream")
+    for stream, start in starting.items():
+        _check_order(stream, start, ending.get(stream, {}))
     try:
         return ReaderGroupConfig(
             group_id=group_id(message.readerGroupId),
@@ -152,12 +173,11 @@ def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
             checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
             max_outstanding_checkpoints=message.maxOutstandingCheckpointRequest,
             retention=SubscriberRetention(message.retentionType),
-            starting_cuts=_cuts(message.startingStreamCuts),
-            ending_cuts=_cuts(message.endingStreamCuts),
-            rollover_bytes=message.rolloverSizeBytes,
+            starting_cuts=starting,
+            ending_cuts=ending,
         )
-    except ValueError as error:
-        raise InvalidArgument(f"this is no configuration of a reader group: {error}") from error
+    except (ValueError, InvalidArgument) as error:
+        raise Malformed(f"this is no configuration of a reader group: {error}") from error
 
 
 def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.ReaderGroupConfiguration:
@@ -172,7 +192,6 @@ def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.Rea
         readerGroupId=config.group_id,
         startingStreamCuts=_stream_cuts(config.starting_cuts),
         endingStreamCuts=_stream_cuts(config.ending_cuts),
-        rolloverSizeBytes=config.rollover_bytes,
     )
 
 
@@ -182,7 +201,26 @@ def stream_cut(full_name: str, cut: Mapping[int, int]) -> m.StreamCut:
 
 
 def _cuts(messages: Iterable[m.StreamCut]) -> dict[str, Cut]:
-    return {f"{each.streamInfo.scope}/{each.streamInfo.stream}": dict(each.cut) for each in messages}
+    cuts: dict[str, Cut] = {}
+    for each in messages:
+        scope, stream = each.streamInfo.scope, each.streamInfo.stream
+        if not scope or not stream:
+            raise Malformed(f"a stream cut of {scope}/{stream}, which cannot be the name of a stream")
+        if f"{scope}/{stream}" in cuts:
+            raise Malformed(f"two stream cuts of {scope}/{stream}")
+        cuts[f"{scope}/{stream}"] = dict(each.cut)
+    return cuts
+
+
+def _check_order(stream: str, start: Cut, end: Cut) -> None:
+    """Refuse a start behind the end, as far as the cuts tell without their stream; an empty one is unbounded."""
+    if not start or not end:
+        return
+    behind = any(
+        end[segment] != -1 and (start[segment] == -1 or start[segment] > end[segment]) for segment in start.keys() & end
+    )
+    if behind or min(start) > min(end) or max(start) > max(end):
+        raise Malformed(f"the stream cut from which {stream} is read lies behind the one up to which it is")
 
 
 def _stream_cuts(cuts: Mapping[str, Cut]) -> list[m.StreamCut]:
@@ -202,11 +240,11 @@ def to_table(message: m.KeyValueTableConfig) -> TableConfig:
 
 
 def from_table(scope: str, name: str, config: TableConfig) -> m.KeyValueTableConfig:
+    """Without the size at which its segments roll, which Pravega does not tell either."""
     return m.KeyValueTableConfig(
         scope=scope,
         kvtName=name,
         partitionCount=config.partitions,
         primaryKeyLength=config.primary_key_bytes,
         secondaryKeyLength=config.secondary_key_bytes,
-        rolloverSizeBytes=config.rollover_bytes,
     )

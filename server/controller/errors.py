@@ -9,8 +9,10 @@
     ├── StreamNotSealed        only a sealed stream is deleted
     ├── IllegalState           what was asked does not fit the state that the thing is in
     ├── InvalidArgument        an argument makes no sense where it is given
-    │   └── EmptyName          a name that must be given is ""
+    │   ├── EmptyName          a name that must be given is ""
+    │   └── Malformed          the message as such makes no sense, whatever the state
     ├── InvalidStreamCut       a stream cut that does not cut this stream, or cuts behind the last one
+    │   └── BrokenStreamCut    it names segments that the stream never had, or none that it has reached
     ├── ScaleRefused           the segments to seal are not the current ones, or too few would be left
     ├── GenerationMismatch     the caller's generation of a reader group is not the current one
     ├── ExecutionTimeExceeded  a lease would outlive the longest life of a transaction
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 __all__ = [
     "AlreadyExists",
+    "BrokenStreamCut",
     "ControllerError",
     "EmptyName",
     "ExecutionTimeExceeded",
@@ -36,6 +39,7 @@ __all__ = [
     "InvalidName",
     "InvalidStreamCut",
     "LeaseTooLarge",
+    "Malformed",
     "NobodyOwns",
     "NotFound",
     "PermissionDenied",
@@ -124,6 +128,10 @@ class EmptyName(InvalidArgument):
         self.kind = kind
 
 
+class Malformed(InvalidArgument):
+    """What the message says makes no sense, whatever there is; refused before anything is looked at."""
+
+
 class InvalidStreamCut(ControllerError):
     """The stream cut does not fit the stream."""
 
@@ -131,6 +139,10 @@ class InvalidStreamCut(ControllerError):
         super().__init__(f"this is no stream cut of {stream} that can be used here: {why}")
         self.stream = stream
         self.why = why
+
+
+class BrokenStreamCut(InvalidStreamCut):
+    """The stream cut cannot be read against the stream at all."""
 
 
 class ScaleRefused(ControllerError):

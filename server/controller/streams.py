@@ -28,6 +28,7 @@ from segstore.server.controller.epochs import (
 )
 from segstore.server.controller.errors import (
     AlreadyExists,
+    BrokenStreamCut,
     InvalidArgument,
     InvalidName,
     InvalidStreamCut,
@@ -49,7 +50,7 @@ from segstore.server.controller.scaling import Scaling
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.state import MARK_PREFIX, Stream
 from segstore.server.controller.transactions import Transactions
-from segstore.wire.names import is_stream_name, segment_name, split_segment_id
+from segstore.wire.names import is_stream_name, split_segment_id
 
 __all__ = ["Streams", "page"]
 
@@ -124,7 +125,9 @@ class Streams:
             for identifier, offset in cut.items():
                 if offset > 0:
                     name = found.segment_name(found.segment(identifier))
-                    await self._core.segments.truncate_segment(name, offset)
+                    # Beyond the end nothing is dropped; the stream begins there all the same, as in Pravega.
+                    if offset <= await self._core.segments.segment_length(name):
+                        await self._core.segments.truncate_segment(name, offset)
             for segment in gone:
                 await self._core.segments.delete_segment(found.segment_name(segment))
             self._core.record(StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
@@ -205,13 +208,18 @@ class Streams:
         return successors(self.get(scope, stream).epochs, identifier)
 
     def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
-        """The segments from one stream cut to another; an empty one is the beginning or the end, not both."""
+        """The segments from one stream cut to another; an empty one is the beginning or the end, not both.
+
+        A cut need not cover all keys here, and what it names besides segments of the stream is not looked at.
+        """
         if not start and not end:
             raise InvalidArgument("one of the two stream cuts must be given")
         found = self.get(scope, stream)
         for cut in (start, end):
-            if cut and (why := why_invalid(found.epochs, cut)) is not None:
-                raise InvalidStreamCut(found.full_name, why)
+            if cut:
+                _check_epochs(found, cut)
+                if not cut_span(found.epochs, cut):
+                    raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
         if start and end:
             start_span, end_span = cut_span(found.epochs, start), cut_span(found.epochs, end)
             if not is_at_or_after(end, end_span, start, start_span):
@@ -224,21 +232,25 @@ class Streams:
         return not found.sealed and found.current.find(identifier) is not None
 
     def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
-        return why_invalid(self.get(scope, stream).epochs, cut) is None
+        """Whether a cut that names segments of the stream covers all keys in an order that can be read."""
+        if not cut:
+            raise InvalidArgument("the stream cut is empty")
+        return _why_invalid(self.get(scope, stream), cut) is None
 
     def endpoint(self, scope: str, stream: str, identifier: int) -> Endpoint:
-        """The store that owns a segment, whether or not the segment exists."""
+        """The store that owns a segment, whether or not the segment exists, or could."""
         epoch, number = split_segment_id(identifier)
-        if not scope or not stream or epoch < 0 or number < 0:
-            raise InvalidArgument(f"{scope}/{stream}/{number}.#epoch.{epoch} cannot be the name of a segment")
-        return self._core.segments.owner_of(segment_name(scope, stream, number, epoch))
+        require(scope=scope, stream=stream)
+        return self._core.segments.owner_of(f"{scope}/{stream}/{number}.#epoch.{epoch}")
 
     def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
         """Refuse a cut that is none of this stream's, or lies before an earlier one."""
         self._check_truncation(stream, earlier, cut)
 
     def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
-        if (why := why_invalid(stream.epochs, cut)) is not None:
+        if not cut:
+            raise InvalidArgument("the stream cut is empty")
+        if (why := _why_invalid(stream, cut)) is not None:
             raise InvalidStreamCut(stream.full_name, why)
         if earlier:
             span, earlier_span = cut_span(stream.epochs, cut), cut_span(stream.epochs, earlier)
@@ -263,3 +275,24 @@ class Streams:
         with suppress(AlreadyExists):  # then another call made it in the meantime, which is all that was wanted
             await self.create(scope, stream, StreamConfig())
         return self._core.state.stream(scope, stream)
+
+
+def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
+    """Refuse a cut that begins before the first epoch, or with `NotFound` one that begins after the current."""
+    first = min(split_segment_id(identifier)[0] for identifier in cut)
+    if first < 0:
+        raise BrokenStreamCut(stream.full_name, f"there is no epoch {first}")
+    stream.epoch(first)
+
+
+def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
+    """What is wrong with a cut that names segments of the stream; whatever else it may be is refused."""
+    _check_epochs(stream, cut)
+    for identifier in cut:
+        try:
+            stream.segment(identifier)
+        except NotFound as error:
+            raise BrokenStreamCut(stream.full_name, str(error)) from error
+    if all(offset < 0 for offset in cut.values()):
+        raise BrokenStreamCut(stream.full_name, "it has reached no segment")
+    return why_invalid(stream.epochs, cut)

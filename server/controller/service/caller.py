@@ -21,6 +21,11 @@ class Caller:
         self._authority = authority
         self._principal = principal
 
+    @property
+    def is_free(self) -> bool:
+        """Whether he may do everything, and needs no token."""
+        return self._authority.is_open
+
     def needs(self, resource: str, permission: Permission) -> None:
         """Refuse a caller that lacks a permission."""
         self._authority.check(self._principal, resource, permission)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import GenerationMismatch, NotFound
+from segstore.server.controller.errors import GenerationMismatch, IllegalState, NotFound
 from segstore.server.controller.resources import scope_resource, stream_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
 from segstore.wire.controller_api import messages as m
@@ -31,7 +31,14 @@ class ReaderGroupService:
     async def get_reader_group_config(self, request: m.ReaderGroupInfo, caller: Caller) -> m.ReaderGroupConfigResponse:
         scope, name = request.scope, request.readerGroup
         caller.needs(scope_resource(scope), READ)
-        config = self._groups.get(scope, name)
+        try:
+            config = self._groups.get(scope, name)
+        except NotFound as error:
+            if error.kind == "scope":
+                raise
+            return m.ReaderGroupConfigResponse(
+                status=m.ReaderGroupConfigResponse.RG_NOT_FOUND, config=m.ReaderGroupConfiguration()
+            )
         return m.ReaderGroupConfigResponse(
             status=m.ReaderGroupConfigResponse.SUCCESS, config=convert.from_reader_group(scope, name, config)
         )
@@ -39,14 +46,16 @@ class ReaderGroupService:
     async def update_reader_group(
         self, request: m.ReaderGroupConfiguration, caller: Caller
     ) -> m.UpdateReaderGroupResponse:
-        """A refusal tells the caller the generation that he sent."""
+        """A refusal tells the caller the generation that he sent; that there is no scope is none."""
         caller.needs(scope_resource(request.scope), READ)
         config = convert.to_reader_group(request)
         try:
             generation = self._groups.update(request.scope, request.readerGroupName, config)
-        except NotFound:
+        except NotFound as error:
+            if error.kind == "scope":
+                raise
             status, generation = m.UpdateReaderGroupResponse.RG_NOT_FOUND, request.generation
-        except GenerationMismatch:
+        except (GenerationMismatch, IllegalState):
             status, generation = m.UpdateReaderGroupResponse.INVALID_CONFIG, request.generation
         else:
             status = m.UpdateReaderGroupResponse.SUCCESS
@@ -54,7 +63,7 @@ class ReaderGroupService:
 
     async def delete_reader_group(self, request: m.ReaderGroupInfo, caller: Caller) -> m.DeleteReaderGroupStatus:
         caller.needs(scope_resource(request.scope), READ)
-        await self._groups.delete(request.scope, request.readerGroup, convert.group_id(request.readerGroupId))
+        await self._groups.delete(request.scope, request.readerGroup, request.readerGroupId)
         return m.DeleteReaderGroupStatus(status=m.DeleteReaderGroupStatus.SUCCESS)
 
     async def list_subscribers(self, request: m.StreamInfo, caller: Caller) -> m.SubscribersResponse:
@@ -72,7 +81,7 @@ class ReaderGroupService:
             scope,
             stream,
             request.subscriber,
-            convert.group_id(request.readerGroupId),
+            request.readerGroupId,
             request.generation,
             request.streamCut.cut,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import InvalidArgument
+from segstore.server.controller.errors import InvalidArgument, Malformed
 from segstore.server.controller.resources import stream_resource, user_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
 from segstore.wire.controller_api import messages as m
@@ -80,6 +80,8 @@ class SegmentService:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), UPDATE)
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
+        if len({start for start, _ in ranges}) < len(ranges):
+            raise Malformed("two of the new key ranges have one start")
         coming, left = await self._scaling.start(scope, stream, request.sealedSegments, ranges)
         return m.ScaleResponse(
             status=m.ScaleResponse.STARTED,

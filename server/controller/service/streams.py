@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
+from segstore.server.controller.core import require
+from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.resources import permission_to_write, scope_resource, stream_resource, user_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
 from segstore.wire.controller_api import messages as m
@@ -62,6 +64,7 @@ class StreamService:
     async def list_streams_in_scope_for_tag(
         self, request: m.StreamsInScopeWithTagRequest, caller: Caller
     ) -> m.StreamsInScopeResponse:
+        require(scope=request.scope.scope, tag=request.tag)
         return self._page(request.scope.scope, request.tag, request.continuationToken.token, caller)
 
     def _page(self, scope: str, tag: str | None, token: str, caller: Caller) -> m.StreamsInScopeResponse:
@@ -78,11 +81,17 @@ class StreamService:
     async def note_timestamp_from_writer(self, request: m.TimestampFromWriter, caller: Caller) -> m.TimestampResponse:
         scope, stream = request.position.streamInfo.scope, request.position.streamInfo.stream
         caller.needs(stream_resource(scope, stream), UPDATE)
+        self._streams.get(scope, stream)
+        if not request.writer:
+            raise ControllerError(f"a writer without a name notes times of stream {scope}/{stream}")
         result = self._writers.note(scope, stream, request.writer, request.timestamp, request.position.cut)
         return m.TimestampResponse(result=m.TimestampResponse.Status.Value(result))
 
     async def remove_writer(self, request: m.RemoveWriterRequest, caller: Caller) -> m.RemoveWriterResponse:
         scope, stream = request.stream.scope, request.stream.stream
         caller.needs(stream_resource(scope, stream), UPDATE)
+        self._streams.get(scope, stream)
+        if not request.writer:
+            return m.RemoveWriterResponse(result=m.RemoveWriterResponse.INTERNAL_ERROR)
         self._writers.remove(scope, stream, request.writer)
         return m.RemoveWriterResponse(result=m.RemoveWriterResponse.SUCCESS)

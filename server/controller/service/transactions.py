@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import NotFound
 from segstore.server.controller.resources import stream_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
 from segstore.server.controller.state import TransactionStatus
@@ -66,13 +67,18 @@ class TransactionService:
     async def list_completed_transactions(
         self, request: m.ListCompletedTxnRequest, caller: Caller
     ) -> m.ListCompletedTxnResponse:
+        """A stream that is not there has none."""
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), READ)
+        try:
+            completed = self._transactions.completed(scope, stream)
+        except NotFound:
+            completed = {}
         return m.ListCompletedTxnResponse(
             response=[
                 m.TxnResponse(
                     txnId=convert.from_transaction_id(identifier), status=m.TxnResponse.Status.Value(status.value)
                 )
-                for identifier, status in self._transactions.completed(scope, stream).items()
+                for identifier, status in completed.items()
             ]
         )

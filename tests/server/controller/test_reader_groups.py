@@ -10,6 +10,7 @@ import pytest
 from segstore.server.controller.errors import (
     AlreadyExists,
     GenerationMismatch,
+    IllegalState,
     InvalidArgument,
     InvalidName,
     InvalidStreamCut,
@@ -43,6 +44,13 @@ async def test_a_group_keeps_the_id_that_its_maker_chose(world: World) -> None:
     assert config.group_id == chosen
 
 
+async def test_a_new_group_is_of_generation_0_whatever_its_maker_says(world: World) -> None:
+    await world.stream()
+    asked = ReaderGroupConfig(group_id="12345678-1234-4234-8234-123456789abc", generation=7)
+    assert (await world.controller.reader_groups.create("a", "g", asked)).generation == 0
+    assert world.controller.reader_groups.get("a", "g").generation == 0
+
+
 @pytest.mark.parametrize("name", ["", "_RGx", "a/b", "x" * 251])
 async def test_a_group_with_a_name_against_the_rules_is_not_made(world: World, name: str) -> None:
     await world.stream()
@@ -57,7 +65,7 @@ async def test_a_configuration_is_replaced_by_who_knows_the_current_one(world: W
     assert world.controller.reader_groups.update("a", "g", newer) == 1
     with pytest.raises(GenerationMismatch):
         world.controller.reader_groups.update("a", "g", newer)
-    with pytest.raises(NotFound):
+    with pytest.raises(IllegalState, match="id of reader group a/g"):
         world.controller.reader_groups.update("a", "g", msgspec.structs.replace(newer, generation=1, group_id=NO_ID))
     with pytest.raises(NotFound):
         world.controller.reader_groups.update("a", "other", newer)

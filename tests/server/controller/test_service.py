@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from segstore.server.controller import Accounts, Authority, Controller, ControllerServer
-from segstore.server.controller.service import serve
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.service import Caller, serve
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.conftest import World
@@ -80,6 +81,21 @@ def transaction(message: m.CreateTxnResponse) -> m.TxnRequest:
     return m.TxnRequest(streamInfo=S, txnId=message.txnId)
 
 
+NO_SCOPE = m.StreamInfo(scope="no", stream="s")
+TWICE = [m.ScaleRequest.KeyRangeEntry(end=end) for end in (0.25, 0.5)]
+NO_ID = "00000000-0000-0000-0000-000000000000"
+
+
+def group(name: str, scope: str = "a", **more: Any) -> m.ReaderGroupConfiguration:
+    """What makes a reader group of stream a/s, but for what `more` says."""
+    given: dict[str, Any] = {
+        "readerGroupId": NO_ID,
+        "maxOutstandingCheckpointRequest": 1,
+        "startingStreamCuts": [m.StreamCut(streamInfo=S)],
+    }
+    return m.ReaderGroupConfiguration(scope=scope, readerGroupName=name, **(given | more))
+
+
 UNKNOWN_TRANSACTION = m.TxnRequest(streamInfo=S, txnId=m.TxnId(highBits=-1, lowBits=-1))
 NO_STREAM = m.StreamInfo(scope="a", stream="no")
 NAMELESS = m.StreamInfo()
@@ -103,23 +119,35 @@ ANSWERS: list[tuple[str, Any, str]] = [
     ("createStream", m.StreamConfig(streamInfo=m.StreamInfo(scope="no", stream="s"),
                                     scalingPolicy=m.ScalingPolicy(minNumSegments=1)), "SCOPE_NOT_FOUND"),
     ("createStream", m.StreamConfig(), "INTERNAL"),
+    ("createStream", stream_config("t", rolloverSizeBytes=-1), "INTERNAL"),
+    ("createStream", stream_config("t", tags=m.Tags(tag=["t" * 255])), "SUCCESS"),
+    ("createStream", stream_config("t", tags=m.Tags(tag=["t" * 256])), "INTERNAL"),
+    ("createStream", stream_config("t", tags=m.Tags(tag=map(str, range(127)))), "SUCCESS"),
+    ("createStream", stream_config("t", tags=m.Tags(tag=map(str, range(128)))), "INTERNAL"),
+    ("createStream", stream_config("t", retentionPolicy=m.RetentionPolicy(retentionType=9)), "INTERNAL"),
     ("checkStreamExists", NO_STREAM, "OK"),
     ("checkStreamExists", NAMELESS, "INTERNAL"),
     ("getStreamConfiguration", NO_STREAM, "NOT_FOUND"),
     ("updateStream", stream_config("no"), "STREAM_NOT_FOUND"),
     ("updateStream", stream_config("s", 3), "SUCCESS"),
     ("updateStream", stream_config("s", 0), "FAILURE"),
+    ("updateStream", stream_config("s", rolloverSizeBytes=-1), "INTERNAL"),
     ("truncateStream", m.StreamCut(streamInfo=NO_STREAM, cut={0: 0}), "STREAM_NOT_FOUND"),
     ("truncateStream", m.StreamCut(streamInfo=S, cut={0: 0}), "FAILURE"),
     ("truncateStream", m.StreamCut(streamInfo=S), "FAILURE"),
+    ("truncateStream", m.StreamCut(streamInfo=S, cut={0: 99, 1: 0}), "SUCCESS"),
+    ("truncateStream", m.StreamCut(streamInfo=S, cut={1 << 32: 0}), "STREAM_NOT_FOUND"),
+    ("truncateStream", m.StreamCut(streamInfo=S, cut={0: 0, 7: 0}), "FAILURE"),
     ("truncateStream", m.StreamCut(streamInfo=S, cut={0: 0, 1: 0}), "SUCCESS"),
     ("sealStream", NO_STREAM, "STREAM_NOT_FOUND"),
     ("deleteStream", NO_STREAM, "STREAM_NOT_FOUND"),
     ("deleteStream", S, "STREAM_NOT_SEALED"),
     ("listStreamsInScope", m.StreamsInScopeRequest(scope=m.ScopeInfo(scope="no")), "SCOPE_NOT_FOUND"),
-    ("listStreamsInScopeForTag", m.StreamsInScopeWithTagRequest(scope=m.ScopeInfo(scope="no")), "SCOPE_NOT_FOUND"),
+    ("listStreamsInScopeForTag", m.StreamsInScopeWithTagRequest(scope=m.ScopeInfo(scope="no"), tag="x"),
+     "SCOPE_NOT_FOUND"),
+    ("listStreamsInScopeForTag", m.StreamsInScopeWithTagRequest(scope=m.ScopeInfo(scope="a")), "INTERNAL"),
     ("getCurrentSegments", NO_STREAM, "NOT_FOUND"),
-    ("getCurrentSegments", NAMELESS, "INTERNAL"),
+    ("getCurrentSegments", NAMELESS, "UNKNOWN"),
     ("getEpochSegments", m.GetEpochSegmentsRequest(streamInfo=S, epoch=1), "NOT_FOUND"),
     ("getEpochSegments", m.GetEpochSegmentsRequest(streamInfo=S, epoch=-1), "INTERNAL"),
     ("getSegments", m.GetSegmentsRequest(streamInfo=NO_STREAM), "NOT_FOUND"),
@@ -127,14 +155,22 @@ ANSWERS: list[tuple[str, Any, str]] = [
     ("getSegmentsImmediatelyFollowing", m.SegmentId(streamInfo=S, segmentId=-7), "OK"),
     ("getSegmentsBetween", m.StreamCutRange(streamInfo=S), "INTERNAL"),
     ("getSegmentsBetween", m.StreamCutRange(streamInfo=S, to={5: 0}), "UNKNOWN"),
+    ("getSegmentsBetween", m.StreamCutRange(streamInfo=S, to={0: 0}), "OK"),
+    ("getSegmentsBetween", m.StreamCutRange(streamInfo=S, to={1 << 32: 0}), "NOT_FOUND"),
     ("isSegmentValid", m.SegmentId(streamInfo=NO_STREAM), "NOT_FOUND"),
-    ("isStreamCutValid", m.StreamCut(streamInfo=NO_STREAM), "NOT_FOUND"),
+    ("isStreamCutValid", m.StreamCut(streamInfo=NO_STREAM), "INTERNAL"),
+    ("isStreamCutValid", m.StreamCut(streamInfo=NO_STREAM, cut={0: 0}), "NOT_FOUND"),
+    ("isStreamCutValid", m.StreamCut(streamInfo=S, cut={0: 0, 7: 0}), "UNKNOWN"),
+    ("isStreamCutValid", m.StreamCut(streamInfo=S, cut={0: -1, 1: -1}), "UNKNOWN"),
+    ("isStreamCutValid", m.StreamCut(streamInfo=S, cut={1 << 32: 0}), "NOT_FOUND"),
+    ("isStreamCutValid", m.StreamCut(streamInfo=S, cut={0: 0, 1 << 32: 0}), "UNKNOWN"),
     ("getURI", m.SegmentId(streamInfo=NO_STREAM), "OK"),
-    ("getURI", m.SegmentId(streamInfo=S, segmentId=-1), "INTERNAL"),
+    ("getURI", m.SegmentId(streamInfo=S, segmentId=-1), "OK"),
     ("getURI", m.SegmentId(), "INTERNAL"),
     ("scale", m.ScaleRequest(streamInfo=NO_STREAM, sealedSegments=[0]), "FAILURE"),
     ("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[9]), "PRECONDITION_FAILED"),
     ("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[0]), "FAILURE"),
+    ("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[0], newKeyRanges=TWICE), "INTERNAL"),
     ("checkScale", m.ScaleStatusRequest(streamInfo=NO_STREAM), "INVALID_INPUT"),
     ("checkScale", m.ScaleStatusRequest(streamInfo=S, epoch=1), "INVALID_INPUT"),
     ("checkScale", m.ScaleStatusRequest(streamInfo=S, epoch=-1), "INTERNAL"),
@@ -144,19 +180,40 @@ ANSWERS: list[tuple[str, Any, str]] = [
     ("commitTransaction", UNKNOWN_TRANSACTION, "FAILURE"),
     ("abortTransaction", UNKNOWN_TRANSACTION, "FAILURE"),
     ("checkTransactionState", UNKNOWN_TRANSACTION, "UNKNOWN"),
-    ("listCompletedTransactions", m.ListCompletedTxnRequest(streamInfo=NO_STREAM), "NOT_FOUND"),
+    ("listCompletedTransactions", m.ListCompletedTxnRequest(streamInfo=NO_STREAM), "OK"),
+    ("listCompletedTransactions", m.ListCompletedTxnRequest(streamInfo=NO_SCOPE), "OK"),
+    ("listCompletedTransactions", m.ListCompletedTxnRequest(), "INTERNAL"),
     ("noteTimestampFromWriter", m.TimestampFromWriter(writer="w", position=m.StreamCut(streamInfo=S)), "SUCCESS"),
     ("noteTimestampFromWriter", m.TimestampFromWriter(position=m.StreamCut(streamInfo=NO_STREAM)), "NOT_FOUND"),
+    ("noteTimestampFromWriter", m.TimestampFromWriter(position=m.StreamCut(streamInfo=S)), "UNKNOWN"),
     ("removeWriter", m.RemoveWriterRequest(writer="w", stream=S), "UNKNOWN_WRITER"),
-    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="g"), "SUCCESS"),
-    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="_g"), "INVALID_RG_NAME"),
-    ("createReaderGroup", m.ReaderGroupConfiguration(scope="no", readerGroupName="g"), "SCOPE_NOT_FOUND"),
-    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="g", readerGroupId="x"), "INTERNAL"),
-    ("createReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="g", retentionType=9), "INTERNAL"),
+    ("removeWriter", m.RemoveWriterRequest(stream=S), "INTERNAL_ERROR"),
+    ("removeWriter", m.RemoveWriterRequest(stream=NO_STREAM), "UNKNOWN_WRITER"),
+    ("createReaderGroup", group("g"), "SUCCESS"),
+    ("createReaderGroup", group("_g"), "INVALID_RG_NAME"),
+    ("createReaderGroup", group(""), "INVALID_RG_NAME"),
+    ("createReaderGroup", group("g", "no"), "SCOPE_NOT_FOUND"),
+    ("createReaderGroup", group("g", readerGroupId="x"), "INTERNAL"),
+    ("createReaderGroup", group("g", readerGroupId=""), "INTERNAL"),
+    ("createReaderGroup", group("g", retentionType=9), "INTERNAL"),
+    ("createReaderGroup", group("g", maxOutstandingCheckpointRequest=0), "INTERNAL"),
+    ("createReaderGroup", group("g", startingStreamCuts=[]), "INTERNAL"),
+    ("createReaderGroup", group("g", startingStreamCuts=[m.StreamCut(streamInfo=S)] * 2), "INTERNAL"),
+    ("createReaderGroup", group("g", startingStreamCuts=[m.StreamCut()]), "INTERNAL"),
+    ("createReaderGroup", group("g", startingStreamCuts=[m.StreamCut(streamInfo=S, cut={0: 5, 1: 5})],
+                                endingStreamCuts=[m.StreamCut(streamInfo=S, cut={0: 4, 1: 5})]), "INTERNAL"),
+    ("createReaderGroup", group("g", startingStreamCuts=[m.StreamCut(streamInfo=S, cut={1 << 32: 5})],
+                                endingStreamCuts=[m.StreamCut(streamInfo=S, cut={0: 5, 1: 5})]), "INTERNAL"),
     ("getReaderGroupConfig", m.ReaderGroupInfo(scope="a", readerGroup="no"), "RG_NOT_FOUND"),
-    ("updateReaderGroup", m.ReaderGroupConfiguration(scope="a", readerGroupName="no"), "RG_NOT_FOUND"),
+    ("getReaderGroupConfig", m.ReaderGroupInfo(scope="no", readerGroup="no"), "NOT_FOUND"),
+    ("getReaderGroupConfig", m.ReaderGroupInfo(scope="a"), "UNKNOWN"),
+    ("updateReaderGroup", group("no"), "RG_NOT_FOUND"),
+    ("updateReaderGroup", group("no", "no"), "NOT_FOUND"),
     ("deleteReaderGroup", m.ReaderGroupInfo(scope="a", readerGroup="no"), "RG_NOT_FOUND"),
+    ("deleteReaderGroup", m.ReaderGroupInfo(scope="no", readerGroup="no"), "NOT_FOUND"),
     ("listSubscribers", NO_STREAM, "STREAM_NOT_FOUND"),
+    ("listSubscribers", NO_SCOPE, "NOT_FOUND"),
+    ("updateSubscriberStreamCut", m.SubscriberStreamCut(streamCut=m.StreamCut(streamInfo=NO_SCOPE)), "NOT_FOUND"),
     ("listSubscribers", S, "SUCCESS"),
     ("updateSubscriberStreamCut", m.SubscriberStreamCut(streamCut=m.StreamCut(streamInfo=NO_STREAM)),
      "STREAM_NOT_FOUND"),
@@ -172,7 +229,9 @@ ANSWERS: list[tuple[str, Any, str]] = [
     ("getCurrentSegmentsKeyValueTable", m.KeyValueTableInfo(scope="a", kvtName="no"), "NOT_FOUND"),
     ("listKeyValueTablesInScope", m.KVTablesInScopeRequest(scope=m.ScopeInfo(scope="no")), "SCOPE_NOT_FOUND"),
     ("deleteKeyValueTable", m.KeyValueTableInfo(scope="a", kvtName="no"), "TABLE_NOT_FOUND"),
-    ("getControllerToBucketMapping", m.ControllerToBucketMappingRequest(), "UNIMPLEMENTED"),
+    ("getDelegationToken", NAMELESS, "OK"),
+    ("getControllerToBucketMapping", m.ControllerToBucketMappingRequest(), "OK"),
+    ("getControllerToBucketMapping", m.ControllerToBucketMappingRequest(serviceType=7), "INTERNAL"),
 ]  # fmt: skip
 
 
@@ -182,9 +241,25 @@ async def test_a_method_answers_as_the_reference_does(call: Client, name: str, r
     assert await call.status(name, request_) == expected
 
 
-def test_all_methods_but_those_of_no_client_are_served(world: World) -> None:
-    served = serve(world.controller, list)
-    assert METHODS.keys() - served.keys() == {"getControllerToBucketMapping"}
+def test_all_methods_are_served(world: World) -> None:
+    assert serve(world.controller, list).keys() == METHODS.keys()
+
+
+async def test_the_buckets_of_streams_are_dealt_out_to_the_controllers(world: World) -> None:
+    served = serve(world.controller, lambda: [Endpoint("one", 1), Endpoint("two", 2)])
+    caller = Caller(Authority(now_s=lambda: 0), None)
+    request = m.ControllerToBucketMappingRequest(serviceType=m.ControllerToBucketMappingRequest.WatermarkingService)
+    mapping = (await served["getControllerToBucketMapping"](request, caller)).mapping
+    assert {name: list(buckets.id) for name, buckets in mapping.items()} == {
+        "one:1": list(range(0, 100, 2)),
+        "two:2": list(range(1, 100, 2)),
+    }
+
+
+@pytest.mark.usefixtures("stream")
+async def test_a_group_that_is_not_there_is_told_with_an_empty_configuration(call: Client) -> None:
+    answer = await call("getReaderGroupConfig", m.ReaderGroupInfo(scope="a", readerGroup="no"))
+    assert (answer.HasField("config"), answer.config) == (True, m.ReaderGroupConfiguration())
 
 
 @pytest.mark.usefixtures("stream")
@@ -266,6 +341,8 @@ async def test_a_reader_group_goes_round_by_id_and_generation(call: Client) -> N
         scope="a",
         readerGroupName="g",
         groupRefreshTimeMillis=3_000,
+        maxOutstandingCheckpointRequest=3,
+        rolloverSizeBytes=5,
         retentionType=m.ReaderGroupConfiguration.AUTOMATIC,
         readerGroupId="00000000-0000-0000-0000-000000000000",
         startingStreamCuts=[m.StreamCut(streamInfo=S, cut={0: 1, 1: 2})],
@@ -273,6 +350,7 @@ async def test_a_reader_group_goes_round_by_id_and_generation(call: Client) -> N
     config = (await call("createReaderGroup", asked)).config
     assert config.readerGroupId != asked.readerGroupId
     assert config.startingStreamCuts == asked.startingStreamCuts
+    assert config.rolloverSizeBytes == 0
     info = m.ReaderGroupInfo(scope="a", readerGroup="g")
     assert (await call("getReaderGroupConfig", info)).config == config
     assert list((await call("listSubscribers", S)).subscribers) == ["a/g"]
@@ -284,6 +362,23 @@ async def test_a_reader_group_goes_round_by_id_and_generation(call: Client) -> N
         subscriber="a/g", readerGroupId=config.readerGroupId, streamCut=m.StreamCut(streamInfo=S, cut={0: 1, 1: 5})
     )
     assert await call.status("updateSubscriberStreamCut", back) == "STREAM_CUT_NOT_VALID"
+    for cut, told in (
+        ({}, "UNKNOWN"),
+        ({9: 5}, "FAILURE"),
+        ({1 << 32: 5}, "FAILURE"),
+        ({0: 9}, "STREAM_CUT_NOT_VALID"),
+    ):
+        other = m.SubscriberStreamCut(
+            subscriber="a/g", readerGroupId=config.readerGroupId, streamCut=m.StreamCut(streamInfo=S, cut=cut)
+        )
+        assert await call.status("updateSubscriberStreamCut", other) == told
+    for group_id, told in ((NO_ID, "SUBSCRIBER_NOT_FOUND"), ("x", "UNKNOWN"), ("", "UNKNOWN")):
+        other = m.SubscriberStreamCut(subscriber="a/g", readerGroupId=group_id, streamCut=moved.streamCut)
+        assert await call.status("updateSubscriberStreamCut", other) == told
+    assert await call.status("updateReaderGroup", group("g")) == "INVALID_CONFIG"
+    for group_id, told in ((NO_ID, "RG_NOT_FOUND"), ("x", "UNKNOWN"), ("", "UNKNOWN")):
+        wrong = m.ReaderGroupInfo(scope="a", readerGroup="g", readerGroupId=group_id)
+        assert await call.status("deleteReaderGroup", wrong) == told
     updated = await call("updateReaderGroup", config)
     assert (updated.status, updated.generation) == (m.UpdateReaderGroupResponse.SUCCESS, 1)
     stale = await call("updateReaderGroup", config)

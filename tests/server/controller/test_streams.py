@@ -8,6 +8,7 @@ import pytest
 
 from segstore.server.controller.errors import (
     AlreadyExists,
+    BrokenStreamCut,
     EmptyName,
     IllegalState,
     InvalidArgument,
@@ -158,6 +159,7 @@ async def test_a_truncation_moves_the_head_and_deletes_what_lies_before(world: W
     await world.stream()
     await world.controller.scaling.start("a", "s", [0], HALVES)
     left, right = (each.id for each in await world.controller.streams.current("a", "s"))
+    world.store.lengths["a/s/1.#epoch.1"] = 10
     await world.controller.streams.truncate("a", "s", {left: 10, right: 0})
     assert await world.controller.streams.head("a", "s") == {left: 10, right: 0}
     assert world.store.starts == {"a/s/1.#epoch.1": 10}
@@ -167,8 +169,26 @@ async def test_a_truncation_moves_the_head_and_deletes_what_lies_before(world: W
         await world.controller.streams.truncate("a", "s", {left: 9, right: 5})
     with pytest.raises(InvalidStreamCut, match="before the last"):
         await world.controller.streams.truncate("a", "s", {0: 100})
-    with pytest.raises(InvalidStreamCut):
+    with pytest.raises(InvalidArgument):
         await world.controller.streams.truncate("a", "s", {})
+    with pytest.raises(BrokenStreamCut, match=r"7\.#epoch\.0 does not exist"):
+        await world.controller.streams.truncate("a", "s", {7: 0})
+    with pytest.raises(BrokenStreamCut, match="reached no segment"):
+        await world.controller.streams.truncate("a", "s", {left: -1, right: -1})
+    with pytest.raises(BrokenStreamCut, match="no epoch -1"):
+        await world.controller.streams.truncate("a", "s", {-1: 0})
+    with pytest.raises(NotFound, match="epoch 2"):
+        await world.controller.streams.truncate("a", "s", {2 << 32: 0})
+
+
+async def test_a_truncation_beyond_the_end_drops_nothing_and_moves_the_head(world: World) -> None:
+    await world.stream()
+    world.store.lengths["a/s/0.#epoch.0"] = 10
+    await world.controller.streams.truncate("a", "s", {0: 11})
+    assert world.store.starts == {}
+    assert await world.controller.streams.head("a", "s") == {0: 11}
+    with pytest.raises(InvalidStreamCut, match="before the last"):
+        await world.controller.streams.truncate("a", "s", {0: 10})
 
 
 async def test_a_sealed_stream_has_a_head_and_no_current_segments(world: World) -> None:
@@ -241,8 +261,9 @@ async def test_listings_come_in_pages_until_an_empty_one(world: World) -> None:
 
 async def test_the_owner_of_a_segment_is_told_whether_or_not_it_exists(world: World) -> None:
     assert world.controller.streams.endpoint("no", "such", 5 << 32 | 3) == Endpoint("store.example", 12345)
+    assert world.controller.streams.endpoint("no", "such", -1) == Endpoint("store.example", 12345)
     with pytest.raises(InvalidArgument):
-        world.controller.streams.endpoint("no", "such", -1)
+        world.controller.streams.endpoint("no", "", 0)
 
 
 async def test_segments_between_cuts_need_one_of_them(world: World) -> None:
@@ -251,6 +272,9 @@ async def test_segments_between_cuts_need_one_of_them(world: World) -> None:
         world.controller.streams.between("a", "s", {}, {})
     with pytest.raises(InvalidStreamCut):
         world.controller.streams.between("a", "s", {0: 5}, {0: 4})
+    with pytest.raises(BrokenStreamCut, match="no segment of the stream"):
+        world.controller.streams.between("a", "s", {9: 5}, {})
+    assert [each.id for each in world.controller.streams.between("a", "s", {0: 5, 9: 5}, {})] == [0]
     assert [each.id for each in world.controller.streams.between("a", "s", {0: 5}, {})] == [0]
 
 
