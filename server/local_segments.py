@@ -11,7 +11,7 @@ from typing import Any
 
 from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.segment_admin import Endpoint, Load
+from segstore.server.controller.segment_admin import CONTROLLER_WRITER, Endpoint, Load
 from segstore.server.runner import SegmentStoreServer
 from segstore.server.store.errors import NoSuchSegment, NotOwner, SegmentExists, SegmentSealed, StoreError
 from segstore.server.store.store import SegmentStore
@@ -84,6 +84,14 @@ class LocalSegments:
     async def segment_length(self, segment: str) -> int:
         length: int = self._do(segment, "measure", lambda store, _: store.segment_info(segment).length)
         return length
+
+    async def append_event(self, segment: str, number: int, event: bytes) -> None:
+        def append(store: SegmentStore, now_ms: int) -> None:
+            last = store.setup_append(segment, CONTROLLER_WRITER, now_ms=now_ms)
+            if last < number:
+                store.append(segment, CONTROLLER_WRITER, number, 1, event, last_event_number=last, now_ms=now_ms)
+
+        self._do(segment, "append to", append)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         def truncate(store: SegmentStore, now_ms: int) -> None:

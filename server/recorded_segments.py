@@ -14,11 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.segment_admin import CONTROLLER_WRITER
+from segstore.server.store.attributes import NULL_VALUE
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
     WIRE_VERSION,
+    AppendBlockEnd,
+    AppendSetup,
     CreateSegment,
     CreateTableSegment,
+    DataAppended,
     DeleteSegment,
     DeleteTableSegment,
     Hello,
@@ -30,6 +35,7 @@ from segstore.wire import (
     SegmentsBatchMerged,
     SegmentSealed,
     SegmentTruncated,
+    SetupAppend,
     TruncateSegment,
     UpdateSegmentPolicy,
     encode,
@@ -107,6 +113,26 @@ class RecordedSegments:
 
     async def segment_length(self, segment: str) -> int:
         return await self._segments.segment_length(segment)
+
+    async def append_event(self, segment: str, number: int, event: bytes) -> None:
+        await self._segments.append_event(segment, number, event)
+        if self._recorder() is None:
+            return
+        length, previous = await self._segments.segment_length(segment), number - 1 or NULL_VALUE
+        self._note(
+            segment,
+            lambda id_: (
+                SetupAppend(id_, CONTROLLER_WRITER, segment, ""),
+                AppendSetup(id_, segment, CONTROLLER_WRITER, previous),
+            ),
+        )
+        self._note(
+            segment,
+            lambda id_: (
+                AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, id_),
+                DataAppended(id_, CONTROLLER_WRITER, number, previous, length),
+            ),
+        )
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         await self._segments.truncate_segment(segment, offset)

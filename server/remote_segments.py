@@ -17,14 +17,17 @@ from typing import Final, TypeVar
 
 from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.segment_admin import Endpoint, Load
+from segstore.server.controller.segment_admin import CONTROLLER_WRITER, Endpoint, Load
 from segstore.server.coordination.processes_owners import Location, Owners
 from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
+    AppendBlockEnd,
+    AppendSetup,
     Command,
     CreateSegment,
     CreateTableSegment,
+    DataAppended,
     DeleteSegment,
     DeleteTableSegment,
     GetSegmentAttribute,
@@ -42,6 +45,7 @@ from segstore.wire import (
     SegmentsBatchMerged,
     SegmentSealed,
     SegmentTruncated,
+    SetupAppend,
     StreamSegmentInfo,
     TruncateSegment,
     UpdateSegmentPolicy,
@@ -257,6 +261,22 @@ class RemoteSegments:
         )
         assert isinstance(reply, StreamSegmentInfo)
         return reply
+
+    async def append_event(self, segment: str, number: int, event: bytes) -> None:
+        reply = await self._ask(
+            segment,
+            "set up appends to",
+            lambda request_id, token: SetupAppend(request_id, CONTROLLER_WRITER, segment, token),
+            AppendSetup,
+        )
+        assert isinstance(reply, AppendSetup)
+        if reply.last_event_number < number:
+            await self._ask(
+                segment,
+                "append to",
+                lambda request_id, _: AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, request_id),
+                DataAppended,
+            )
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         if offset > (await self._info(segment, "truncate")).start_offset:

@@ -126,6 +126,9 @@ class ReplayedSegments:
     async def segment_length(self, segment: str) -> int:
         return self._lengths.get(segment, 0)
 
+    async def append_event(self, segment: str, number: int, event: bytes) -> None:
+        """As `create_segment`."""
+
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """As `create_segment`."""
 

@@ -47,6 +47,7 @@ class ControllerConfig(BaseModel):
             leases.
         completed_ttl_ms: how long the end of a transaction is remembered; 24 hours, as there.
         retention_every_ms: how often a stream cut is kept and the retention policy looked at; 30 minutes, as there.
+        watermark_every_ms: how often the times that writers noted become a watermark; 10 s, as there.
         page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.
         retry_ms: the wait before work that the segment store failed to do is tried again; 1 s.
         scaling: when load scales a stream.
@@ -63,6 +64,7 @@ class ControllerConfig(BaseModel):
     max_transaction_ms: int = Field(default=86_400_000, ge=1)
     completed_ttl_ms: int = Field(default=86_400_000, ge=0)
     retention_every_ms: int = Field(default=1_800_000, ge=1)
+    watermark_every_ms: int = Field(default=10_000, ge=1)
     page_size: int = Field(default=1_000, ge=1)
     retry_ms: int = Field(default=1_000, ge=1)
     scaling: AutoScaling = AutoScaling()

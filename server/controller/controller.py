@@ -28,6 +28,7 @@ from segstore.server.controller.streams import Streams
 from segstore.server.controller.tables import Tables
 from segstore.server.controller.transactions import Transactions
 from segstore.server.controller.upkeep import Upkeep
+from segstore.server.controller.watermarks import Watermarks
 from segstore.server.controller.writers import Writers
 
 __all__ = ["Controller", "wall_clock_ms"]
@@ -72,6 +73,7 @@ class Controller:
         self.scopes = Scopes(core, self.streams, self.reader_groups, self.tables)
         self.writers = Writers(core)
         self.upkeep = Upkeep(core, self.streams, self.scaling)
+        self.watermarks = Watermarks(core, self.streams)
         for stream in core.state.streams():
             self._watch_all(stream.scope, stream.name)
 
@@ -125,6 +127,8 @@ class Controller:
                 await self.upkeep.run_retention(timer.scope, timer.stream)
             case Due.LOAD:
                 await self.upkeep.run_load(timer.scope, timer.stream)
+            case Due.WATERMARK:
+                await self.watermarks.run(timer.scope, timer.stream)
 
     def _watch_all(self, scope: str, stream: str) -> None:
         found = self.state.stream(scope, stream)
@@ -132,3 +136,5 @@ class Controller:
             self._core.schedule(found.scale.due_ms, Due.SCALE, scope, stream)
         self.transactions.watch_all(found)
         self.upkeep.watch(scope, stream)
+        if found.writers:
+            self._core.schedule_once(self.config.watermark_every_ms, Due.WATERMARK, scope, stream)

@@ -33,6 +33,7 @@ class Due(Enum):
     TRANSACTION = "transaction"
     RETENTION = "retention"
     LOAD = "load"
+    WATERMARK = "watermark"
 
 
 class Timer(NamedTuple):
@@ -75,6 +76,7 @@ class Core:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._timers: list[Timer] = []
         self._order = 0
+        self._once: set[tuple[Due, str, str]] = set()
 
     def record(self, operation: Operation) -> None:
         """Write an operation down and apply it."""
@@ -99,6 +101,12 @@ class Core:
         if self._timers[0].order == self._order:
             self.woken.set()
 
+    def schedule_once(self, after_ms: int, kind: Due, scope: str, stream: str) -> None:
+        """Look at a stream after a while, unless that is to be done already."""
+        if (kind, scope, stream) not in self._once:
+            self._once.add((kind, scope, stream))
+            self.schedule(self.now_ms() + after_ms, kind, scope, stream)
+
     def next_due_ms(self) -> int | None:
         """When the next timer is due; None if there is none."""
         return self._timers[0].due_ms if self._timers else None
@@ -107,5 +115,7 @@ class Core:
         """Take the timers that are due, earliest first."""
         due = []
         while self._timers and self._timers[0].due_ms <= now_ms:
-            due.append(heapq.heappop(self._timers))
+            timer = heapq.heappop(self._timers)
+            self._once.discard((timer.kind, timer.scope, timer.stream))
+            due.append(timer)
         return due

@@ -41,6 +41,7 @@ __all__ = [
     "sealed_in",
     "size_between",
     "successors",
+    "uncovered",
     "why_invalid",
 ]
 
@@ -202,7 +203,7 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
     for left, right in pairwise(reached):
         if right.start < left.end:
             return f"segments {left.id} and {right.id} overlap"
-    missing = _uncovered(reached)
+    missing = uncovered(reached)
     for start, end in missing:
         # Nothing was reached there: a segment is to come, and what leads to it is in the cut.
         if not any(each.start < end and start < each.end for each in future):
@@ -213,7 +214,7 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
     return None
 
 
-def _uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
+def uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
     """The gaps between 0 and 1 that sorted segments leave."""
     gaps: list[KeyRange] = []
     at = 0.0
@@ -320,7 +321,7 @@ def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> C
         segment = epochs[split_segment_id(identifier)[0]].find(identifier)
         assert segment is not None, "a valid cut names segments of the stream"
         behind = sorted((each for each in kept if each.overlaps(segment)), key=lambda each: each.start)
-        if not any(start < segment.end and segment.start < end for start, end in _uncovered(behind)):
+        if not any(start < segment.end and segment.start < end for start, end in uncovered(behind)):
             continue
         kept.append(segment)
         bound[identifier] = -1 if behind else earliest[identifier]

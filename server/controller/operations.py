@@ -29,6 +29,7 @@ from segstore.server.controller.state import (
     Table,
     Transaction,
     TransactionStatus,
+    Watermark,
     WriterMark,
 )
 
@@ -57,6 +58,8 @@ __all__ = [
     "TransactionEnded",
     "TransactionOpened",
     "TransactionPinged",
+    "WatermarkWritten",
+    "WriterForgotten",
     "WriterGone",
     "WriterNoted",
     "decode",
@@ -316,6 +319,24 @@ class WriterGone(_OfStream, frozen=True):
         writers[self.writer] = msgspec.structs.replace(writers[self.writer], alive=False)
 
 
+class WriterForgotten(_OfStream, frozen=True):
+    """A writer that notes no more holds back no watermark."""
+
+    writer: str
+
+    def apply(self, state: State) -> None:
+        del state.stream(self.scope, self.stream).writers[self.writer]
+
+
+class WatermarkWritten(_OfStream, frozen=True):
+    """The stream of watermarks holds this one."""
+
+    watermark: Watermark
+
+    def apply(self, state: State) -> None:
+        state.stream(self.scope, self.stream).watermark = self.watermark
+
+
 # Reader groups
 
 
@@ -417,6 +438,8 @@ Operation = (
     | RetentionCutsForgotten
     | WriterNoted
     | WriterGone
+    | WriterForgotten
+    | WatermarkWritten
     | ReaderGroupSet
     | ReaderGroupDeleted
     | SubscriberMoved

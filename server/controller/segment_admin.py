@@ -8,11 +8,15 @@ stays as it was.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
 
 from segstore.server.controller.policies import ScalingPolicy
 
-__all__ = ["Endpoint", "Load", "SegmentAdmin"]
+__all__ = ["CONTROLLER_WRITER", "Endpoint", "Load", "SegmentAdmin"]
+
+CONTROLLER_WRITER: Final = UUID("5e657365-0000-4000-8000-6d61726b6572")
+"""The id under which a controller writes events of its own; its numbers in a segment count from 1."""
 
 
 class Endpoint(NamedTuple):
@@ -50,6 +54,10 @@ class SegmentAdmin(Protocol):
 
     async def segment_length(self, segment: str) -> int:
         """The offset at which the next byte would be written."""
+        ...
+
+    async def append_event(self, segment: str, number: int, event: bytes) -> None:
+        """Append an event, with its header, as `CONTROLLER_WRITER`; nothing happens if it appended this number."""
         ...
 
     async def truncate_segment(self, segment: str, offset: int) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "Table",
     "Transaction",
     "TransactionStatus",
+    "Watermark",
     "WriterMark",
     "segment_text",
     "transaction_epoch",
@@ -102,6 +103,18 @@ class WriterMark(msgspec.Struct, frozen=True):
     alive: bool = True
 
 
+class Watermark(msgspec.Struct, frozen=True):
+    """What was last told to the readers: all up to `cut` belongs to times from `lower` on, as far as `upper` is known.
+
+    `number` counts the watermarks of the stream.
+    """
+
+    number: int
+    lower: int
+    upper: int
+    cut: Cut
+
+
 class RetentionCut(msgspec.Struct, frozen=True):
     """The end of a stream at a time, and the bytes ever written up to there."""
 
@@ -129,6 +142,7 @@ class Stream(msgspec.Struct):
     subscribers: dict[str, Subscriber] = {}
     writers: dict[str, WriterMark] = {}
     retention_cuts: list[RetentionCut] = []
+    watermark: Watermark | None = None
 
     @property
     def full_name(self) -> str:

@@ -247,6 +247,7 @@ class Transactions:
         for segment in stream.current.segments:
             position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
         self._core.record(WriterNoted(stream.scope, stream.name, transaction.writer, transaction.timestamp, position))
+        self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
 
     def _ended(self, stream: Stream, identifier: UUID, *, committed: bool) -> None:
         core = self._core

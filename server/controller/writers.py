@@ -1,7 +1,7 @@
 """The times that writers note, each with the position that the writer had reached.
 
-Invariant: for one writer neither time nor position goes back. Follows `PersistentStreamBase.noteWriterMark`. From the
-marks Pravega computes watermarks for readers; here they are kept and checked, and no watermark is written.
+Invariant: for one writer neither time nor position goes back. Follows `PersistentStreamBase.noteWriterMark`. What they
+become for readers is in `watermarks`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from segstore.server.controller.core import Core, require
+from segstore.server.controller.core import Core, Due, require
 from segstore.server.controller.errors import NotFound
 from segstore.server.controller.operations import WriterGone, WriterNoted
 
@@ -34,6 +34,7 @@ class Writers:
             if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
                 return "INVALID_POSITION"
         self._core.record(WriterNoted(scope, stream, writer, timestamp, dict(position)))
+        self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
         return "SUCCESS"
 
     def remove(self, scope: str, stream: str, writer: str) -> None:

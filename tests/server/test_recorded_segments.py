@@ -51,8 +51,10 @@ async def asked(path: Path) -> list[Record]:
             await segments.create_segment(name, PLAIN, 0)
         await segments.update_policy(SEGMENT, ScalingPolicy(target_rate=5))
         await segments.merge_segments(SEGMENT, [transaction, gone])
+        for number in (1, 2):
+            await segments.append_event(SEGMENT, number, b"12345678")
         await segments.truncate_segment(SEGMENT, 0)
-        assert await segments.seal_segment(SEGMENT) == 0
+        assert await segments.seal_segment(SEGMENT) == 16
         await segments.delete_segment(SEGMENT)
         await segments.create_table("scope/table_kvtable/0.#epoch.0", 16, 0)
         await segments.delete_table("scope/table_kvtable/0.#epoch.0")
@@ -69,6 +71,10 @@ async def test_another_store_answers_what_the_controller_asked_with_the_same_byt
         "CREATE_SEGMENT",
         "UPDATE_SEGMENT_POLICY",
         "MERGE_SEGMENTS_BATCH",
+        "SETUP_APPEND",
+        "APPEND_BLOCK_END",
+        "SETUP_APPEND",
+        "APPEND_BLOCK_END",
         "TRUNCATE_SEGMENT",
         "SEAL_SEGMENT",
         "DELETE_SEGMENT",
@@ -98,4 +104,5 @@ async def test_without_a_recorder_all_is_done_and_nothing_noted() -> None:
     async with controlled(None) as segments:
         await segments.create_segment(SEGMENT, PLAIN, 0)
         await segments.merge_segments(SEGMENT, [])
-        assert await segments.segment_length(SEGMENT) == 0
+        await segments.append_event(SEGMENT, 1, b"event")
+        assert await segments.segment_length(SEGMENT) == 5

@@ -19,6 +19,7 @@ class FakeStore:
         self.policies: dict[str, ScalingPolicy] = {}
         self.tables: dict[str, int] = {}
         self.events: dict[str, int] = {}
+        self.appended: dict[str, dict[int, bytes]] = {}
         self.calls: list[tuple[str, ...]] = []
         self.broken: set[str] = set()
 
@@ -47,6 +48,13 @@ class FakeStore:
     async def segment_length(self, segment: str) -> int:
         self._called("length", segment)
         return self.lengths[segment]
+
+    async def append_event(self, segment: str, number: int, event: bytes) -> None:
+        self._called("append", segment)
+        appended = self.appended.setdefault(segment, {})
+        if not any(each >= number for each in appended):
+            appended[number] = event
+            self.lengths[segment] += len(event)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         self._called("truncate", segment)

@@ -1,0 +1,57 @@
+"""What the controller of a cluster asks of a store, over a connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.controller.errors import SegmentStoreFailed
+from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.controller.segment_admin import CONTROLLER_WRITER
+from segstore.server.coordination.processes_owners import Location, Owners
+from segstore.server.remote_segments import RemoteSegments
+from segstore.wire import WIRE_VERSION
+
+SEGMENT = "scope/_MARKstream/0.#epoch.0"
+
+
+class OneOwner(Owners):
+    """All containers are at one store."""
+
+    def __init__(self, where: Location) -> None:
+        super().__init__(1)
+        self._where = where
+
+    def of(self, container_id: int) -> Location:
+        return self._where
+
+
+async def test_an_event_of_the_controller_is_appended_once_whoever_asks_again() -> None:
+    async with MockSegmentStore() as mock:
+        owners = OneOwner(Location(mock.host, mock.port))
+        for numbers in ((1, 1, 2), (2, 3)):  # the second time as a controller that starts again
+            segments = RemoteSegments(owners, 4, token=str, wire_version=WIRE_VERSION)
+            try:
+                await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
+                for number in numbers:
+                    await segments.append_event(SEGMENT, number, b"event %d " % number)
+            finally:
+                await segments.aclose()
+        found = mock.store.read(SEGMENT, 0, 100)
+        assert found is not None
+        assert b"".join(found.data) == b"event 1 event 2 event 3 "
+        assert mock.store.get_attribute(SEGMENT, CONTROLLER_WRITER) == 3
+
+
+async def test_an_event_for_a_segment_that_takes_none_is_refused() -> None:
+    async with MockSegmentStore() as mock:
+        segments = RemoteSegments(OneOwner(Location(mock.host, mock.port)), 4, token=str, wire_version=WIRE_VERSION)
+        try:
+            with pytest.raises(SegmentStoreFailed, match="set up appends to"):
+                await segments.append_event(SEGMENT, 1, b"event")
+            await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
+            await segments.seal_segment(SEGMENT)
+            with pytest.raises(SegmentStoreFailed, match="append to"):
+                await segments.append_event(SEGMENT, 1, b"event")
+        finally:
+            await segments.aclose()
