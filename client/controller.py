@@ -11,10 +11,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import Enum
 from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.client.auth import TokenCache
 from segstore.client.controller_channels import Answer, ControllerChannels
@@ -22,6 +22,7 @@ from segstore.client.errors import (
     NoSuchStream,
     NoSuchTable,
     RequestRejected,
+    RequestTimedOut,
     Retriable,
     RetriesExhausted,
     StreamSealed,
@@ -46,6 +47,10 @@ __all__ = [
 Access = Literal["READ", "WRITE", "READ_WRITE"]
 
 _TABLE_SUFFIX: Final = "_kvtable"
+_MAX_KEY_BYTES: Final = 256
+"""Of a table segment's keys of one length (`AttributeId.MAX_LENGTH` of Pravega's store)."""
+_POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
+"""How often a scale that takes time is asked for."""
 _NO_TIME: Final = -(2**63)
 _MASK: Final = 2**64 - 1
 
@@ -54,7 +59,9 @@ class TableConfig(BaseModel):
     """What a key-value table is made with, for good.
 
     partitions: how many table segments share its keys. primary_key_bytes, secondary_key_bytes: lengths of all keys; 0
-    for no secondary keys. rollover_bytes: of the segments' storage; 0 is the server's.
+    for no secondary keys; both together at most 256, above which stores make no segment, and controllers try in vain
+    until the request's time is up. rollover_bytes: of the segments' storage; 0 is the server's, and what a controller
+    gives back, whatever it was.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,6 +70,13 @@ class TableConfig(BaseModel):
     primary_key_bytes: int = Field(ge=1)
     secondary_key_bytes: int = Field(default=0, ge=0)
     rollover_bytes: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _stores_can_have_it(self) -> Self:
+        length = self.primary_key_bytes + self.secondary_key_bytes
+        if length > _MAX_KEY_BYTES:
+            raise ValueError(f"keys of a table have at most {_MAX_KEY_BYTES} bytes in both parts, not {length}")
+        return self
 
 
 class TransactionStatus(Enum):
@@ -168,11 +182,20 @@ class Controller:
         _succeeded(await self._ask("truncateStream", request), f"stream {scope}/{stream}")
 
     async def scale(
-        self, scope: str, stream: str, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
+        self,
+        scope: str,
+        stream: str,
+        sealed: Sequence[int],
+        ranges: Sequence[tuple[float, float]],
+        *,
+        wait_ms: float = 0,
     ) -> list[SegmentRange]:
         """Seals segments and puts new ones over the same range in their place; returns the new ones.
 
-        The scale may still be under way when this returns.
+        wait_ms: how long to wait until that is done; 0: the scale may still be under way when this returns, and a
+        controller refuses another one until it is over. Raises RequestRejected, also where fewer segments would be left
+        than the stream was made with (PRECONDITION_FAILED), and RequestTimedOut for a scale that was begun and takes
+        longer.
         """
         request = m.ScaleRequest(
             streamInfo=_info(scope, stream),
@@ -181,7 +204,32 @@ class Controller:
             scaleTimestamp=int(time.time() * 1000),
         )
         started = _succeeded(await self._ask("scale", request), f"stream {scope}/{stream}", "STARTED")
+        if wait_ms:
+            await self._scaled(scope, stream, started.epoch, wait_ms)
         return [_range(each) for each in started.segments]
+
+    async def _scaled(self, scope: str, stream: str, epoch: int, wait_ms: float) -> None:
+        """Until the scale that left an epoch is done."""
+        name, asked, random = f"{scope}/{stream}", 0, Random()
+        request = m.ScaleStatusRequest(streamInfo=_info(scope, stream), epoch=epoch)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while (status := _status((answer := await self._ask("checkScale", request)).message)) == "IN_PROGRESS":
+                    asked += 1
+                    await asyncio.sleep(_POLLS.delay_ms(asked, random) / 1000)
+        except TimeoutError as cause:
+            raise RequestTimedOut(
+                f"the scale of {name} that leaves epoch {epoch} was begun but is not done after {wait_ms:.0f} ms",
+                stream=name,
+                limit=wait_ms,
+            ) from cause
+        if status != "SUCCESS":
+            raise RequestRejected(
+                f"the scale of {name} that leaves epoch {epoch} was begun, and then the controller says {status}",
+                endpoint=str(answer.node),
+                stream=name,
+                status=status,
+            )
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -311,7 +359,9 @@ class Controller:
         try:
             answer = await self._call("getCurrentSegmentsKeyValueTable", _table(scope, table))
         except NoSuchStream as error:
-            raise NoSuchTable(f"there is no table {scope}/{table}", stream=f"{scope}/{table}") from error
+            raise NoSuchTable(
+                f"there is no table {scope}/{table}", endpoint=error.endpoint, stream=f"{scope}/{table}"
+            ) from error
         return [
             SegmentRange(number, name_of(scope, table + _TABLE_SUFFIX, number), each.minKey, each.maxKey)
             for each in answer.segmentRanges

@@ -296,9 +296,10 @@ def _error(
     method: str, node: Endpoint, error: grpc.aio.AioRpcError, limit_ms: float, stream: str | None
 ) -> ClientError:
     code, details = error.code(), error.details()
-    sentence = f"{method} at {node}: {details or code.name}"
+    about = method if stream is None else f"{method} of {stream}"
+    sentence = f"{about} at {node}: {details or code.name}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        slow = f"{node} did not answer {method} in time"
+        slow = f"{node} did not answer {about} in time"
         return RequestTimedOut(slow, endpoint=str(node), stream=stream, limit=limit_ms)
     if code is grpc.StatusCode.NOT_FOUND:
         return NoSuchStream(sentence, endpoint=str(node), stream=stream, status=code.name)

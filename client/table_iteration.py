@@ -78,12 +78,15 @@ class TableIterator(Generic[T]):
         bounds: Bounds,
         page: int,
         make: Callable[[SegmentRange, Item], T],
+        gone: Callable[[SegmentMissing], NoSuchTable],
         *,
         with_values: bool,
     ) -> None:
+        """gone: the error for a partition that is not there."""
         self.token = b""
         self._page = max(page, 1)
         self._make = make
+        self._gone = gone
         self._with_values = with_values
         self._cursors = [_Cursor(each, TableSegment(requests, each.name), bounds) for each in partitions]
         self._unread: set[int] = set() if bounds.empty else set(range(len(self._cursors)))
@@ -115,9 +118,7 @@ class TableIterator(Generic[T]):
             try:
                 await all_of([self._read(number) for number in self._unread])
             except SegmentMissing as error:
-                raise NoSuchTable(
-                    f"the table is gone: {error}", endpoint=error.endpoint, segment=error.segment
-                ) from error
+                raise self._gone(error) from error
         if not self._next:
             raise StopAsyncIteration
         key, number = heappop(self._next)

@@ -322,7 +322,9 @@ class KeyValueTable(OpenedBefore, FreedAfter):
             key = self._split(item.key, partition.name)
             return TableEntry(key, item.value, Version(partition.segment_id, item.version))
 
-        return TableIterator(self._requests, self._partitions(primary), bounds, page, entry, with_values=True)
+        return TableIterator(
+            self._requests, self._partitions(primary), bounds, page, entry, self._gone, with_values=True
+        )
 
     def keys(
         self,
@@ -340,7 +342,9 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         def key(partition: SegmentRange, item: Item) -> TableKey:
             return self._split(item.key, partition.name)
 
-        return TableIterator(self._requests, self._partitions(primary), bounds, page, key, with_values=False)
+        return TableIterator(
+            self._requests, self._partitions(primary), bounds, page, key, self._gone, with_values=False
+        )
 
     def _partitions(self, primary: bytes | None) -> list[SegmentRange]:
         assert self._router is not None

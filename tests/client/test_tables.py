@@ -59,7 +59,8 @@ async def test_tables_are_made_found_listed_and_deleted() -> None:
         await controller.create_scope("a")
         assert await controller.create_table("a", "t", config)
         assert not await controller.create_table("a", "t", config)
-        assert await controller.table_config("a", "t") == config
+        found = await controller.table_config("a", "t")
+        assert found == config.model_copy(update={"rollover_bytes": 0})  # a controller does not say it again
         assert [each.name for each in await controller.table_segments("a", "t")] == [
             "a/t_kvtable/0.#epoch.0",
             "a/t_kvtable/1.#epoch.0",
@@ -293,6 +294,8 @@ async def test_a_table_that_was_deleted_or_closed_says_so() -> None:
                     await ask
                 assert caught.value.segment is not None
                 assert caught.value.endpoint is not None
+                assert caught.value.stream == "a/t"
+                assert caught.value.request_id is not None
         with pytest.raises(Closed, match="closed"):
             await table.get(b"k1")
         table.close()
@@ -359,13 +362,16 @@ async def test_a_store_that_gives_keys_out_of_order_or_bounds_is_refused(keys: l
         assert isinstance(command, ReadTableKeys)
         peer.send(TableKeysRead(command.request_id, command.segment, [WireKey(key, 1) for key in keys], b""))
 
+    def there_is_one(error: SegmentMissing) -> NoSuchTable:
+        raise AssertionError("a segment was missed") from error
+
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(ScriptedStore(script))
         pool = await stack.enter_async_context(ConnectionPool(settings()))
         requests = await stack.enter_async_context(SegmentRequests(pool, FixedStore(store.endpoint)))
         partition = SegmentRange(0, "a/t_kvtable/0.#epoch.0", 0, 1)
         iteration = TableIterator(
-            requests, [partition], Bounds(b"\0\1", b"yy"), 10, lambda _, item: item.key, with_values=False
+            requests, [partition], Bounds(b"\0\1", b"yy"), 10, lambda _, item: item.key, there_is_one, with_values=False
         )
         with pytest.raises(ProtocolViolation, match="order"):
             await anext(iteration)
