@@ -177,13 +177,13 @@ class Streams:
         return self._core.state.stream(scope, stream)
 
     def names(self, scope: str, token: str, tag: str | None = None) -> tuple[list[str], str]:
-        """A page of the names of a scope's streams, of all or of those that carry a tag."""
+        """A page of the names of a scope's streams: of all, or of the users' own that carry a tag."""
         require(scope=scope)
         streams = self._core.state.scope(scope).streams
         names = (
             name
             for name, stream in streams.items()
-            if (tag is None or tag in stream.config.tags)
+            if (tag is None or (tag in stream.config.tags and not stream.is_internal))
             and not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
         )
         return page(names, token, self._core.config.page_size)
@@ -215,11 +215,11 @@ class Streams:
         if not start and not end:
             raise InvalidArgument("one of the two stream cuts must be given")
         found = self.get(scope, stream)
-        for cut in (start, end):
-            if cut:
-                _check_epochs(found, cut)
-                if not cut_span(found.epochs, cut):
-                    raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
+        cuts = [cut for cut in (start, end) if cut]
+        for cut in cuts:
+            _check_epochs(found, cut)
+        if not all(cut_span(found.epochs, cut) for cut in cuts):
+            raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
         if start and end:
             start_span, end_span = cut_span(found.epochs, start), cut_span(found.epochs, end)
             if not is_at_or_after(end, end_span, start, start_span):
@@ -278,11 +278,12 @@ class Streams:
 
 
 def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
-    """Refuse a cut that begins before the first epoch, or with `NotFound` one that begins after the current."""
-    first = min(split_segment_id(identifier)[0] for identifier in cut)
-    if first < 0:
-        raise BrokenStreamCut(stream.full_name, f"there is no epoch {first}")
-    stream.epoch(first)
+    """Refuse a cut that names an epoch that there is not; with `NotFound` if it names none that there is."""
+    named = sorted({split_segment_id(identifier)[0] for identifier in cut})
+    if named[0] >= 0:
+        stream.epoch(named[0])
+    if named[0] < 0 or named[-1] > stream.current.number:
+        raise BrokenStreamCut(stream.full_name, f"not all of the epochs {named} are there")
 
 
 def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
