@@ -37,11 +37,11 @@ from segstore.server.controller.operations import (
     TransactionEnded,
     TransactionOpened,
     TransactionPinged,
-    WriterNoted,
     rolled,
 )
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.state import Stream, Transaction, TransactionStatus, transaction_epoch
+from segstore.server.controller.writers import note
 
 __all__ = ["Transactions"]
 
@@ -246,8 +246,8 @@ class Transactions:
         position = {}
         for segment in stream.current.segments:
             position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
-        self._core.record(WriterNoted(stream.scope, stream.name, transaction.writer, transaction.timestamp, position))
-        self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
+        # A time before the writer's last one does not count, and the transaction is committed all the same.
+        note(self._core, stream, transaction.writer, transaction.timestamp, position)
 
     def _ended(self, stream: Stream, identifier: UUID, *, committed: bool) -> None:
         core = self._core

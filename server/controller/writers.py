@@ -12,10 +12,24 @@ from typing import Literal
 from segstore.server.controller.core import Core, Due, require
 from segstore.server.controller.errors import NotFound
 from segstore.server.controller.operations import WriterGone, WriterNoted
+from segstore.server.controller.state import Stream
 
-__all__ = ["NoteResult", "Writers"]
+__all__ = ["NoteResult", "Writers", "note"]
 
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
+
+
+def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
+    """Note a writer's time, unless it or the position goes back; have the stream's watermarks looked after."""
+    mark = stream.writers.get(writer)
+    if mark is not None:
+        if mark.timestamp > timestamp:
+            return "INVALID_TIME"
+        if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
+            return "INVALID_POSITION"
+    core.record(WriterNoted(stream.scope, stream.name, writer, timestamp, dict(position)))
+    core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
+    return "SUCCESS"
 
 
 class Writers:
@@ -27,15 +41,7 @@ class Writers:
     def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
         """Note that everything this writer wrote up to `position` belongs to times up to `timestamp`."""
         require(scope=scope, stream=stream)
-        mark = self._core.state.stream(scope, stream).writers.get(writer)
-        if mark is not None:
-            if mark.timestamp > timestamp:
-                return "INVALID_TIME"
-            if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
-                return "INVALID_POSITION"
-        self._core.record(WriterNoted(scope, stream, writer, timestamp, dict(position)))
-        self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
-        return "SUCCESS"
+        return note(self._core, self._core.state.stream(scope, stream), writer, timestamp, position)
 
     def remove(self, scope: str, stream: str, writer: str) -> None:
         """The writer notes no more."""

@@ -9,7 +9,7 @@ import pytest
 
 from segstore.server.controller.epochs import Epoch, Segment
 from segstore.server.controller.policies import StreamConfig
-from segstore.server.controller.state import Stream, Watermark
+from segstore.server.controller.state import Stream, TransactionStatus, Watermark
 from segstore.server.controller.watermarks import encode_watermark, upper_bound
 from tests.server.controller.conftest import World
 
@@ -204,3 +204,12 @@ async def test_a_stream_that_is_gone_and_one_whose_watermarks_take_no_more_get_n
     await world.controller.streams.seal("a", "_MARKt")
     await world.pass_time(EVERY_MS)
     assert world.store.appended == {}
+
+
+async def test_a_commit_with_an_earlier_time_than_the_one_before_does_not_turn_time_back(world: World) -> None:
+    await world.stream()
+    for timestamp in (500, 400):
+        identifier, _ = await world.controller.transactions.open("a", "s", 20_000)
+        await world.controller.transactions.commit("a", "s", identifier, "writer", timestamp)
+    assert world.controller.state.stream("a", "s").writers["writer"].timestamp == 500
+    assert set(world.controller.transactions.completed("a", "s").values()) == {TransactionStatus.COMMITTED}
