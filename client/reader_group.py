@@ -89,13 +89,22 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     async def open(self) -> None:
         """Makes the group if it is not there and streams were given.
 
-        Raises NoSuchReaderGroup if it is not there and none were, NoSuchStream, EntryRefused for too many segments, and
+        Raises NoSuchReaderGroup if it is not there and none were, or if it was deleted and a store (such as a real
+        Pravega's, for minutes) has not forgotten its name yet, NoSuchStream, EntryRefused for too many segments, and
         what calls to the controller and requests raise.
         """
         try:
-            if self._streams:
-                await self._table.create()
-            state = await self._table.fetch()
+            made = await self._table.create() if self._streams else True
+            try:
+                state = await self._table.fetch()
+            except NoSuchReaderGroup as missing:
+                if made:
+                    raise
+                raise NoSuchReaderGroup(
+                    f"the reader group {self.scope}/{self.name} was deleted, and its store neither has it nor makes it"
+                    " anew yet; another name can be taken at once",
+                    segment=self._table.segment,
+                ) from missing
             if state.config is None:
                 await self._create()
         except BaseException:

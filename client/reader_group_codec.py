@@ -23,6 +23,7 @@ __all__ = [
     "Pairs",
     "cbor_decode",
     "cbor_encode",
+    "check_segment",
     "decode_config",
     "decode_key",
     "decode_offset",
@@ -222,10 +223,15 @@ def _name(value: Any) -> str:
     return name
 
 
+def check_segment(name: str) -> None:
+    """Raises ValueError for a name that no segment of a stream has."""
+    _segment(name)
+
+
 def _segment(name: str) -> Pairs:
     parsed = SegmentName.parse(name)
     if parsed.stream is None or parsed.segment_id is None:
-        raise ValueError(f"{name} is no segment of a stream")
+        raise ValueError(f"{name!r:.200} is no segment of a stream")
     number = Pairs((("number", parsed.segment_id), ("tx_id", None)))
     return Pairs((*_stream(parsed.scope or "", parsed.stream), ("segment", number)))
 
@@ -238,7 +244,9 @@ def _segment_of(value: Any) -> str:
     scope, stream, segment = _pairs(value).named("scope", "stream", "segment")
     (number,) = _pairs(segment).named("number")
     epoch, low = split_segment_id(_number(number))
-    return segment_name(_name(scope), _name(stream), low, epoch)
+    name = segment_name(_name(scope), _name(stream), low, epoch)
+    check_segment(name)
+    return name
 
 
 def encode_offset(offset: int) -> bytes:

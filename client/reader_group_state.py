@@ -21,6 +21,7 @@ from segstore.client.reader_group_codec import (
     TOMBSTONE,
     GroupConfig,
     cbor_encode,
+    check_segment,
     decode_config,
     decode_offset,
     decode_offsets,
@@ -90,10 +91,12 @@ class GroupState:
     def take(self, outer: str, inner: str, value: bytes | None) -> None:
         """An entry of the table as it is now, None if it is gone. Maps that are not known are left be.
 
-        Raises ValueError for a value that is none.
+        Raises ValueError for a value that is none, and for what is to be a segment and is none.
         """
         kind, data = (TOMBSTONE, b"") if value is None else decode_value(value)
         gone = kind == TOMBSTONE
+        if outer in (UNASSIGNED, FUTURE) and not gone:
+            check_segment(inner)
         if outer == CONFIG and inner == _ONLY:
             self.config = None if gone else decode_config(data)
         elif outer == ASSIGNED:

@@ -80,12 +80,13 @@ class GroupTable:
 
     # --- the table --------------------------------------------------------------------------------------------------
 
-    async def create(self) -> None:
-        """Makes the table if it is not there."""
+    async def create(self) -> bool:
+        """Makes the table if it is not there; returns whether it was made."""
         try:
             await self._table.create()
         except SegmentExists:
-            return
+            return False
+        return True
 
     async def delete(self) -> None:
         """Deletes the table. Raises NoSuchReaderGroup."""

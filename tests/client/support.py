@@ -19,6 +19,7 @@ __all__ = [
     "FAST",
     "FakeTimers",
     "Recorder",
+    "ScriptedPeer",
     "ScriptedStore",
     "create",
     "endpoint",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from segstore.client import connect
+from segstore.client.controller import Controller
 from segstore.client.errors import (
     Closed,
     ConditionFailed,
@@ -22,19 +23,24 @@ from segstore.client.errors import (
     RequestRejected,
     RequestTimedOut,
 )
+from segstore.client.locations import FixedStore
+from segstore.client.pool import ConnectionPool
 from segstore.client.reader_group import ReaderGroup
+from segstore.client.reader_group_codec import encode_key, encode_offset, encode_predecessors, encode_value
 from segstore.client.reader_group_reader import GroupEvent, GroupReader
-from segstore.client.reader_group_state import GroupState
+from segstore.client.reader_group_state import FUTURE, UNASSIGNED, GroupState
 from segstore.client.reader_group_table import GroupTable, table_name
 from segstore.client.streams import Client
 from segstore.client.table_segment import Item, TableSegment
 from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
-from tests.client.support import settings
+from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableEntriesDelta, SegmentAlreadyExists
+from tests.client.support import ScriptedPeer, ScriptedStore, settings
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 KEYS = 8
+BEFORE = encode_value("HashSet<i64>", encode_predecessors([0]))
 
 
 async def fill(pravega: Client, count: int, *, segments: int = 2, stream: str = "s", start: int = 0) -> None:
@@ -300,6 +306,26 @@ async def test_readers_of_a_deleted_group_end_and_its_name_is_free() -> None:
                     await shared.delete()
 
 
+async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from_one_that_never_had_it() -> None:
+    """As a real Pravega answers for minutes: the segment exists already, and there is none."""
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, CreateTableSegment):
+            peer.send(SegmentAlreadyExists(command.request_id, command.segment, ""))
+        else:
+            assert isinstance(command, ReadTableEntriesDelta)
+            peer.send(NoSuchSegment(command.request_id, command.segment, "", -1))
+
+    async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
+        where = FixedStore(store.endpoint)
+        nobody = cast("Controller", None)
+        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store neither has it nor makes") as told:
+            await ReaderGroup(pool, nobody, where, where, "a", "g", streams=["s"]).open()
+        assert told.value.segment == "a/g_kvtable/0.#epoch.0"
+        with pytest.raises(NoSuchReaderGroup, match=r"^there is no reader group a/g\n"):
+            await ReaderGroup(pool, nobody, where, where, "a", "g").open()
+
+
 async def test_a_reader_that_was_put_offline_hears_of_it() -> None:
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 1, segments=1)
@@ -349,6 +375,21 @@ async def test_a_table_of_something_else_is_refused() -> None:
             await table.create()
             await table.update([Item(b"key", -1, b"value")])
         with pytest.raises(ProtocolViolation, match="an entry that no reader group has"):
+            await group(pravega).open()
+
+
+@pytest.mark.parametrize("inner", ["a/s/0.#epoch.p", "a/s", ""])
+@pytest.mark.parametrize(("outer", "value"), [(UNASSIGNED, encode_value("Offset", encode_offset(0))), (FUTURE, BEFORE)])
+async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_read(
+    outer: str, inner: str, value: bytes
+) -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0)
+        async with pravega.segment_requests() as requests:
+            table = TableSegment(requests, table_name("a", "g"))
+            await table.create()
+            await table.update([Item(encode_key(outer, inner), -1, value)])
+        with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is no segment of a stream"):
             await group(pravega).open()
 
 

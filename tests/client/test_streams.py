@@ -116,7 +116,9 @@ async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: st
         async def scale(parts: int) -> None:
             now = await pravega.controller.current_segments("a", "s")
             edges = [number / parts for number in range(parts + 1)]
-            await pravega.controller.scale("a", "s", [each.segment_id for each in now], list(pairwise(edges)))
+            await pravega.controller.scale(
+                "a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000
+            )
 
         for step in range(900):
             key = random.choice(keys)

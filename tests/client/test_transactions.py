@@ -264,7 +264,9 @@ async def test_a_transaction_from_before_a_scale_is_committed_after_it() -> None
                 await transaction.write(b"in %d" % number, routing_key=f"{number}")
             now = await pravega.controller.current_segments("a", "s")
             edges = [0, 1 / 3, 2 / 3, 1]
-            await pravega.controller.scale("a", "s", [each.segment_id for each in now], list(pairwise(edges)))
+            await pravega.controller.scale(
+                "a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000
+            )
             await plain.write(b"outside")
             await transaction.write(b"in after", routing_key="x")
         got = await all_events(pravega)

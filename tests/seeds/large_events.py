@@ -85,7 +85,9 @@ async def scale(pravega: Client, parts: int) -> None:
     now = await pravega.controller.current_segments("a", "s")
     edges = [number / parts for number in range(parts + 1)]
     try:
-        await pravega.controller.scale("a", "s", [each.segment_id for each in now], list(pairwise(edges)))
+        await pravega.controller.scale(
+            "a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000
+        )
     except RequestRejected as error:
         if error.details["status"] != "PRECONDITION_FAILED":  # another one is under way
             raise

@@ -58,7 +58,7 @@ def started(writer: EventWriter) -> set[str]:
 async def scale(pravega: Client, parts: int) -> None:
     now = await pravega.controller.current_segments("a", "s")
     edges = [number / parts for number in range(parts + 1)]
-    await pravega.controller.scale("a", "s", [each.segment_id for each in now], list(pairwise(edges)))
+    await pravega.controller.scale("a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000)
 
 
 async def read_all(pravega: Client, count: int) -> list[bytes]:
@@ -157,7 +157,7 @@ async def test_a_segment_that_was_sealed_meanwhile_is_followed_at_creation() -> 
         opening = asyncio.ensure_future(writer.open())
         await mock.faults.wait_held("wait")
         (old,) = await pravega.controller.current_segments("a", "s")
-        await pravega.controller.scale("a", "s", [old.segment_id], [(0.0, 0.5), (0.5, 1.0)])
+        await pravega.controller.scale("a", "s", [old.segment_id], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
         mock.faults.add(f'type = SETUP_APPEND and segment = "{old.name}"', do="SegmentIsSealed")
         for each in tuple(mock.stores[0].hub.connections):
             each.abort()
@@ -289,7 +289,9 @@ async def test_a_partial_round_robin_connects_to_its_limit_and_grows_with_the_st
             old = await pravega.controller.current_segments("a", "s")
             low = old[0]
             middle = (low.low + low.high) / 2
-            await pravega.controller.scale("a", "s", [low.segment_id], [(low.low, middle), (middle, low.high)])
+            await pravega.controller.scale(
+                "a", "s", [low.segment_id], [(low.low, middle), (middle, low.high)], wait_ms=60_000
+            )
             for number in range(12):
                 await writer.write(b"%d" % number)
             now = {each.name for each in await pravega.controller.current_segments("a", "s")}
