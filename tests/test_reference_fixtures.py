@@ -1,4 +1,4 @@
-"""What a real Pravega answered to segstore's client, in fixtures/reference: segstore's own store answers it alike."""
+"""What a real Pravega answered to segstore's client and the official one (fixtures/reference): our store answers alike."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import pytest
 
 from segstore.replaying import ReplyDifference, drive, report
 from segstore.server import MockSegmentStore
+from segstore.server.replay import TraceServer
 from segstore.tracing import TraceFile
 from segstore.wire import TableEntriesDeltaRead, decode
 from segstore.wire.exchanges import Exchanges
 from segstore.wire.trace import Direction, Record, RecordKind
+from tests.server.traffic import streams
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "reference"
 TRACES = sorted(FOLDER.glob("*.jsonl"))
-MOST_BYTES = 150_000
+MOST_BYTES = 250_000
 
 every_trace = pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
 
@@ -48,7 +50,7 @@ def is_order_of_a_delta(difference: ReplyDifference) -> bool:
 def test_the_traces_are_those_that_the_readme_names_and_stay_small() -> None:
     named = re.findall(r"^\| (\S+\.jsonl) \| \S", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == [path.name for path in TRACES]
-    assert len(named) == 7
+    assert len(named) == 12
     assert sum(path.stat().st_size for path in TRACES) < MOST_BYTES
 
 
@@ -76,6 +78,17 @@ async def test_a_fresh_store_answers_as_the_reference_did(path: Path) -> None:
     assert [line for each in real for line in report(each)] == []
     replies = sum(each.kind is RecordKind.FRAME and each.direction is Direction.REPLY for each in records)
     assert found.replies == replies
+
+
+@every_trace
+async def test_replayed_as_a_server_it_says_what_the_reference_said(path: Path) -> None:
+    records = read(path)
+    async with TraceServer(records) as server:
+        found = await drive(records, server.host, server.port, ignore=frozenset())
+        assert server.problems == []
+        assert not server.unused()
+    assert found.differences == []
+    assert streams(found.records) == streams(records)
 
 
 async def test_what_is_not_the_order_of_a_delta_is_told() -> None:
