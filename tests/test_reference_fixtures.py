@@ -1,4 +1,4 @@
-"""What a real Pravega answered to segstore's client and the official one (fixtures/reference): our store answers alike."""
+"""What a real Pravega answered to two clients, in fixtures/reference: segstore's own store answers them alike."""
 
 from __future__ import annotations
 
