@@ -36,23 +36,28 @@ class Scaling:
     async def start(
         self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
     ) -> tuple[list[Segment], int]:
-        """Accept a scale; give the segments to come and the epoch that is left. Asking again for the same is fine."""
+        """Accept a scale; give the segments to come and the epoch that is left. Asking again for the same is fine.
+
+        The segments to come are numbered, and told, in the order of `ranges`.
+        """
         require(scope=scope, stream=stream)
-        wanted = tuple(sorted(ranges))
+        wanted = tuple(ranges)
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
             if found.sealed:
                 raise IllegalState(f"stream {found.full_name} is sealed")
             left = found.current
             if found.scale is not None:
-                if set(found.scale.sealed) != set(sealed) or found.scale.ranges != wanted:
+                if set(found.scale.sealed) != set(sealed) or set(found.scale.ranges) != set(wanted):
                     raise IllegalState(f"stream {found.full_name} is being scaled otherwise")
             else:
                 self._check(found, sealed, wanted)
                 self._begin(found, tuple(sealed), wanted)
-            coming = next_epoch(left, sealed, wanted, self._core.now_ms()).segments
+            accepted = wanted if found.scale is None else found.scale.ranges
+            coming = next_epoch(left, sealed, accepted, self._core.now_ms()).segments
             await self._finish_or_retry(found)
-        return [segment for segment in coming if segment.epoch == left.number + 1], left.number
+        new = (segment for segment in coming if segment.epoch == left.number + 1)
+        return sorted(new, key=lambda segment: segment.number), left.number
 
     def status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
         """How far the scale is that left `epoch`."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
+
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
+from segstore.server.controller.epochs import KeyRange
 from segstore.server.controller.errors import InvalidArgument, Malformed
 from segstore.server.controller.resources import stream_resource, user_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
@@ -82,7 +86,7 @@ class SegmentService:
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
             raise Malformed("two of the new key ranges have one start")
-        coming, left = await self._scaling.start(scope, stream, request.sealedSegments, ranges)
+        coming, left = await self._scaling.start(scope, stream, request.sealedSegments, _as_a_map_tells(ranges))
         return m.ScaleResponse(
             status=m.ScaleResponse.STARTED,
             segments=convert.segment_ranges(scope, stream, coming),
@@ -102,3 +106,21 @@ class SegmentService:
             caller.needs(resource, READ)
             return ""
         return caller.token(resource, UPDATE)
+
+
+def _as_a_map_tells(ranges: Sequence[KeyRange]) -> list[KeyRange]:
+    """The ranges in the order in which new segments are numbered for them.
+
+    That is the order of a Java hash map by their starts: by bucket, and as they came within one. So it is told here
+    what Pravega's controller tells, by which ranges' numbers are chance unless one knows how Java hashes doubles.
+    """
+    buckets = 16
+    while len(ranges) > buckets * 3 // 4:
+        buckets *= 2
+    return sorted(ranges, key=lambda each: _spread_hash(each[0]) & (buckets - 1))
+
+
+def _spread_hash(value: float) -> int:
+    bits = int.from_bytes(struct.pack(">d", value))
+    folded = (bits >> 32 ^ bits) & 0xFFFFFFFF
+    return folded ^ folded >> 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -290,6 +291,34 @@ async def test_a_configuration_comes_back_with_what_clients_unwrap(call: Client)
     )
     await call("updateStream", sent)
     assert await call("getStreamConfiguration", S) == sent
+
+
+# In which order a real controller numbered the new segments of these starts: that of a Java hash map.
+TENTHS = [0.0, 0.1, 0.2, 0.3, 0.4]
+NUMBERED = [
+    ([0.25, 0.0], [0.25, 0.0]),
+    ([0.0, 0.7, 0.9, 0.95], [0.0, 0.7, 0.9, 0.95]),
+    (TENTHS, [0.0, 0.3, 0.1, 0.2, 0.4]),
+    (TENTHS[::-1], [0.3, 0.0, 0.4, 0.2, 0.1]),
+    ([0.0, 0.2, 0.4, 0.6, 0.8], [0.0, 0.6, 0.2, 0.4, 0.8]),
+    (
+        [at / 20 for at in range(20)],
+        [at / 20 for at in (0, 6, 10, 14, 18, 2, 8, 15, 19, 13, 3, 5, 7, 12, 9, 1, 4, 16, 17, 11)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("starts", "numbered"), NUMBERED)
+async def test_new_segments_are_numbered_as_a_java_controller_happens_to(
+    call: Client, starts: list[float], numbered: list[float]
+) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    await call("createStream", stream_config("s", 1))
+    ends = dict(pairwise([*sorted(starts), 1.0]))
+    ranges = [m.ScaleRequest.KeyRangeEntry(start=start, end=ends[start]) for start in starts]
+    answer = await call("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[0], newKeyRanges=ranges))
+    assert [each.segmentId.segmentId & 0xFFFFFFFF for each in answer.segments] == list(range(1, len(starts) + 1))
+    assert [each.minKey for each in answer.segments] == numbered
 
 
 @pytest.mark.usefixtures("stream")

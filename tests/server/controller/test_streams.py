@@ -78,8 +78,8 @@ async def test_a_scale_ends_with_a_new_epoch(world: World) -> None:
     await world.stream()
     world.store.lengths["a/s/0.#epoch.0"] = 40
     coming, left = await world.controller.scaling.start("a", "s", [0], reversed(HALVES))
-    assert ([each.number for each in coming], left) == ([1, 2], 0)
-    assert await world.controller.streams.current("a", "s") == coming
+    assert ([(each.number, each.start) for each in coming], left) == ([(1, 0.5), (2, 0.0)], 0)
+    assert await world.controller.streams.current("a", "s") == coming[::-1]
     assert world.store.sealed == {"a/s/0.#epoch.0"}
     assert world.controller.state.stream("a", "s").sizes == {0: 40}
     assert world.controller.scaling.status("a", "s", left) == "SUCCESS"
