@@ -25,6 +25,12 @@ DEVIATIONS: Final[dict[str, str]] = {
     "older-versions": "what older wire versions did is only in their frames, and bytes they did not know do not close",
     "nothing-after-the-end": "what follows a request that ends its connection in the same read is not carried out",
     "reader-groups-again": "the table of a reader group can be created again under its name",
+    "watermark-streams": "the stream of a stream's watermarks is made when it is needed, and not listed",
+    "no-system-scope": "the controller has no scope _system of its own",
+    "completed-transactions": "the completed transactions of a stream are listed, all, and forgotten with it",
+    "calls-that-end": "calls that never end there, or leave something unusable, are carried out or refused",
+    "cuts-with-gaps": "a stream cut that overlaps or leaves keys out is never valid, and nothing lies after a later one",
+    "page-tokens": "any text is a continuation token",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
 """Id → what is different, in one line. Ids are the headings of docs/deviations.md."""

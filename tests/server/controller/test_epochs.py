@@ -149,6 +149,7 @@ def test_successors_of_a_merge_name_all_that_they_follow() -> None:
         ({-5: 0}, "not one of the stream"),
         ({B: -1, C: -1}, "reached no segment"),
         ({A: -1, B: 3, C: 3}, "said to come"),
+        ({D: 0, B: -1}, "said to come"),
     ],
 )
 def test_a_cut_that_is_none_is_told_why(cut: dict[int, int], why: str) -> None:

@@ -264,6 +264,29 @@ async def test_a_group_that_is_not_there_is_told_with_an_empty_configuration(cal
 
 
 @pytest.mark.usefixtures("stream")
+async def test_what_wedges_a_real_controller_ends_here(call: Client) -> None:
+    """Deviations `calls-that-end` and `no-system-scope`."""
+    assert await call.status("scale", m.ScaleRequest(streamInfo=S)) == "STARTED"
+    assert await call.status("checkScale", m.ScaleStatusRequest(streamInfo=S)) == "SUCCESS"
+    halves = [m.ScaleRequest.KeyRangeEntry(start=start, end=start + 0.5) for start in (0.0, 0.5)]
+    both = m.ScaleRequest(streamInfo=S, sealedSegments=[0, 1], newKeyRanges=halves)
+    assert await call.status("scale", both) == "STARTED"
+    to_come = m.StreamCut(streamInfo=S, cut={2 << 32 | 2: 0, 2 << 32 | 3: 0, 0: -1})
+    assert await call.status("truncateStream", to_come) == "FAILURE"
+    assert await call.status("deleteScope", m.ScopeInfo(scope="a")) == "SCOPE_NOT_EMPTY"
+    assert (
+        await call.status("createReaderGroup", group("g", retentionType=m.ReaderGroupConfiguration.MANUAL)) == "SUCCESS"
+    )
+    elsewhere = [m.StreamCut(streamInfo=NO_STREAM)]
+    lost = group("h", retentionType=m.ReaderGroupConfiguration.MANUAL, startingStreamCuts=elsewhere)
+    assert await call.status("createReaderGroup", lost) == "FAILURE"
+    assert await call.status("deleteScopeRecursive", m.ScopeInfo(scope="a")) == "SUCCESS"
+    assert not (await call("checkScopeExists", m.ScopeInfo(scope="a"))).exists
+    assert not (await call("checkScopeExists", m.ScopeInfo(scope="_system"))).exists
+    assert await call.status("createScope", m.ScopeInfo(scope="_system")) == "SUCCESS"
+
+
+@pytest.mark.usefixtures("stream")
 async def test_current_segments_cover_all_keys_and_are_empty_when_sealed(call: Client) -> None:
     ranges = (await call("getCurrentSegments", S)).segmentRanges
     assert [(each.segmentId.segmentId, each.minKey, each.maxKey) for each in ranges] == [(0, 0.0, 0.5), (1, 0.5, 1.0)]
