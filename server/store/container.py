@@ -433,7 +433,8 @@ class Container(ContainerState):
         updates are made. The target's event count grows by the source's, or by one for a transient source.
 
         Raises, in this order: ``NoSuchSegment`` for the source (unless its name is transient), for the target, for the
-        source; ``Unmapped`` for a truncated source; ``SegmentSealed`` for the target; ``BadAttribute``.
+        source; ``Unmapped`` for a truncated source; ``SegmentSealed`` for the target; ``BadAttribute``; and when all is
+        done ``NoSuchSegment`` for an empty transient source: the reference looks for it where no transient one is.
         """
         home = self if source_container is None else source_container
         events = 1
@@ -456,6 +457,8 @@ class Container(ContainerState):
         if source.length == 0:
             self._commit(AttributesUpdated(target_name, values, now_ms))
             home._commit(SegmentDeleted(source_name, retired=True))
+            if is_transient(source_name):
+                raise NoSuchSegment(source_name)
         elif home is self:
             self._commit(SegmentMerged(target_name, source_name, values, now_ms))
         else:

@@ -248,7 +248,13 @@ async def test_a_merge_that_is_refused_leaves_the_target_as_it_was_and_the_sourc
 async def test_an_empty_source_is_only_deleted() -> None:
     async with MockSegmentStore() as store, await Peer.connect(store) as peer:
         await peer.ask(create(SEGMENT))
+        source = SEGMENT + "#transaction." + "0" * 31 + "1"
+        await peer.ask(create(source))
+        assert await asked(peer, MergeSegments(30, SEGMENT, source, "")) == SegmentsMerged(30, SEGMENT, source, 0)
+        assert source not in store.segments
         name = await transient(peer)
-        assert await asked(peer, MergeSegments(30, SEGMENT, name, "")) == SegmentsMerged(30, SEGMENT, name, 0)
+        missing = await asked(peer, MergeSegments(31, SEGMENT, name, ""))  # as the reference answers
+        assert isinstance(missing, NoSuchSegment)
+        assert missing.segment == name
         assert name not in store.segments
         assert store.store.segment_info(SEGMENT).length == 0
