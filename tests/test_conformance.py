@@ -66,7 +66,7 @@ def test_all_conversations_of_the_fixtures_agree_with_a_fresh_server() -> None:
 
 def test_traces_are_no_records_of_the_reference() -> None:
     passed_over = set(FIXTURES.rglob("*.jsonl")) - set(recorded_files(FIXTURES))
-    assert passed_over == set((FIXTURES / "traces").glob("*.jsonl"))
+    assert passed_over == {*(FIXTURES / "traces").glob("*.jsonl"), *(FIXTURES / "reference").glob("*.jsonl")}
 
 
 def test_the_fixtures_hold_every_kind_of_record() -> None:

@@ -344,7 +344,7 @@ async def test_a_table_segment_with_keys_of_any_length_has_pages_by_token_and_de
         keys, _ = await segment.keys(100)
         assert sorted(each.key for each in keys) == sorted(seen)
         delta = await segment.delta(0, 100)
-        assert [each.value for each in delta.items] == [each.value for each in items]
+        assert {each.key: each.value for each in delta.items} == seen  # a real store gives them in any order
         assert delta.position == (await segment.info()).length
         assert (await segment.delta(delta.position, 100)).items == []
         with pytest.raises(NoSuchKey):
