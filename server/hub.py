@@ -175,7 +175,8 @@ class ConnectionHub:
             async with asyncio.timeout(drain_s):
                 await self._all_closed.wait()
         except TimeoutError:
-            log.warning("%d peers did not take their replies in %g s", len(self.connections), drain_s)
+            if self.connections:  # the last may have gone in that very moment
+                log.warning("%d peers did not take their replies in %g s", len(self.connections), drain_s)
         finally:
             for connection in tuple(self.connections):
                 connection.abort()

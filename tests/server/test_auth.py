@@ -25,3 +25,12 @@ def test_a_token_of_the_controller_is_checked_and_a_short_key_brings_no_warning(
             verifier.verify(segment, token, level, 1_001.0)
     with pytest.raises(TokenRefused, match="not valid"):
         TokenVerifier(key + "1").verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_001.0)
+
+
+def test_a_token_for_a_stream_of_a_tables_name_is_none_for_the_tables_segments() -> None:
+    """What the Java client asks for when it uses a table; so in the reference, where that is an open issue."""
+    token = Authority(None, LONG, now_s=lambda: 1_000.0).token("prn::/scope:a/stream:t", Permission.READ_UPDATE)
+    verifier = TokenVerifier(LONG)
+    assert verifier.verify("a/t/0.#epoch.0", token, AccessLevel.READ_UPDATE, 1_001.0) is not None
+    with pytest.raises(TokenRefused, match="does not give READ on"):
+        verifier.verify("a/t_kvtable/0.#epoch.0", token, AccessLevel.READ, 1_001.0)

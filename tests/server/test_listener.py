@@ -278,6 +278,14 @@ async def test_a_request_that_fails_unforeseen_ends_its_connection_only(
         assert await healthy.ask(KeepAlive()) == [KeepAlive()]
 
 
+async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+        assert await peer.ask(HELLO) == [Hello(17, 5)]
+        await store.server.stop(drain_s=0)
+        assert await peer.closed() == b""
+    assert "did not take their replies" not in caplog.text
+
+
 # --- many -------------------------------------------------------------------------------------------------------
 
 
