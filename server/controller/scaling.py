@@ -99,6 +99,11 @@ class Scaling:
             sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
         core.record(ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 
+    async def finish_due(self, stream: Stream) -> None:
+        """As `finish`, if it is time. The caller holds the stream's lock."""
+        if stream.scale is not None and stream.scale.due_ms <= self._core.now_ms():
+            await self.finish(stream)
+
     def _check(self, stream: Stream, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> None:
         current = stream.current
         for identifier in sealed:

@@ -203,9 +203,22 @@ class Streams:
             raise InvalidArgument(f"an epoch is not negative: {epoch}")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
-    def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
-        """The segments that follow one, each with all that it follows; none after the last of a sealed stream."""
-        return successors(self.get(scope, stream).epochs, identifier)
+    async def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
+        """The segments that follow one, each with all that it follows; none after the last of a sealed stream.
+
+        Who asks may have come to the end of a segment whose epoch is about to end: for a reader, none would mean that
+        the stream is over. So what has begun to seal segments is finished first.
+        """
+        found = self.get(scope, stream)
+        following = successors(found.epochs, identifier)
+        if following or found.sealed:
+            return following
+        async with self._core.lock(scope, stream):
+            found = self.get(scope, stream)
+            if not found.sealed:
+                await self._scaling.finish_due(found)
+                await self._transactions.finish_due(found)
+            return successors(found.epochs, identifier)
 
     def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
         """The segments from one stream cut to another; an empty one is the beginning or the end, not both.

@@ -161,6 +161,16 @@ class Transactions:
                 core.record(AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
         await self._end(stream, list(stream.transactions))
 
+    async def finish_due(self, stream: Stream) -> None:
+        """End the transactions for which that was asked for and is due. The caller holds the lock."""
+        now_ms = self._core.now_ms()
+        due = [
+            each
+            for each, other in stream.transactions.items()
+            if other.status is not TransactionStatus.OPEN and other.due_ms <= now_ms
+        ]
+        await self._end(stream, due)
+
     def watch_all(self, stream: Stream) -> None:
         """Set the timers of all transactions, of a state that was read."""
         for identifier in stream.transactions:
@@ -185,13 +195,8 @@ class Transactions:
         self._watch(stream, identifier)
         if transaction.status is TransactionStatus.OPEN or transaction.due_ms > core.now_ms():
             return
-        due = [
-            each
-            for each, other in stream.transactions.items()
-            if other.status is not TransactionStatus.OPEN and other.due_ms <= core.now_ms()
-        ]
         try:
-            await self._end(stream, due)
+            await self.finish_due(stream)
         except SegmentStoreFailed as error:
             _log.warning("ending transaction %s of stream %s is tried again: %s", identifier, stream.full_name, error)
 

@@ -51,7 +51,7 @@ class SegmentService:
     async def get_segments_immediately_following(self, request: m.SegmentId, caller: Caller) -> m.SuccessorResponse:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), READ)
-        following = self._streams.following(scope, stream, request.segmentId)
+        following = await self._streams.following(scope, stream, request.segmentId)
         return m.SuccessorResponse(
             segments=[
                 m.SuccessorResponse.SegmentEntry(segment=convert.segment_range(scope, stream, each), value=before)

@@ -197,7 +197,7 @@ async def test_a_sealed_stream_has_a_head_and_no_current_segments(world: World) 
     await world.controller.streams.seal("a", "s")
     assert await world.controller.streams.current("a", "s") == []
     assert await world.controller.streams.head("a", "s") == {0: 0, 1: 0}
-    assert world.controller.streams.following("a", "s", 0) == {}
+    assert await world.controller.streams.following("a", "s", 0) == {}
     assert not world.controller.streams.is_current("a", "s", 0)
     assert len(world.store.sealed) == 2
     for change in (

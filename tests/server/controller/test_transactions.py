@@ -184,8 +184,8 @@ async def test_a_transaction_of_an_older_epoch_rolls_the_stream(world: World) ->
     assert world.store.lengths["a/s/0.#epoch.2"] == 12
     assert world.store.sealed == {"a/s/0.#epoch.0", "a/s/1.#epoch.1", "a/s/2.#epoch.1", "a/s/0.#epoch.2"}
     # A reader goes through all of it.
-    assert {each.id for each in world.controller.streams.following("a", "s", 1 << 32 | 1)} == {2 << 32}
-    assert len(world.controller.streams.following("a", "s", 2 << 32)) == 2
+    assert {each.id for each in await world.controller.streams.following("a", "s", 1 << 32 | 1)} == {2 << 32}
+    assert len(await world.controller.streams.following("a", "s", 2 << 32)) == 2
 
 
 async def test_after_rolling_transactions_belong_to_the_epoch_that_is_repeated(world: World) -> None:
