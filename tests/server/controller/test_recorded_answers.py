@@ -17,7 +17,7 @@ from tests.server.controller.conftest import World
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
-FIXTURE = Path(__file__).parents[3] / "fixtures" / "controller" / "answers.jsonl"
+FIXTURE = Path(__file__).parents[3] / "fixtures" / "controller" / "answers.ndjson"
 NO_ID = "00000000-0000-0000-0000-000000000000"
 
 
