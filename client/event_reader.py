@@ -22,7 +22,7 @@ import msgspec
 
 from segstore.client.closing import ClosedAfter, OpenedBefore
 from segstore.client.controller import Controller, Successor, name_of
-from segstore.client.errors import ClientError, Closed, ProtocolViolation
+from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentMissing
 from segstore.client.events import EventAssembler
 from segstore.client.locations import Locations
 from segstore.client.pool import ConnectionPool
@@ -142,6 +142,9 @@ class EventReader(OpenedBefore, ClosedAfter):
                 self.scope, self.stream, segment_id, self._pool.settings.retry, self._random
             )
             self._end(segment_id, following)
+        except SegmentMissing as error:
+            missing = await self._missing(error)
+            self._error = self._error or missing
         except ClientError as error:
             self._error = self._error or error
         except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
@@ -152,6 +155,25 @@ class EventReader(OpenedBefore, ClosedAfter):
             reader.close()
             del self._tasks[segment_id]
             self._wake.set()
+
+    async def _missing(self, error: SegmentMissing) -> ClientError:
+        """The error for a segment that is gone: with its stream, if the controller says so, or else by truncation."""
+        try:
+            await self._controller.current_segments(self.scope, self.stream)
+        except NoSuchStream:
+            stream = f"{self.scope}/{self.stream}"
+            gone = NoSuchStream(
+                f"stream {stream} is gone: {error.message}",
+                endpoint=error.endpoint,
+                segment=error.segment,
+                stream=stream,
+                request_id=error.request_id,
+            )
+            gone.__cause__ = error
+            return gone
+        except ClientError:
+            return error  # whatever the controller cannot say now
+        return error
 
     def _end(self, segment_id: int, following: Sequence[Successor]) -> None:
         """A segment was read to its end: begins with those whose predecessors all were."""
@@ -185,8 +207,8 @@ class EventReader(OpenedBefore, ClosedAfter):
     async def read(self) -> StreamEvent | None:
         """The next event, None at the end of a sealed stream.
 
-        Raises SegmentTruncated, SegmentMissing, EventTooLarge, NoSuchStream, TokenRefused, RetriesExhausted,
-        ProtocolViolation, or Closed.
+        Raises SegmentTruncated, SegmentMissing for a segment that truncation has deleted, NoSuchStream, EventTooLarge,
+        TokenRefused, RetriesExhausted, ProtocolViolation, or Closed.
         """
         return self._ahead.current.pop() if await self._some() else None
 

@@ -19,6 +19,7 @@ from segstore.client.errors import (
     NoSuchStream,
     RequestRejected,
     RetriesExhausted,
+    SegmentMissing,
     StreamSealed,
     TokenExpired,
     TokenRefused,
@@ -100,6 +101,29 @@ async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_g
             async with pravega.event_reader("a", "s", from_=cut) as events:
                 rest = await take(events, 7)
         assert sorted([*first, *rest]) == sorted([*(b"%d" % number for number in range(10)), b"late"])
+
+
+async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_truncated_segment_names_that() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            await writer.write(b"gone")
+        new = await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
+        await pravega.controller.truncate_stream("a", "s", {each.segment_id: 0 for each in new})
+        async with pravega.event_reader("a", "s", from_={0: 0}) as events:
+            with pytest.raises(SegmentMissing) as missing:
+                await events.read()
+        assert missing.value.segment == "a/s/0.#epoch.0"
+        await pravega.controller.seal_stream("a", "s")
+        await pravega.controller.delete_stream("a", "s")
+        async with pravega.event_reader("a", "s", from_={new[0].segment_id: 0}) as events:
+            with pytest.raises(
+                NoSuchStream, match=r"^stream a/s is gone: there is no segment a/s/1\.#epoch\.1"
+            ) as gone:
+                await events.read()
+        assert (gone.value.stream, gone.value.segment) == ("a/s", new[0].name)
+        assert gone.value.endpoint is not None
+        assert isinstance(gone.value.__cause__, SegmentMissing)
 
 
 @pytest.mark.parametrize("batching", ["turn", "blocks"])
