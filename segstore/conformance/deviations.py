@@ -28,6 +28,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "watermark-streams": "the stream of a stream's watermarks is made when it is needed, and not listed",
     "no-system-scope": "the controller has no scope _system of its own",
     "completed-transactions": "the completed transactions of a stream are listed, all, and forgotten with it",
+    "lease-slack": "a transaction is aborted some time after its lease has ended",
     "calls-that-end": "calls that never end there, or leave something unusable, are carried out or refused",
     "cuts-with-gaps": "a stream cut that overlaps or leaves keys out is never valid, and nothing lies after a later one",
     "page-tokens": "any text is a continuation token",
