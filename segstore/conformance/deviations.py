@@ -30,7 +30,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "completed-transactions": "the completed transactions of a stream are listed, all, and forgotten with it",
     "lease-slack": "a transaction is aborted some time after its lease has ended",
     "calls-that-end": "calls that never end there, or leave something unusable, are carried out or refused",
-    "cuts-with-gaps": "a stream cut that overlaps or leaves keys out is never valid, and nothing lies after a later one",
+    "cuts-with-gaps": "a stream cut that overlaps or leaves keys out is never valid",
     "page-tokens": "any text is a continuation token",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
