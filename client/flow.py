@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
 
 from segstore.client.errors import ClientError, Closed
-from segstore.wire import Command, Hello
+from segstore.wire import Command, DataAppended, Hello
 from segstore.wire.request_id import FLOWS_DISABLED, next_flow, next_sequence, pack
 
 if TYPE_CHECKING:
     from segstore.client.transport import Connection
 
-__all__ = ["Flow", "FlowHandler", "FlowIds", "Turn"]
+__all__ = ["Acknowledged", "Flow", "FlowHandler", "FlowIds", "Turn"]
+
+Acknowledged = Callable[[bytes, int, int, int, int], None]
+"""Takes the fields of a DataAppended, in the order of the wire."""
 
 Turn = Callable[[], None]
 """What a connection calls when it is this user's turn to append."""
@@ -67,17 +71,21 @@ class Flow:
             of a request id (seed 36.30).
         bytes_in_flight: appended bytes that were not acknowledged.
         on_reply: the handler's.
-        turn: what is called when it is its turn to append, if it has asked for one.
+        on_ack: the handler's for DataAppended that came with others, by its fields; most have no need of one.
+        turn: what is called when it is its turn to append; set by who asks for turns.
+        asked: whether it has asked for one.
     """
 
     __slots__ = (
         "_on_close",
         "_sequence",
+        "asked",
         "bytes_in_flight",
         "closed",
         "connection",
         "flow_id",
         "handler",
+        "on_ack",
         "on_reply",
         "reading_at",
         "turn",
@@ -90,12 +98,17 @@ class Flow:
         self.connection: Final = connection
         self.handler: Final = handler
         self.on_reply: Final = handler.on_reply
+        self.on_ack: Final[Acknowledged] = getattr(handler, "on_ack", self._ack_as_reply)
         self.turn: Turn | None = None
+        self.asked = False
         self.closed = False
         self.reading_at: int | None = None
         self.bytes_in_flight = 0
         self._sequence: int | None = None
         self._on_close = on_close
+
+    def _ack_as_reply(self, writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
+        self.on_reply(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
 
     @property
     def endpoint(self) -> str:
@@ -122,27 +135,24 @@ class Flow:
         self._check()
         self.connection.outbox.send(command)
 
-    def ask_turn(self, turn: Turn) -> None:
+    def ask_turn(self) -> None:
         """`turn` is called once, in this turn of the loop or when the peer reads again. Raises Closed."""
         if self.closed:
             self._check()
-        if self.turn is None:
-            self.connection.outbox.ask_turn(self)
-        self.turn = turn
+        if not self.asked:
+            self.asked = True
+            outbox = self.connection.outbox
+            outbox.turns.append(self)
+            if not outbox.turn_due:
+                outbox.schedule()
 
-    def turn_now(self, turn: Turn) -> None:
+    def turn_now(self) -> None:
         """As `ask_turn`, but at once if nothing else is on its way on the connection. Raises Closed."""
-        if self.closed or self.turn is not None:
-            self.ask_turn(turn)
+        if self.closed or self.asked:
+            self.ask_turn()
         else:
-            self.turn = turn
+            self.asked = True
             self.connection.outbox.turn_now(self)
-
-    def acknowledged(self, size: int) -> None:
-        """So many appended bytes are no longer in flight; nothing once it is closed, which has taken all back."""
-        if not self.closed:
-            self.bytes_in_flight -= size
-            self.connection.outbox.bytes_in_flight -= size
 
     def close(self) -> None:
         """Frees the number; replies to it are dropped from now on. Without flows it closes the connection."""

@@ -33,8 +33,10 @@ class OtherWriter(BadAck):
     """The store has numbers of this writer's that it has not sent: somebody else has its id."""
 
 
-class Pending(msgspec.Struct):
+class Pending(msgspec.Struct, gc=False):
     """An event, or several that are appended together, on the way.
+
+    Not looked at by the garbage collector, nor is `Append`: there are many, and a writer that ends lets go of them.
 
     data: its bytes as the segment will hold them. events: how many they are. tag: the owner's, such as the routing
     key's position. done: a future or a function that hears once that it is stored, or never will be.
@@ -46,7 +48,7 @@ class Pending(msgspec.Struct):
     done: asyncio.Future[None] | Then
 
 
-class Append(msgspec.Struct):
+class Append(msgspec.Struct, gc=False):
     """What one append carries: the events `first` to `last`, sent last at `sent_s` by the loop's clock."""
 
     first: int
@@ -70,13 +72,28 @@ class InFlight:
         added, settled: how many items came in and went out.
         last_stored: number of the last event that is known to be stored, -1 if none.
         queue: what was never sent; only `add`, `take` and `carried` change it.
+        oldest: the append in flight that was sent first, None if there is none.
     """
 
-    __slots__ = ("_next", "_sent", "_sent_before", "added", "held_bytes", "last_stored", "queue", "settled")
+    __slots__ = (
+        "_behind",
+        "_newest",
+        "_next",
+        "_sent_before",
+        "added",
+        "held_bytes",
+        "last_stored",
+        "oldest",
+        "queue",
+        "settled",
+    )
 
     def __init__(self) -> None:
         self.queue: deque[Pending] = deque()
-        self._sent: deque[Append] = deque()
+        self.oldest: Append | None = None
+        self._newest: Append | None = None
+        self._behind: deque[Append] = deque()
+        """The appends in flight but for the oldest: many writers have one, and do not touch this then."""
         self._next = 1
         self._sent_before = 0
         """The last number that was in flight when the writer was set up; the store may have had it twice."""
@@ -98,18 +115,16 @@ class InFlight:
     @property
     def sent(self) -> Iterator[Append]:
         """The appends in flight, in order."""
-        return iter(self._sent)
-
-    @property
-    def oldest(self) -> Append | None:
-        return self._sent[0] if self._sent else None
+        if self.oldest is not None:
+            yield self.oldest
+            yield from self._behind
 
     @property
     def oldest_is_new(self) -> bool:
         """Whether the oldest append in flight was sent only once."""
-        return bool(self._sent) and self._sent[0].first > self._sent_before
+        return self.oldest is not None and self.oldest.first > self._sent_before
 
-    def take(self, most_events: int, most_bytes: int) -> Append:
+    def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> Append:
         """The next append of what is queued; it is in flight from now on. One item is taken whatever its size."""
         queue = self.queue
         item = queue.popleft()
@@ -125,9 +140,19 @@ class InFlight:
             events += item.events
         first = self._next
         self._next = first + events
-        append = Append(first, first + events - 1, items, size)
-        self._sent.append(append)
+        append = Append(first, first + events - 1, items, size, now_s)
+        if self._newest is None:
+            self.oldest = append
+        else:
+            self._behind.append(append)
+        self._newest = append
         return append
+
+    def _drop_oldest(self) -> None:
+        if self.oldest is self._newest:
+            self.oldest = self._newest = None
+        else:
+            self.oldest = self._behind.popleft()
 
     def carried(self) -> Pending:
         """The first of what was never sent was stored by other means; it goes out, and takes no number."""
@@ -138,40 +163,41 @@ class InFlight:
 
     def acknowledged(self, number: int, previous: int) -> tuple[list[Pending], int]:
         """What an ack covers, and its bytes; the ack before it was `previous`. Raises BadAck."""
-        sent = self._sent
-        lowest = sent[0].first if sent else self._next
+        append = self.oldest
+        if append is not None and append.last == number and previous < append.first:  # nearly every ack
+            if append is self._newest:
+                self.oldest = self._newest = None
+            else:
+                self.oldest = self._behind.popleft()
+            size, items = append.size, append.items
+            self.last_stored = number
+            self.held_bytes -= size
+            self.settled += len(items)
+            return items, size
+        lowest = self._next if append is None else append.first
         if previous >= number:
             raise BadAck(f"acknowledges event {number}, and {previous} before it")
         if lowest <= previous:
             raise BadAck(f"acknowledged event {previous} before, of which event {lowest} was not part")
         if number >= self._next:
             raise BadAck(f"acknowledges event {number}, the last sent is {self._next - 1}")
-        if sent and sent[0].last == number:
-            append = sent.popleft()
-            size, items = append.size, append.items
-            self.last_stored = number
-            self.held_bytes -= size
-            self.settled += len(items)
-            return items, size
         return self._release(number)
 
     def set_up(self, last: int) -> tuple[list[Pending], int]:
         """What a set-up acknowledges: the store has this writer's events up to `last`. Raises OtherWriter."""
         if last >= self._next:
-            if self._sent:
+            if self.oldest is not None:
                 raise OtherWriter(f"has event {last}, the last sent is {self._next - 1}")
             self._next = last + 1  # a writer of this id has written before
         self._sent_before = self._next - 1
         return self._release(last)
 
     def _release(self, number: int) -> tuple[list[Pending], int]:
-        sent = self._sent
         stored: list[Pending] = []
         size = 0
-        while sent and sent[0].first <= number:
-            append = sent[0]
+        while (append := self.oldest) is not None and append.first <= number:
             if append.last <= number:
-                sent.popleft()
+                self._drop_oldest()
                 stored += append.items
                 size += append.size
                 continue
@@ -190,9 +216,10 @@ class InFlight:
 
     def take_all(self) -> list[Pending]:
         """Hands out everything that is not acknowledged, in order."""
-        taken = [item for append in self._sent for item in append.items]
+        taken = [item for append in self.sent for item in append.items]
         taken += self.queue
-        self._sent.clear()
+        self.oldest = self._newest = None
+        self._behind.clear()
         self.queue.clear()
         self.held_bytes = 0
         self.settled += len(taken)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from struct import Struct as Layout
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Appends", "Counters", "Outbox", "Timer", "Timers"]
 
 _BLOCK: Final = Layout(">ii16s")
-_END: Final = Layout(">ii16siiiqq")  # without data
+_END_HEAD: Final = Layout(">ii16siii")  # without data
+_END: Final = Layout(f">{_END_HEAD.size}sqq")
 _HEADER_BYTES: Final = 8
 _LARGE_BYTES: Final = 4096
 """A payload of so many bytes is cheaper to hand over by itself than to copy."""
@@ -77,6 +79,8 @@ class Outbox:
         now_s: the loop's time at which the turn under way began.
         most_bytes: what one turn of a writer may add.
         batch_events, batch_bytes: the limits of one append.
+        turns: the flows that asked for one, each once; who adds one sees to it that `turn_due` is set.
+        turn_due: whether it is arranged that they get them, and that what was sent is written.
     """
 
     __slots__ = (
@@ -92,8 +96,6 @@ class Outbox:
         "_sizings",
         "_timers",
         "_transport",
-        "_turn_due",
-        "_turns",
         "_writable",
         "batch_bytes",
         "batch_events",
@@ -101,6 +103,8 @@ class Outbox:
         "closed",
         "most_bytes",
         "now_s",
+        "turn_due",
+        "turns",
     )
 
     def __init__(
@@ -131,8 +135,8 @@ class Outbox:
         )
         self._out: list[Buffer] = []
         self._large = False
-        self._turns: list[Flow] = []
-        self._turn_due = False
+        self.turns: list[Flow] = []
+        self.turn_due = False
         self._writable: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._block_timer: Timer | None = None
@@ -155,8 +159,8 @@ class Outbox:
         writable, self._writable = self._writable, None
         if writable is not None and not writable.done():
             writable.set_result(None)
-        if self._turns:
-            self._schedule()
+        if self.turns:
+            self.schedule()
 
     def forget(self, flow_id: int) -> None:
         """A flow was closed."""
@@ -173,7 +177,7 @@ class Outbox:
         if self._block_timer is not None:
             self._block_timer.cancel()
             self._block_timer = None
-        self._turns.clear()
+        self.turns.clear()
         self._out.clear()
         self.resume()
         self._transport = None
@@ -186,22 +190,17 @@ class Outbox:
         if len(parts) > 1:  # a payload is by itself
             self._large = True
         self._out += parts
-        self._schedule()
-
-    def ask_turn(self, flow: Flow) -> None:
-        """Calls the flow's turn once, in this turn of the loop or when the peer reads again."""
-        self._turns.append(flow)
-        if not self._turn_due:
-            self._schedule()
+        self.schedule()
 
     def turn_now(self, flow: Flow) -> None:
         """As `ask_turn`, but the flow's turn comes before this returns if nothing waits to be written and nothing is in
         flight: who waits for one append alone gains a turn of the loop, and where there is more to send it gathers."""
-        if self._turn_due or self.bytes_in_flight or self._out or self._writable is not None or self.closed:
-            self.ask_turn(flow)
+        if self.turn_due or self.bytes_in_flight or self._out or self._writable is not None or self.closed:
+            self.turns.append(flow)
+            self.schedule()
         else:
-            self._turns.append(flow)
-            self._turn_due = True  # nothing schedules another one meanwhile
+            self.turns.append(flow)
+            self.turn_due = True  # nothing schedules another one meanwhile
             self._turn()
 
     async def writable(self) -> None:
@@ -209,30 +208,32 @@ class Outbox:
         while self._writable is not None:
             await asyncio.shield(self._writable)
 
-    def _schedule(self) -> None:
-        if not self._turn_due and not self.closed:
-            self._turn_due = True
+    def schedule(self) -> None:
+        """Arranges for the turns."""
+        if not self.turn_due and not self.closed:
+            self.turn_due = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        if self._turns and self._writable is None:
-            turns, self._turns = self._turns, []
+        if self.turns and self._writable is None:
+            turns, self.turns = self.turns, []
             self.now_s = self._loop.time()
             for flow in turns:
-                turn, flow.turn = flow.turn, None
+                flow.asked = False
+                turn = flow.turn  # a method that is called where it lies is looked up more slowly
                 try:
                     if turn is not None and not flow.closed:
                         turn()
                 except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
                     self._fail(flow, error)
-        self._turn_due = False
+        self.turn_due = False
         if self.closed:
             return
         self.write()
         if self._blocks:
             self._arm_block_timer()
-        if self._turns and self._writable is None:
-            self._schedule()
+        if self.turns and self._writable is None:
+            self.schedule()
 
     def write(self) -> None:
         """Hands what was sent to the socket."""
@@ -272,7 +273,19 @@ class Appends:
         outbox: of the flow's connection.
     """
 
-    __slots__ = ("_flow", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
+    __slots__ = (
+        "_count",
+        "_end",
+        "_flow",
+        "_head",
+        "_pack",
+        "_request_id",
+        "_segment",
+        "_size",
+        "_writer_bytes",
+        "_writer_id",
+        "outbox",
+    )
 
     def __init__(self, flow: Flow, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
         self._flow = flow
@@ -281,6 +294,20 @@ class Appends:
         self._writer_id = writer_id
         self._writer_bytes = writer_id.bytes
         self._request_id = request_id
+        self._of_this_size(0, 1)
+
+    def _of_this_size(self, size: int, count: int) -> None:
+        """Makes what is the same in the frames of all appends of so many bytes and events: many are like the last."""
+        largest = self.outbox._largest
+        if size > largest:
+            raise FrameTooLarge(
+                f"an append of {size} bytes does not fit a frame, which holds {largest}", limit=largest, actual=size
+            )
+        writer = self._writer_bytes
+        self._size, self._count = size, count
+        self._head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
+        self._end = _END_HEAD.pack(_END_CODE, _END_FIELDS, writer, size, 0, count)
+        self._pack = _packer(size) if size < _LARGE_BYTES else None
 
     def send(self, append: Append) -> None:
         """Sends an append. Raises Closed, FrameTooLarge."""
@@ -294,27 +321,22 @@ class Appends:
                 self._segment, self._writer_id, last, count, append.data, self._request_id, now_ms
             )
         else:
-            if size > outbox._largest:
-                raise FrameTooLarge(
-                    f"an append of {size} bytes does not fit a frame, which holds {outbox._largest}",
-                    limit=outbox._largest,
-                    actual=size,
-                )
-            writer, out = self._writer_bytes, outbox._out
-            head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
-            end = _END.pack(_END_CODE, _END_FIELDS, writer, size, 0, count, last, self._request_id)
-            if len(items) == 1:
-                out += (head, items[0].data, end)
+            if size != self._size or count != self._count:
+                self._of_this_size(size, count)
+            out = outbox._out
+            pack = self._pack
+            if len(items) == 1 and pack is not None and type(items[0].data) is bytes:
+                out.append(pack(self._head, items[0].data, self._end, last, self._request_id))
             else:
-                out.append(head)
+                out.append(self._head)
                 out += [item.data for item in items]
-                out.append(end)
-            if size >= _LARGE_BYTES * len(items):
-                outbox._large = True
+                out.append(_END.pack(self._end, last, self._request_id))
+                if size >= _LARGE_BYTES * len(items):
+                    outbox._large = True
         flow.bytes_in_flight += size
         outbox.bytes_in_flight += size
-        if not outbox._turn_due:
-            outbox._schedule()
+        if not outbox.turn_due:
+            outbox.schedule()
 
     def set_sizing(self, sizing: BlockSizing) -> None:
         """What decides the sizes of the flow's append blocks from now on."""
@@ -326,7 +348,13 @@ class Appends:
         if not outbox.closed:
             outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
             if outbox._out:
-                outbox._schedule()
+                outbox.schedule()
+
+
+@cache
+def _packer(size: int) -> Callable[[bytes, bytes, bytes, int, int], bytes]:
+    """An append of one event of so many bytes: the block's head, the event, the end's head, number, request id."""
+    return Layout(f">{_BLOCK.size}s{size}s{_END_HEAD.size}sqq").pack
 
 
 def _gathered(parts: list[Buffer]) -> list[Buffer]:

@@ -64,11 +64,11 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         in_flight.added += 1
         in_flight.held_bytes += size
         flow = self._flow
-        if flow is not None and flow.turn is None and self.state is _OPEN:
+        if flow is not None and not flow.asked and self.state is _OPEN:
             if now:
-                flow.turn_now(self._take_turn)
+                flow.turn_now()
             else:
-                flow.ask_turn(self._take_turn)
+                flow.ask_turn()
 
     def adopt(self, pending: Iterable[Pending]) -> None:
         """Queues what another segment's writer did not get acknowledged, futures and all."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from segstore.client.errors import (
     ClientError,
@@ -35,13 +35,13 @@ from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
     WIRE_VERSION,
     AuthTokenCheckFailed,
-    Command,
     DataAppended,
     FrameDecoder,
     Hello,
     KeepAlive,
     WireError,
 )
+from segstore.wire.compiler import Rows
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ class ConnectionState(Enum):
     CONNECTING = auto()
     READY = auto()
     CLOSED = auto()
+
+
+_READY: Final = ConnectionState.READY
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -102,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timers = timers
         self._on_end = on_end
         self._hello: Hello | None = None
-        self._decoder = FrameDecoder(max_frame_bytes=settings.max_frame_bytes)
+        self._decoder = FrameDecoder(max_frame_bytes=settings.max_frame_bytes, acks_in_rows=True)
         self._transport: asyncio.Transport | None = None
         self._keep_alive_timer: Timer | None = None
         self._linger_timer: Timer | None = None
@@ -184,13 +187,27 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def _dispatch(self, replies: list[Command]) -> None:
+    def _dispatch(self, replies: Iterable[Any]) -> None:
         flows = self.flows
         owner = flows.get(FLOWS_DISABLED)
         for reply in replies:
-            kind = type(reply)
-            if kind is DataAppended and self.state is ConnectionState.READY:  # most of all replies
-                flow = flows.get(reply.request_id >> 32) if owner is None else owner  # type: ignore[attr-defined]
+            kind: type[Any] = type(reply)
+            if kind is Rows and self.state is _READY:  # most of all replies
+                for writer, number, previous, request_id, length in reply.fields:
+                    flow = flows.get(request_id >> 32) if owner is None else owner
+                    if flow is None:
+                        self._counters.dropped_replies += 1
+                        continue
+                    on_ack = flow.on_ack
+                    try:
+                        on_ack(writer, number, previous, request_id, length)
+                    except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                        self._fail(flow, error)
+                    if self.flows is not flows:  # it has ended
+                        return
+                continue
+            if kind is DataAppended and self.state is _READY:
+                flow = flows.get(reply.request_id >> 32) if owner is None else owner
                 if flow is None:
                     self._counters.dropped_replies += 1
                     continue
@@ -201,18 +218,20 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             if not self.usable:
                 return
+            if kind is Rows:
+                kind = DataAppended
             if kind is Hello:
                 self._take_hello(cast("Hello", reply))
                 owner = flows.get(FLOWS_DISABLED)
                 continue
             if kind is KeepAlive:
                 continue
-            if not (kind.is_reply or kind.is_failure) or self.state is not ConnectionState.READY:
+            if not (kind.is_reply or kind.is_failure) or self.state is not _READY:
                 self.end(ProtocolViolation(f"{self.name} sends {kind.type_name}", endpoint=self.name))
                 return
             flow = owner
             if flow is None:
-                request_id: int = reply.request_id  # type: ignore[attr-defined]  # every reply has one
+                request_id = reply.request_id
                 flow = flows.get(request_id >> 32)
                 if kind is AuthTokenCheckFailed:
                     flow = self._refused(request_id, flow)

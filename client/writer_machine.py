@@ -101,10 +101,10 @@ class WriterMachine:
         "_pool",
         "_setup",
         "_sizing",
-        "_store_id",
         "_stumbled",
         "_trying",
         "_waits",
+        "_writer_bytes",
         "segment",
         "segment_length",
         "set_ups",
@@ -131,6 +131,7 @@ class WriterMachine:
         """
         self.segment: Final = segment
         self.writer_id: Final = writer_id or uuid4()
+        self._writer_bytes = self.writer_id.bytes
         self.state = WriterState.CONNECTING
         self.segment_length = -1
         self.set_ups = 0
@@ -153,8 +154,6 @@ class WriterMachine:
         self._stumbled = True
         """Attempts to set up may have failed since the last event was stored."""
         self._sizing: BlockSizeTracker | None = None
-        self._store_id: UUID | None = None
-        """This writer's id as the object that came with the last ack, which is cheaper to compare."""
         self._ack_timer: asyncio.TimerHandle | None = None
         self._setup = WriterSetup(self, pool, locations, segment, self.writer_id, random)
         self._setup.start(None)
@@ -200,7 +199,7 @@ class WriterMachine:
     def _ask_turn(self) -> None:
         flow = self._flow
         if flow is not None and not flow.closed and self.state is _OPEN and self._events.queue:
-            flow.ask_turn(self._take_turn)
+            flow.ask_turn()
 
     def _take_turn(self) -> None:
         """Its turn on the connection: numbers and sends what is queued, up to what a turn may add."""
@@ -218,9 +217,8 @@ class WriterMachine:
             if left <= 0:
                 self._ask_turn()
                 return
-            append = events.take(outbox.batch_events, outbox.batch_bytes)
+            append = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
             left -= append.size
-            append.sent_s = outbox.now_s
             appends.send(append)
             if self._ack_timer is None:
                 self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
@@ -275,10 +273,14 @@ class WriterMachine:
     # --- replies ------------------------------------------------------------------------------------------------------
 
     def on_reply(self, reply: Command) -> None:
+        if type(reply) is DataAppended:
+            ours = reply.writer_id.int == self.writer_id.int  # their bytes would be made
+            writer = self._writer_bytes if ours else reply.writer_id.bytes
+            number, length = reply.event_number, reply.current_segment_write_offset
+            self.on_ack(writer, number, reply.previous_event_number, reply.request_id, length)
+            return
         try:
-            if type(reply) is DataAppended:
-                self._on_ack(reply)
-            elif type(reply) is AppendSetup:
+            if type(reply) is AppendSetup:
                 self._on_set_up(reply)
             else:
                 error = failure(reply, endpoint=str(self._setup.endpoint), segment=self.segment)
@@ -288,37 +290,37 @@ class WriterMachine:
                     self._fail(self._fenced(error))
                 else:  # also a number that the store had from before a reconnect: the next set-up says so
                     self._lost(error)
-        except OtherWriter as cause:
-            self._fail(self._fenced(cause))
         except BadAck as cause:
-            self._violated(cause)
+            self._refused(cause)
 
-    def on_lost(self, error: ClientError) -> None:
-        self._lost(error)
-
-    def _on_ack(self, ack: DataAppended) -> None:
+    def on_ack(self, writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
         flow = self._flow
         if self.state is not _OPEN or flow is None:  # of a set-up before: the answer to the new one covers it
             return
-        if ack.writer_id is not self._store_id:
-            if ack.writer_id != self.writer_id:
-                raise BadAck(f"acknowledges events of writer {ack.writer_id}")
-            self._store_id = ack.writer_id
-        number = ack.event_number
         events = self._events
-        stored, size = events.acknowledged(number, ack.previous_event_number)
-        length = ack.current_segment_write_offset
+        try:
+            if writer != self._writer_bytes:
+                raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
+            stored, size = events.acknowledged(number, previous)
+        except BadAck as cause:
+            self._refused(cause)
+            return
         if length > self.segment_length:
             self.segment_length = length
         if self._sizing is not None:
             self._sizing.record_ack(number)
-        flow.acknowledged(size)
+        if not flow.closed:
+            flow.bytes_in_flight -= size
+            flow.connection.outbox.bytes_in_flight -= size
         if stored:
             self._stored(stored)
         if self._trying:
             self._send_others()
-        elif events.queue and events.oldest is None and flow.turn is None:
+        elif not flow.asked and events.queue and events.oldest is None:
             self._ask_turn()  # what is too large for an append has waited for this
+
+    def on_lost(self, error: ClientError) -> None:
+        self._lost(error)
 
     def _send_others(self) -> None:
         """The first of the appends that are sent again was acknowledged: the others follow."""
@@ -395,6 +397,7 @@ class WriterMachine:
             return False
         self._stumbled = True
         self._flow = flow
+        flow.turn = self._take_turn
         self._appends = Appends(flow, flow.connection.outbox, self.segment, self.writer_id, self._setup.request_id)
         self.state = WriterState.SETTING_UP
         return True
@@ -415,6 +418,12 @@ class WriterMachine:
             self._fail(error)
 
     # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def _refused(self, cause: BadAck) -> None:
+        if isinstance(cause, OtherWriter):
+            self._fail(self._fenced(cause))
+        else:
+            self._violated(cause)
 
     def _violated(self, cause: BadAck) -> None:
         endpoint = str(self._setup.endpoint)

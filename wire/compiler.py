@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.wire.codegen.decoder import Joined, decoder_source, frame_decoder_source, frames_source
 from segstore.wire.codegen.encoder import encoder_source
-from segstore.wire.codegen.runtime import REFUSALS, TooLong
+from segstore.wire.codegen.runtime import REFUSALS, Rows, TooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REFUSALS",
     "Joined",
+    "Rows",
     "TooLong",
     "make_decoder",
     "make_encoder",
@@ -56,10 +57,14 @@ def make_frame_decoder(cls: type[Command]) -> Callable[[Any], Any]:
 
 
 def make_frames(
-    often: tuple[type[Command], ...], *, joined: Joined | None = None, view: bool = False
+    often: tuple[type[Command], ...],
+    *,
+    joined: Joined | None = None,
+    in_rows: type[Command] | None = None,
+    view: bool = False,
 ) -> Callable[..., int]:
     """`frames(buffer, view, start, end, limit, decoders, slow, out) -> position`, as `frames_source` says."""
-    return _compiled("of a buffer", "frames", frames_source(often, joined=joined, view=view))
+    return _compiled("of a buffer", "frames", frames_source(often, joined=joined, in_rows=in_rows, view=view))
 
 
 def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:
@@ -70,7 +75,7 @@ def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:
 def make_packer(cls: type[Command]) -> Callable[..., bytes]:
     """`pack(*attributes) -> frame`, in the order of the class: for a frame that is sent often and never looked at.
 
-    Raises one of `REFUSALS` for a value that does not fit.
+    UUIDs are given as their 16 bytes. Raises one of `REFUSALS` for a value that does not fit.
     """
     return _compiled(cls.type_name, "encode", encoder_source(cls, unpacked=True))
 

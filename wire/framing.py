@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from copy import copy
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire import compiler
 from segstore.wire.codec import DECODERS, DEFAULT_CODEC, HEADER_BYTES, MAX_FRAME_BYTES, VIEW_DECODERS, decode_body
@@ -46,11 +46,13 @@ class WholeAppend(AppendBlockEnd, frozen=True, gc=False):
 
 
 @cache
-def _loop(codec: Codec, view: bool = False, join_appends: bool = False) -> Callable[..., int]:
+def _loop(
+    codec: Codec, view: bool = False, join_appends: bool = False, acks_in_rows: bool = False
+) -> Callable[..., int]:
     if codec != "generated":
         return _frames
     joined = compiler.Joined(AppendBlock, AppendBlockEnd, WholeAppend) if join_appends else None
-    return compiler.make_frames(OFTEN, joined=joined, view=view)
+    return compiler.make_frames(OFTEN, joined=joined, in_rows=DataAppended if acks_in_rows else None, view=view)
 
 
 def _frames(
@@ -80,9 +82,11 @@ class FrameDecoder:
     max_frame_bytes: longest frame accepted, header included.
     unknown: "keep" yields `Unknown` for type codes that no command has, "refuse" raises UnknownCommand.
     join_appends: an append of two frames may come as one `WholeAppend`, for who has no interest in the frames.
+    acks_in_rows: DataAppended that follow each other may come as `compiler.Rows`, valid until the next feed.
     """
 
     __slots__ = (
+        "_acks_in_rows",
         "_codec",
         "_decoders",
         "_failed",
@@ -102,13 +106,15 @@ class FrameDecoder:
         unknown: UnknownPolicy = "refuse",
         codec: Codec | None = None,
         join_appends: bool = False,
+        acks_in_rows: bool = False,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._max_body = max_frame_bytes - HEADER_BYTES
         self._unknown: UnknownPolicy = unknown
         self._codec: Codec = codec or DEFAULT_CODEC
         self._join_appends = join_appends
-        self._frames = _loop(self._codec, False, join_appends)
+        self._acks_in_rows = acks_in_rows
+        self._frames = _loop(self._codec, False, join_appends, acks_in_rows)
         self._decoders = DECODERS[self._codec]
         self._pending = bytearray()
         self._need = HEADER_BYTES  # bytes that `pending` must reach before there is anything to do
@@ -128,14 +134,15 @@ class FrameDecoder:
         """
         if self._failed is not None:
             raise copy(self._failed)
-        out: list[Command] = []
+        out: list[Any] = []  # rows, for who asks for them, are no commands
         frames, decoders = self._frames, self._decoders
         view = memoryview(data)
         if type(data) is memoryview:
             if view.format != "B" or not view.c_contiguous or view.ndim != 1:
                 view = view.cast("B")
             data = view
-            frames, decoders = _loop(self._codec, True, self._join_appends), VIEW_DECODERS[self._codec]
+            frames = _loop(self._codec, True, self._join_appends, self._acks_in_rows)
+            decoders = VIEW_DECODERS[self._codec]
         start, end = 0, view.nbytes if size is None else size
         try:
             while self._pending and start < end:

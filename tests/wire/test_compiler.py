@@ -197,4 +197,5 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_a_packer_writes_what_the_encoder_writes(cls: type[Command], data: st.DataObject) -> None:
     value = data.draw(command_of(cls))
     pack = compiler.make_packer(cls)
-    assert pack(*(getattr(value, name) for name in cls.__struct_fields__)) == encode(value)
+    given = [getattr(value, name) for name in cls.__struct_fields__]
+    assert pack(*(each.bytes if isinstance(each, UUID) else each for each in given)) == encode(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from segstore.wire import (
     MAX_FRAME_BYTES,
     BadField,
     Command,
+    DataAppended,
     FrameDecoder,
     FrameTooLarge,
     KeepAlive,
@@ -28,6 +30,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.codec import Codec
+from segstore.wire.compiler import Rows
 from segstore.wire.framing import OFTEN
 from tests.strategies import as_read, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome, read_by_schema, refusal
@@ -285,3 +288,51 @@ def test_payloads_of_a_frame_in_pieces_stay_valid_while_they_are_held() -> None:
         decoder.feed(frame[:20])
         held += decoder.feed(frame[20:])
     assert [encode(command) for command in held] == frames
+
+
+# Acknowledgements in rows ---------------------------------------------------------------------------------------------
+
+ACKS = command_of(DataAppended)
+
+
+def in_full(items: list[Any]) -> list[Command]:
+    """The commands, those that came in rows among them."""
+    found: list[Command] = []
+    for item in items:
+        if type(item) is Rows:
+            for writer, number, previous, request_id, length in item.fields:
+                found.append(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
+        else:
+            found.append(as_read(item))
+    return found
+
+
+@given(st.lists(st.one_of(ACKS, ACKS, ACKS, OFTEN_OR_ANY), max_size=12), KINDS, st.data())
+def test_acknowledgements_in_rows_are_those_that_come_one_by_one(
+    values: list[Command], kind: Any, data: st.DataObject
+) -> None:
+    decoder = FrameDecoder(acks_in_rows=True)
+    found: list[Command] = []
+    for piece in data.draw(chunked(b"".join(map(encode, values)))):
+        found += in_full(decoder.feed(kind(piece)))
+    assert found == [as_read(value) for value in values]
+
+
+@given(st.lists(ACKS, min_size=2, max_size=4).flatmap(lambda values: mutated(b"".join(map(encode, values)))))
+def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes) -> None:
+    heard = []
+    for decoder in (FrameDecoder(), FrameDecoder(acks_in_rows=True)):
+        try:
+            heard.append((in_full(decoder.feed(stream)), None, decoder.buffered_bytes))
+        except WireError as error:
+            heard.append((in_full(list(error.decoded)), str(error), 0))
+    assert heard[0] == heard[1]
+
+
+@pytest.mark.parametrize("count", [2, 127, 128, 129, 300])
+def test_rows_end_where_something_else_begins(count: int) -> None:
+    acks = [DataAppended(number, UUID(int=number), number, number - 1, 7) for number in range(count)]
+    stream = b"".join(map(encode, [*acks, KeepAlive(), *acks]))
+    items = FrameDecoder(acks_in_rows=True).feed(stream)
+    assert len(items) <= 2 * (count // 128 + 1) + 1
+    assert in_full(items) == [*acks, KeepAlive(), *acks]

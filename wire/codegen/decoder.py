@@ -7,11 +7,12 @@ the frame is refused before anything is returned.
 from __future__ import annotations
 
 import struct
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.wire import lowering as low
-from segstore.wire.codegen.runtime import REFUSALS, UUIDS, Short
+from segstore.wire.codegen.runtime import REFUSALS, UUIDS, Rows, Short, run_length
 from segstore.wire.codegen.source import Source
 from segstore.wire.elements import EAGER_ELEMENTS, Elements
 from segstore.wire.modified_utf8 import decode_mutf8, pass_texts, well_formed
@@ -434,15 +435,20 @@ class Joined(NamedTuple):
 
 
 def frames_source(
-    often: tuple[type[Command], ...], *, joined: Joined | None = None, view: bool = False
+    often: tuple[type[Command], ...],
+    *,
+    joined: Joined | None = None,
+    in_rows: type[Command] | None = None,
+    view: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out) -> position`: frames one after another.
 
     It appends to `out` the command of every whole frame between `f` and `end` and returns where it stopped: at a frame
     that is not all there, or whose body is longer than `limit`. The commands that come often are decoded in place,
     header and first fields in one read, as long as they are as today's peers send them; all others through `decoders`.
-    With `joined`, a block right in front of its end, both whole and of one writer, is one value. What these refuse goes
-    to `slow(b, v, code, start, end)`, which knows why.
+    With `joined`, a block right in front of its end, both whole and of one writer, is one value. Several of `in_rows`,
+    which has fields of a fixed width only, are one `Rows`. What these refuse goes to `slow(b, v, code, start, end)`,
+    which knows why.
     """
     source = Source()
     line = source.line
@@ -465,6 +471,8 @@ def frames_source(
         reader.after_flush = ["e = f + 8 + length", f"if {known}: raise {short}"]
         line(f"if low == {cls.code & 0xFF}:")
         source.depth += 1
+        if cls is in_rows:
+            _rows(source, cls)
         values = reader.nodes(nodes, body=True)
         reader.end()
         if joined is not None and cls is joined.block:
@@ -485,6 +493,28 @@ def frames_source(
     source.depth -= 1
     line("return f")
     return source.text("def frames(b, v, f, end, limit, decoders, slow, out):"), source.constants
+
+
+def _rows(source: Source, cls: type[Command]) -> None:
+    """Emits the look at the frames from `f` on: are there several of them, as today's peers send them?"""
+    fields = "".join(_format(_present(node)) for node in low.lower(cls.parts))
+    layout = struct.Struct(">8x" + fields)
+    size = layout.size
+    if size % 8:
+        raise TypeError(f"{cls.type_name} does not end where an int64 does")
+    head = source.constant(int.from_bytes(struct.pack(">ii", cls.code, size - 8), sys.byteorder), "HEAD")
+    unpack = source.constant(layout.iter_unpack, "UNPACK")
+    line = source.line
+    line(f"if end - f >= {2 * size} and limit >= {size - 8}:")
+    source.depth += 1
+    line(f"n = {source.constant(run_length, 'RUN_LENGTH')}(v, f, end, {size}, {head})")
+    line("if n > 1:")
+    source.depth += 1
+    line(f"e = f + n * {size}")
+    line(f"out.append({source.constant(Rows, 'ROWS')}({unpack}(v[f:e])))")
+    line("f = e")
+    line("continue")
+    source.depth -= 2
 
 
 def _join(source: Source, joined: Joined, block: dict[str, str], writer: str) -> None:

@@ -75,7 +75,7 @@ class Writer:
         source = self.source
         match node:
             case low.Fixed(format="16s"):
-                self.fixed("16s", f'{value}.int.to_bytes(16, "big")')
+                self.fixed("16s", f'{value}.int.to_bytes(16, "big")' if owner else value)
             case low.Fixed(format=code):
                 self.fixed(code, value)
             case low.Number(members=members):
@@ -196,7 +196,7 @@ def _attribute(owner: str, name: str) -> str:
 def encoder_source(cls: type[Command], *, parts: bool = False, unpacked: bool = False) -> tuple[str, dict[str, Any]]:
     """Source and constants of `encode(c) -> bytes`, or with `parts` `-> list[Buffer]`.
 
-    With `unpacked` it takes the attributes themselves, in the order of the class.
+    With `unpacked` it takes the attributes themselves, in the order of the class, and UUIDs as their 16 bytes.
     """
     source = Source()
     body = Writer(source)

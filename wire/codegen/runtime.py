@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Iterator
 from typing import Any, Final
 
 from segstore.wire.elements import Elements
@@ -20,9 +21,11 @@ __all__ = [
     "REFUSALS",
     "TEXTS",
     "UUIDS",
+    "Rows",
     "Short",
     "TooLong",
     "check_list",
+    "run_length",
     "size_of",
 ]
 
@@ -32,6 +35,8 @@ REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError
 MAX_BODY: Final = MAX_FRAME_BYTES - 8
 MEMO_ENTRIES: Final = 4096
 MEMO_CHARACTERS: Final = 512
+_MAX_RUN: Final = 128
+"""A look ahead of no more frames than this, so that a peer that breaks every run off makes little work."""
 
 # A UUID without what its constructor checks: 16 bytes are always one. Its slots refuse assignment, not descriptors.
 _Uuid: Final = uuid.UUID
@@ -79,6 +84,22 @@ def size_of(data: Any) -> int:
 def check_list(value: Any) -> None:
     if not isinstance(value, (tuple, list, Elements)):
         raise TypeError("not a tuple")
+
+
+def run_length(view: memoryview, start: int, end: int, size: int, head: int) -> int:
+    """How many frames of `size` bytes, all with this header, follow each other; looks at no more than `_MAX_RUN`."""
+    count = min((end - start) // size, _MAX_RUN)
+    heads = view[start : start + count * size].cast("Q")[:: size // 8].tolist()
+    return count if heads.count(head) == count else next(at for at, each in enumerate(heads) if each != head)
+
+
+class Rows:
+    """Frames of one command that follow each other: `fields` yields those of each, as they are on the wire, once."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: Iterator[tuple[Any, ...]]) -> None:
+        self.fields = fields
 
 
 class TooLong(ValueError):
