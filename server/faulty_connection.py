@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from segstore.server.hub import ConnectionHub
     from segstore.server.session import Session
     from segstore.wire import Buffer, Command
-    from segstore.wire.framing import WholeAppend
 
 __all__ = ["FaultyConnection"]
 
@@ -119,9 +118,9 @@ class FaultyConnection(Connection):
         self.flush()
         self.look_up()
 
-    def _take_alone(self, append: WholeAppend) -> bool:
+    def _take_plain(self, commands: Sequence[Any]) -> int:
         """Each request is decided about."""
-        return False
+        return 0
 
     def _take(self, session: Session, item: Command | Append) -> None:
         """A request has come: decides about it, and carries it out or lets it wait."""

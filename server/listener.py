@@ -177,10 +177,14 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             commands, problem = error.decoded, error
             counters.malformed_frames += 1
-        if len(commands) == 1 and problem is None:
-            command = commands[0]
-            if type(command) is WholeAppend and self._take_alone(command):
+        plain = 0
+        if commands and type(commands[0]) is WholeAppend:
+            plain = self._take_plain(commands)
+            if plain == len(commands) and problem is None:
+                self._finish_plain()
                 return
+            if plain:
+                commands = commands[plain:]
         items = commands
         if blocks is not None:
             try:
@@ -190,6 +194,8 @@ class Connection(asyncio.BufferedProtocol):
                 counters.protocol_violations += 1
         if items:
             self._run(items)
+        elif plain:
+            self._finish_plain()
         if problem is not None:
             self._refuse(problem)
             return
@@ -197,9 +203,10 @@ class Connection(asyncio.BufferedProtocol):
         block_open = blocks is not None and blocks.block_open
         waits = self.waits
         if partial or block_open or waits.for_bytes:
-            appends = block_open and any(type(item) is Append for item in items)
+            appends = block_open and (plain > 0 or any(type(item) is Append for item in items))
             now = self._loop.time()
-            waits.received(now, frames=bool(commands), partial=partial, block_open=block_open, appends=appends)
+            frames = plain > 0 or bool(commands)
+            waits.received(now, frames=frames, partial=partial, block_open=block_open, appends=appends)
             hub.watch(self)
         # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
         if (
@@ -334,48 +341,39 @@ class Connection(asyncio.BufferedProtocol):
             hub.leave()
         self.flush()
 
-    def _take_alone(self, append: WholeAppend) -> bool:
-        """Carries out an append that is all that a read brought, where nothing else has to be thought of; whether it
-        did. Many writers with one append in flight each send nothing else, so this is `_run` with what it needs of it.
+    def _take_plain(self, commands: Sequence[Any]) -> int:
+        """Carries out the appends that a read begins with, where nothing else has to be thought of; how many. Many
+        writers with few appends in flight send nothing else, so this is `_run` with what it needs of it.
         """
-        session, hub, blocks, gate, transport = self.session, self._hub, self._blocks, self._gate, self._transport
+        session, hub, blocks, gate = self.session, self._hub, self._blocks, self._gate
         if (
             blocks is None
             or session is None
-            or transport is None
+            or self._transport is None
             or self._paused
             or self._stalled
             or self._backlog
             or self.held_bytes
             or self.waits.for_bytes
             or self._decoder.buffered_bytes
+            or blocks.block_open
             or hub.fence is not None
             or self._recorder is not None
+            or session.out
             or (gate is not None and (gate.full or self._held_back_bytes))
         ):
-            return False
-        segment = blocks.take_alone(append)
-        if segment is None:
-            return False
-        service = hub.service
+            return 0
         try:
-            frame = session.append_alone(segment, append)
+            return session.append_plain(commands, blocks)
         except Exception as error:  # noqa: BLE001 — as in `_run`
-            service.failed(session, error)
-            self.flush()
-            return True
-        if frame is None:
-            return False
-        service.counters.bytes_out += len(frame)
-        if gate is not None and gate.mark > gate.committed:
-            self._hold([frame], len(frame), gate)
-        elif not transport.is_closing():
-            transport.write(frame)
-            if transport.get_write_buffer_size():
-                self.look_up()
-        if service.store.waiters.woken:
-            hub.leave()
-        return True
+            hub.service.failed(session, error)
+            return len(commands)  # it is over
+
+    def _finish_plain(self) -> None:
+        """Writes the acknowledgements of `_take_plain`, if nothing else follows in the read."""
+        self.flush()
+        if self._hub.service.store.waiters.woken:
+            self._hub.leave()
 
     def _is_paused(self) -> bool:
         return self._paused or self._stalled

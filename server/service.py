@@ -92,11 +92,11 @@ class WaitingRead:
         self.timer: TimerHandle | None = None
 
 
-def _acknowledger(version: int) -> Callable[[int, UUID, int, int, int], bytes]:
+def _acknowledger(version: int) -> Callable[[int, bytes, int, int, int], bytes]:
     if version == WIRE_VERSION:
         return compiler.make_packer(DataAppended)
     encode = encoder(version)
-    return lambda *attributes: encode(DataAppended(*attributes))
+    return lambda request_id, writer, *others: encode(DataAppended(request_id, UUID(bytes=writer), *others))
 
 
 class StoreService:
@@ -106,7 +106,7 @@ class StoreService:
         settings, store, counters: public, for looking at.
         hello: what is answered to a Hello.
         encode, encode_parts: write replies as `settings.wire_version` did.
-        acknowledge: `DataAppended`'s attributes → its frame, for the reply that is sent most.
+        acknowledge: `DataAppended`'s attributes, the writer's id as bytes → its frame, for the reply that is sent most.
         writer_counts: what writers append is counted there, from their next set-up on; None for nowhere.
     """
 

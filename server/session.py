@@ -35,14 +35,16 @@ from segstore.wire import (
     SetupAppend,
 )
 from segstore.wire.block_decoder import Append
+from segstore.wire.framing import WholeAppend
 from segstore.wire.names import transient_name
 
 if TYPE_CHECKING:
     from segstore.server.service import StoreService, TimerHandle, WaitingRead
     from segstore.server.store.container import Container
+    from segstore.server.store.segment import Segment
     from segstore.server.store.waiting import WakeReason
     from segstore.server.writer_counts import WriterCount
-    from segstore.wire.framing import WholeAppend
+    from segstore.wire.block_decoder import AppendBlockDecoder, Taken
 
 __all__ = ["WRITE_ABOVE_BYTES", "Ending", "Session"]
 
@@ -80,11 +82,18 @@ class _Writer:
         container: where the segment lies.
         last_stored, last_acknowledged: the numbers of the events that it sent and that was acknowledged last.
         count: what it appends is counted there; None if nobody asks.
+        id_bytes: the writer's id.
+        segment, taken: the segment, and what the block decoder has of the writer, once they were looked up.
     """
 
-    __slots__ = ("container", "count", "last_acknowledged", "last_stored")
+    __slots__ = ("container", "count", "id_bytes", "last_acknowledged", "last_stored", "segment", "taken")
 
-    def __init__(self, container: Container, last_event_number: int, count: WriterCount | None) -> None:
+    def __init__(
+        self, writer_id: UUID, container: Container, last_event_number: int, count: WriterCount | None
+    ) -> None:
+        self.id_bytes = writer_id.bytes
+        self.segment: Segment | None = None
+        self.taken: Taken | None = None
         self.container = container
         self.count = count
         self.last_stored = last_event_number
@@ -117,6 +126,7 @@ class Session:
     """
 
     __slots__ = (
+        "_at_hand",
         "_encode",
         "_encode_parts",
         "_expiries",
@@ -155,6 +165,8 @@ class Session:
         self._encode_parts = service.encode_parts
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._refused: dict[tuple[str, int], StoreError] = {}
+        self._at_hand: dict[int, _Writer] = {}
+        """Those of the writers that `append_plain` has found, by id alone, as the block decoder knows them."""
         self._expiries: dict[tuple[str, int], _Expiry] = {}
         self._transients: set[str] = set()
 
@@ -244,7 +256,7 @@ class Session:
                         previous = writer.last_acknowledged
                         if previous < number:
                             writer.last_acknowledged = number
-                            frame = acknowledge(item.request_id, writer_id, number, previous, length)
+                            frame = acknowledge(item.request_id, writer.id_bytes, number, previous, length)
                             out = self.out
                             out.append(frame)
                             self.out_bytes += len(frame)
@@ -262,39 +274,61 @@ class Session:
         """All that came in one read was carried out: what comes now did not come with an append that has failed."""
         self._refused.clear()
 
-    def append_alone(self, segment: str, append: WholeAppend) -> bytes | None:
-        """Carries out an append that came with nothing else, and gives its acknowledgement, which is not in `out`.
+    def append_plain(self, commands: Sequence[Any], blocks: AppendBlockDecoder) -> int:
+        """Carries out the appends that a read begins with, as long as there is nothing to look at in one; how many.
 
-        The same as `receive_all` does with it, with fewer steps. None: nothing has happened, and it is for
-        `receive_all` to do it, or to find out what is wrong with it.
+        The same as `blocks` and `receive_all` do with them, with fewer steps; both go on with what is left. Whoever
+        calls this has seen that no block is open and `out` is empty, and writes what it puts there.
         """
-        service, writer_id, number = self._service, append.writer_id, append.last_event_number
-        writer = self._writers.get((segment, writer_id.int))
-        if writer is None or number < writer.last_stored or number <= writer.last_acknowledged or self.out:
-            return None
-        container = writer.container
-        if service.store.containers.get(container.container_id) is not container:
-            return None
-        count, data = append.num_events, append.data
+        service, at_hand, out = self._service, self._at_hand, self.out
+        containers, acknowledge, now_ms = service.store.containers, service.acknowledge, service.now_ms()
+        before: _Writer | None = None
         try:
-            length = container.append(
-                segment,
-                writer_id,
-                number,
-                count,
-                data,
-                last_event_number=writer.last_stored,
-                now_ms=service.now_ms(),
-            )
-        except StoreError:  # nothing was changed
+            for append in commands:
+                if type(append) is not WholeAppend:
+                    break
+                writer_id, number, events = append.writer_id, append.last_event_number, append.num_events
+                writer = at_hand.get(writer_id.int)
+                if writer is None:
+                    writer = self._take_to_hand(writer_id, blocks)
+                    if writer is None:
+                        break
+                segment, taken, container, stored = writer.segment, writer.taken, writer.container, writer.last_stored
+                if (
+                    segment is None
+                    or taken is None
+                    or number <= stored
+                    or number < taken.last_event_number
+                    or events <= 0
+                    or writer is before  # several of one writer are for `_append_run`
+                    or containers.get(container.container_id) is not container
+                ):
+                    break
+                length = container.append_plain(segment, writer_id, number, events, append.data, stored, now_ms)
+                if length < 0:
+                    break
+                before = writer
+                writer.last_stored = writer.last_acknowledged = taken.last_event_number = number
+                if writer.count is not None:
+                    writer.count.events += events
+                    writer.count.bytes += len(append.data)
+                out.append(acknowledge(append.request_id, writer.id_bytes, number, stored, length))
+        finally:
+            service.counters.appends += len(out)
+            self.out_bytes = sum(map(len, out))
+        return len(out)
+
+    def _take_to_hand(self, writer_id: UUID, blocks: AppendBlockDecoder) -> _Writer | None:
+        taken = blocks.taken(writer_id)
+        writer = None if taken is None else self._writers.get((taken.segment, writer_id.int))
+        if taken is None or writer is None or writer.last_stored != writer.last_acknowledged:
             return None
-        service.counters.appends += 1
-        if writer.count is not None:
-            writer.count.events += count
-            writer.count.bytes += len(data)
-        previous = writer.last_acknowledged
-        writer.last_stored = writer.last_acknowledged = number
-        return service.acknowledge(append.request_id, writer_id, number, previous, length)
+        segment = writer.container.segments.get(taken.segment)
+        if segment is None:
+            return None
+        writer.segment, writer.taken = segment, taken
+        self._at_hand[writer_id.int] = writer
+        return writer
 
     def _append_run(self, run: Sequence[Append], writer: _Writer) -> int:
         """Stores appends that follow each other, and queues an acknowledgement for each; returns how many."""
@@ -320,7 +354,7 @@ class Session:
         for append, length in zip(run, lengths, strict=True):
             number = append.event_number
             if previous < number:
-                frame = acknowledge(append.request_id, writer_id, number, previous, length)
+                frame = acknowledge(append.request_id, writer.id_bytes, number, previous, length)
                 out.append(frame)
                 size += len(frame)
                 previous = number
@@ -350,6 +384,8 @@ class Session:
 
     def _drop_writer(self, key: tuple[str, int]) -> None:
         writer = self._writers.pop(key, None)
+        if self._at_hand.get(key[1]) is writer:
+            self._at_hand.pop(key[1], None)
         if writer is not None and writer.count is not None:
             writer.count.connected -= 1
 
@@ -445,7 +481,9 @@ class Session:
         self._drop_writer(key)
         self._refused.pop(key, None)
         counts = service.writer_counts
-        self._writers[key] = _Writer(container, last, None if counts is None else counts.set_up(segment, writer_id))
+        count = None if counts is None else counts.set_up(segment, writer_id)
+        self._writers[key] = _Writer(writer_id, container, last, count)
+        self._at_hand.pop(writer_id.int, None)
         if token is not None and token.expires_s is not None:
             self._expire_at(token.expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
@@ -477,6 +515,7 @@ class Session:
             self.end(f"writer {writer_id} of {segment!r} sends event {append.event_number} after {writer.last_stored}")
 
     def _find_container(self, append: Append, writer: _Writer) -> bool:
+        self._at_hand.pop(append.writer_id.int, None)  # its segment is another one too
         try:
             writer.container = self._service.store.container_for(append.segment)
         except StoreError as error:

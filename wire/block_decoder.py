@@ -26,7 +26,7 @@ from segstore.wire.errors import WireError
 from segstore.wire.framing import WholeAppend
 from segstore.wire.schema import Buffer, Command
 
-__all__ = ["Append", "AppendBlockDecoder"]
+__all__ = ["Append", "AppendBlockDecoder", "Taken"]
 
 _HEADER: Final = Layout(">ii")
 
@@ -46,8 +46,12 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     request_id: int
 
 
-class _Writer:
-    """The segment of a writer and its last event number, which starts at 0."""
+_NO_MORE: Final = 1 << 63
+"""Above every event number."""
+
+
+class Taken:
+    """The segment of a writer and its last event number, which starts at 0 and is `_NO_MORE` once it is forgotten."""
 
     __slots__ = ("last_event_number", "segment")
 
@@ -71,7 +75,7 @@ class AppendBlockDecoder:
     """
 
     def __init__(self, *, max_state_bytes: int = 8 * 1024 * 1024) -> None:
-        self._writers: dict[int, _Writer] = {}
+        self._writers: dict[int, Taken] = {}
         self._state_bytes = 0
         self._max_state_bytes = max_state_bytes
         self._block_writer: UUID | None = None
@@ -125,26 +129,19 @@ class AppendBlockDecoder:
             self._own_block()
         return out
 
-    def take_alone(self, command: WholeAppend) -> str | None:
-        """The segment of an append that came with nothing else, which counts as taken then. None: `feed_all` has to
-        look at it. It may be given to that all the same, if nobody has carried it out.
+    def taken(self, writer_id: UUID) -> Taken | None:
+        """What is known of a writer, for who carries out its appends without a step between.
+
+        While no block is open, a `WholeAppend` of some events whose number is not below `last_event_number` may be
+        carried out as it is; its number is then the last one. All others are for `feed_all`.
         """
-        writer = self._writers.get(command.writer_id.int)
-        number = command.last_event_number
-        if (
-            writer is None
-            or number < writer.last_event_number
-            or command.num_events <= 0
-            or self._block_writer is not None
-        ):
-            return None
-        writer.last_event_number = number
-        return writer.segment
+        return self._writers.get(writer_id.int)
 
     def forget(self, writer_id: UUID) -> None:
         """Drops a writer: its next append is a violation unless it is set up again."""
         writer = self._writers.pop(writer_id.int, None)
         if writer is not None:
+            writer.last_event_number = _NO_MORE
             self._state_bytes -= writer.cost()
 
     def _own_block(self) -> None:
@@ -186,7 +183,7 @@ class AppendBlockDecoder:
     def _set_up(self, command: SetupAppend) -> None:
         key = command.writer_id.int
         known = self._writers.get(key)
-        writer = _Writer(command.segment)
+        writer = Taken(command.segment)
         state_bytes = self._state_bytes + writer.cost() - (0 if known is None else known.cost())
         if state_bytes > self._max_state_bytes:
             raise AppendViolation(
@@ -198,6 +195,8 @@ class AppendBlockDecoder:
                 limit=self._max_state_bytes,
                 actual=state_bytes,
             )
+        if known is not None:
+            known.last_event_number = _NO_MORE
         self._state_bytes = state_bytes
         self._writers[key] = writer
 
@@ -288,7 +287,7 @@ class AppendBlockDecoder:
                 return kind, block[start : start + length]
         raise AppendViolation(AppendRule.BLOCK_TAIL, detail, end.writer_id, command=end, limit=len(block), actual=whole)
 
-    def _writer(self, command: AppendBlock | AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd) -> _Writer:
+    def _writer(self, command: AppendBlock | AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd) -> Taken:
         writer = self._writers.get(command.writer_id.int)
         if writer is None:
             raise AppendViolation(
@@ -303,7 +302,7 @@ class AppendBlockDecoder:
     def _backwards(
         self,
         command: AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd,
-        writer: _Writer,
+        writer: Taken,
         field: str,
         number: int,
     ) -> AppendViolation:

@@ -336,11 +336,11 @@ class Container(ContainerState):
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
-        attributes = segment.attributes
+        attributes, key = segment.attributes, writer_id.int
         gate = segment.gate
         if gate:
             self._check_gate(segment, writer_id)
-        if attributes.get(writer_id) != last_event_number:
+        if attributes.get(key) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if expected_offset >= 0 and expected_offset != segment.length:
             raise BadOffset(name, expected=expected_offset, actual=segment.length)
@@ -350,7 +350,7 @@ class Container(ContainerState):
             segment.write_all(data)
         else:
             segment.write(data)  # type: ignore[arg-type]
-        attributes[writer_id] = event_number
+        attributes[key] = event_number
         count = segment.event_count
         segment.event_count = event_count if count is None else count + event_count
         segment.last_modified_ms = now_ms
@@ -364,6 +364,26 @@ class Container(ContainerState):
             self._journal(Appended(name, copy, event_count, now_ms, writer_id, event_number))
         return segment.length
 
+    def append_plain(
+        self, segment: Segment, writer_id: UUID, number: int, count: int, data: Buffer, last: int, now_ms: int
+    ) -> int:
+        """As ``append`` to a segment that is at hand, if there is nothing to look at; else -1, and nothing was done.
+
+        ``last`` is what the writer's connection believes to be its last number.
+        """
+        attributes, key, journal = segment.attributes, writer_id.int, self._append_journal
+        if segment.gate or attributes.get(key) != last or (self._journal is not None and journal is None):
+            return -1
+        if now_ms >= segment.index_due_ms:
+            self._note_for_index(segment, now_ms)
+        segment.write(data)
+        attributes[key] = number
+        segment.event_count = (segment.event_count or 0) + count
+        segment.last_modified_ms = now_ms
+        if journal is not None:
+            journal.appended(segment.name, (data,), count, now_ms, writer_id, number)
+        return segment.length
+
     def append_run(
         self, name: str, writer_id: UUID, run: Sequence[PendingAppend], *, last_event_number: int, now_ms: int
     ) -> list[int]:
@@ -375,11 +395,11 @@ class Container(ContainerState):
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
-        attributes = segment.attributes
+        attributes, key = segment.attributes, writer_id.int
         journal = self._append_journal
         if segment.gate or (self._journal is not None and journal is None):
             return self._append_each(name, writer_id, run, last_event_number, now_ms)
-        if attributes.get(writer_id) != last_event_number:
+        if attributes.get(key) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
@@ -390,7 +410,7 @@ class Container(ContainerState):
         finally:  # no memory for the next one: those before it stand
             written = run if len(lengths) == len(run) else run[: len(lengths)]
             if written:
-                number = attributes[writer_id] = written[-1].event_number
+                number = attributes[key] = written[-1].event_number
                 events = sum([each.event_count for each in written])
                 segment.event_count = (segment.event_count or 0) + events
                 segment.last_modified_ms = now_ms
@@ -612,7 +632,7 @@ class Container(ContainerState):
             self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
         if segment.gate & Gate.CORE_WRITER and has_field(writer_id):
             # The append left the number in the wrong place. The event count was updated after the number, so it stands.
-            number = segment.attributes.pop(writer_id)
+            number = segment.attributes.pop(writer_id.int)
             if writer_id != EVENT_COUNT:
                 segment.set_attribute(writer_id, number)
 
@@ -628,7 +648,7 @@ class Container(ContainerState):
 
     def _note_for_index(self, segment: Segment, now_ms: int) -> None:
         """Before a change of its length: write the entry that is due, and remember the change for the next one."""
-        if segment.name in self._unindexed:
+        if segment.index_due_ms:
             self._write_index_entry(segment)
         else:
             self._unindexed[segment.name] = segment

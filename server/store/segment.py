@@ -61,6 +61,8 @@ class Gate(IntFlag):
     TABLE = 8
     CORE_WRITER = 16
     """A writer was set up whose id is that of a core attribute that has a field."""
+    GONE = 32
+    """It was deleted: who kept it must not write to it."""
 
 
 class SegmentInfo(msgspec.Struct, frozen=True):
@@ -97,8 +99,9 @@ class Segment(SegmentData):
         last_modified_ms: time of the last change, Unix milliseconds.
         sealed: takes no more changes but truncation and deletion.
         gate: reasons for an append to look closer, see ``Gate``.
-        attributes: all attributes that are not one of the fields below; among them each writer's last event number
-            under the writer's id. -2^63 as a value: looked up and found absent.
+        attributes: all attributes that are not one of the fields below, by their ids as numbers, which are looked up
+            faster; among them each writer's last event number under the writer's id. -2^63 as a value: looked up and
+            found absent.
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
@@ -142,7 +145,7 @@ class Segment(SegmentData):
         self.mapped = False
         self.sealed = False
         self.gate = (Gate.TRANSIENT.value if self.is_transient else 0) | (Gate.TABLE.value if self.is_table else 0)
-        self.attributes: dict[UUID, int] = {}
+        self.attributes: dict[int, int] = {}
         self.creation_time: int | None = None
         self.event_count: int | None = None
         self.scale_type: int | None = None
@@ -168,7 +171,7 @@ class Segment(SegmentData):
         """An attribute's value, or None if it has never been set or looked up."""
         field = _CORE_FIELDS.get(attribute_id)
         if field is None:
-            return self.attributes.get(attribute_id)
+            return self.attributes.get(attribute_id.int)
         value: int | None = getattr(self, field)
         # Appends add to the event count without a look at its bounds.
         return None if value is None else wrap_int64(value)
@@ -177,7 +180,7 @@ class Segment(SegmentData):
         """Set an attribute, core or extended."""
         field = _CORE_FIELDS.get(attribute_id)
         if field is None:
-            self.attributes[attribute_id] = value
+            self.attributes[attribute_id.int] = value
         else:
             setattr(self, field, value)
 
@@ -187,7 +190,8 @@ class Segment(SegmentData):
             value = getattr(self, field)
             if value is not None:
                 yield attribute_id, wrap_int64(value)
-        yield from self.attributes.items()
+        for number, value in self.attributes.items():
+            yield UUID(int=number), value
 
     def attribute_count(self) -> int:
         """How many attributes there are, those with the value -2^63 included, as the reference counts them."""

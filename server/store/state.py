@@ -28,7 +28,7 @@ from segstore.server.store.operations import (
     SegmentTruncated,
     TableKeysForgotten,
 )
-from segstore.server.store.segment import Segment
+from segstore.server.store.segment import Gate, Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_reader_group_table, is_user_stream_segment
@@ -137,6 +137,7 @@ class ContainerState:
         """Forget everything and give all memory back; who waits here is told that another store owns the container."""
         self.dismiss_readers()
         for segment in self.segments.values():
+            segment.gate |= Gate.GONE.value
             segment.clear()
         for held in (self.segments, self._transients, self._unindexed, self._retired):
             held.clear()
@@ -200,6 +201,7 @@ class ContainerState:
         if retired and not self._reuse_names and not is_reader_group_table(name):
             self._retired.add(name)
         self.waiters.wake(segment, WakeReason.DELETED)
+        segment.gate |= Gate.GONE.value
         segment.clear()
 
     @staticmethod

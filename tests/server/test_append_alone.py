@@ -97,8 +97,8 @@ class Alike(Connection):
 
     __slots__ = ()
 
-    def _take_alone(self, append: Any) -> bool:
-        return False
+    def _take_plain(self, commands: Any) -> int:
+        return 0
 
 
 class Side:
@@ -157,7 +157,10 @@ others = st.sampled_from([
     encode(SealSegment(6, SEGMENT, "")),
 ])  # fmt: skip
 growing = st.builds(lambda step, data: (step, data), st.integers(1, 3), st.binary(max_size=300))
-steps = st.lists(st.one_of(growing, growing, growing, appends, others, st.just("let go"), st.just("half")), max_size=12)
+together = st.lists(st.one_of(appends, appends, appends, others), min_size=2, max_size=6)
+steps = st.lists(
+    st.one_of(growing, growing, growing, appends, others, together, st.just("let go"), st.just("half")), max_size=12
+)
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -170,7 +173,9 @@ def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: l
         for side in (one, other):
             number = 10
             for step in given:
-                if step == "let go":
+                if isinstance(step, list):
+                    side.read(*step)
+                elif step == "let go":
                     if side.gate is not None:
                         side.gate.let_go()
                 elif step == "half":
@@ -224,8 +229,23 @@ async def test_what_nobody_foresaw_ends_the_connection_of_an_append_alone(monkey
     def fails(*_: object, **__: object) -> int:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(type(side.store.container_for(SEGMENT)), "append", fails)
+    monkeypatch.setattr(type(side.store.container_for(SEGMENT)), "append_plain", fails)
     side.read(append(WRITERS[0], 2, b"second"))
     assert side.transport.closed
     assert side.service.counters.internal_errors == 1
+    side.close()
+
+
+async def test_a_container_that_comes_back_as_another_one_is_written_to() -> None:
+    side = Side(Connection, None)
+    side.read(append(WRITERS[0], 1, b"a"))
+    old = side.store.release(0)
+    new = side.store.own(0)
+    new.create_segment(SEGMENT, now_ms=5)
+    last = new.setup_append(SEGMENT, WRITERS[0], now_ms=5)
+    new.append(SEGMENT, WRITERS[0], 1, 1, b"a", last_event_number=last, now_ms=5)
+    side.read(append(WRITERS[0], 2, b"b"))
+    side.read(append(WRITERS[0], 3, b"c"))
+    assert new.segment(SEGMENT).read_bytes(0, 3) == b"abc"
+    assert old.segment(SEGMENT).length == 1
     side.close()
