@@ -21,7 +21,7 @@ import pytest
 from segstore import serving
 from segstore.server.controller.auth import Permission
 from segstore.serving import announcement
-from segstore.wire import FrameDecoder, Hello, KeepAlive, encode
+from segstore.wire import Command, FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
 
@@ -76,9 +76,10 @@ def refused(*options: str) -> tuple[int, str]:
     return made.returncode, made.stderr
 
 
-def ask(connection: socket.socket, *commands: object, count: int) -> list[object]:
-    connection.sendall(b"".join(encode(each) for each in commands))  # type: ignore[arg-type]
-    decoder, answers = FrameDecoder(), []
+def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[Command]]:
+    connection.sendall(b"".join(encode(each) for each in commands))
+    decoder = FrameDecoder()
+    answers: list[type[Command]] = []
     while len(answers) < count:
         data = connection.recv(1 << 16)
         assert data

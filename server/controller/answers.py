@@ -142,7 +142,7 @@ _UNKNOWN_ARGUMENT: Final = {"createTransaction", "deleteReaderGroup", "updateSub
 """Where an argument that makes no sense is found out so late that nobody expects it there."""
 
 _UNKNOWN_NAMES: Final = {"getCurrentSegments", "getReaderGroupConfig", "updateReaderGroup", "deleteReaderGroup"}
-"""Where an empty name is: for the last three a group's, for the first any."""
+"""Where an empty name is found out as late: any in `getCurrentSegments`, a reader group's in the others."""
 
 
 def answer(method: str, error: ControllerError) -> Answer:

@@ -111,8 +111,8 @@ class SegmentService:
 def _as_a_map_tells(ranges: Sequence[KeyRange]) -> list[KeyRange]:
     """The ranges in the order in which new segments are numbered for them.
 
-    That is the order of a Java hash map by their starts: by bucket, and as they came within one. So it is told here
-    what Pravega's controller tells, by which ranges' numbers are chance unless one knows how Java hashes doubles.
+    That is the order of a Java hash map by their starts: by bucket, and as they came within one. Pravega's controller
+    puts them into such a map, so the same ranges get the same numbers here.
     """
     buckets = 16
     while len(ranges) > buckets * 3 // 4:
