@@ -27,7 +27,7 @@ from segstore.wire import (
     StreamSegmentInfo,
 )
 from segstore.wire.controller_api import messages as m
-from tests.server.controller.test_service import Client
+from tests.server.controller.calls import Client
 from tests.server.support import PATIENCE_S, Peer
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

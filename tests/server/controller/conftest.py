@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from random import Random
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 
-from segstore.server.controller import Controller, ControllerConfig
+from segstore.server.controller import Controller, ControllerConfig, ControllerServer
 from segstore.server.controller.operations import Operation, decode, encode
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig
 from segstore.server.controller.state import State
+from segstore.wire.controller_api import messages as m
+from tests.server.controller.calls import Client, stream_config
 from tests.server.controller.fake_store import Clock, FakeStore
 
 __all__ = ["World"]
@@ -71,3 +74,21 @@ def world() -> Iterator[World]:
     world = World()
     yield world
     assert msgspec.to_builtins(world.replayed()) == msgspec.to_builtins(world.controller.state)
+
+
+@pytest.fixture
+async def server(world: World) -> AsyncIterator[ControllerServer]:
+    async with await ControllerServer.start(world.controller) as server:
+        yield server
+
+
+@pytest.fixture
+async def call(server: ControllerServer) -> AsyncIterator[Client]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        yield Client(channel)
+
+
+@pytest.fixture
+async def stream(call: Client) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    await call("createStream", stream_config("s", 2))

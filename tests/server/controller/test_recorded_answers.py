@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,12 @@ import grpc
 import pytest
 from google.protobuf import json_format
 
-from segstore.server.controller import ControllerServer
 from segstore.wire.controller_api import METHODS
-from tests.server.controller.conftest import World
+from tests.server.controller.calls import NO_ID, Client
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 FIXTURE = Path(__file__).parents[3] / "fixtures" / "controller" / "answers.ndjson"
-NO_ID = "00000000-0000-0000-0000-000000000000"
 
 
 def sequences() -> Iterator[Any]:
@@ -38,22 +36,16 @@ def sequences() -> Iterator[Any]:
 class Caller:
     """Makes recorded calls, and tells the answers as they are recorded."""
 
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
+    def __init__(self, call: Client) -> None:
+        self._call = call
         self._ids: dict[str, Any] = {}
         self._names: dict[str, str] = {}
 
     async def __call__(self, name: str, request: dict[str, Any], given: str | None) -> dict[str, Any]:
-        method = METHODS[name]
-        call = self._channel.unary_unary(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
-        message = method.request()
+        message = METHODS[name].request()
         json_format.ParseDict({key: self._asked(key, value) for key, value in request.items()}, message)
         try:
-            response = await call(message, timeout=60)
+            response = await self._call(name, message)
         except grpc.aio.AioRpcError as error:
             return {"code": error.code().name}
         answer = json_format.MessageToDict(response, preserving_proto_field_name=True)
@@ -107,20 +99,11 @@ def unordered(value: Any) -> Any:
     return value
 
 
-@pytest.fixture
-async def call(world: World) -> AsyncIterator[Caller]:
-    async with (
-        await ControllerServer.start(world.controller) as server,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-    ):
-        yield Caller(channel)
-
-
 @pytest.mark.parametrize("steps", list(sequences()))
-async def test_every_answer_is_that_of_the_real_controller(call: Caller, steps: list[list[Any]]) -> None:
-    different = []
+async def test_every_answer_is_that_of_the_real_controller(call: Client, steps: list[list[Any]]) -> None:
+    caller, different = Caller(call), []
     for name, request, expected, *given in steps:
-        answer = await call(name, request, given[0] if given else None)
+        answer = await caller(name, request, given[0] if given else None)
         if unordered(answer) != unordered(expected):
             different.append((name, request, expected, answer))
     assert different == []

@@ -21,8 +21,8 @@ from segstore.server.controller.operations import Operation, TransactionEnded
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.state import TransactionStatus
 from segstore.wire.controller_api import messages as m
+from tests.server.controller.calls import Client
 from tests.server.controller.fake_store import FakeStore
-from tests.server.controller.test_service import Client
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
