@@ -137,14 +137,15 @@ class EventReader(OpenedBefore, ClosedAfter):
         try:
             limit = self._pool.settings.max_large_event_bytes
             decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
-            await self._ahead.fill(segment_id, reader, decoder, self._wake)
+            try:
+                await self._ahead.fill(segment_id, reader, decoder, self._wake)
+            except SegmentMissing as error:
+                await self._check_stream(error)
+                raise
             following = await self._controller.following(
                 self.scope, self.stream, segment_id, self._pool.settings.retry, self._random
             )
             self._end(segment_id, following)
-        except SegmentMissing as error:
-            missing = await self._missing(error)
-            self._error = self._error or missing
         except ClientError as error:
             self._error = self._error or error
         except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
@@ -156,24 +157,21 @@ class EventReader(OpenedBefore, ClosedAfter):
             del self._tasks[segment_id]
             self._wake.set()
 
-    async def _missing(self, error: SegmentMissing) -> ClientError:
-        """The error for a segment that is gone: with its stream, if the controller says so, or else by truncation."""
+    async def _check_stream(self, missing: SegmentMissing) -> None:
+        """Raises NoSuchStream if the segment is gone with its stream, as far as the controller can say now."""
         try:
             await self._controller.current_segments(self.scope, self.stream)
         except NoSuchStream:
             stream = f"{self.scope}/{self.stream}"
-            gone = NoSuchStream(
-                f"stream {stream} is gone: {error.message}",
-                endpoint=error.endpoint,
-                segment=error.segment,
+            raise NoSuchStream(
+                f"stream {stream} is gone: {missing.message}",
+                endpoint=missing.endpoint,
+                segment=missing.segment,
                 stream=stream,
-                request_id=error.request_id,
-            )
-            gone.__cause__ = error
-            return gone
+                request_id=missing.request_id,
+            ) from missing
         except ClientError:
-            return error  # whatever the controller cannot say now
-        return error
+            return  # that the segment is missing is what the reader tells
 
     def _end(self, segment_id: int, following: Sequence[Successor]) -> None:
         """A segment was read to its end: begins with those whose predecessors all were."""

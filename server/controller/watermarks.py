@@ -111,12 +111,20 @@ def upper_bound(stream: Stream, positions: Iterable[Mapping[int, int]], last: Ma
     of a writer that says so, do not count.
     """
     bound: dict[Segment, int] = {}
+    unknown: list[int] = []
     for position in (*positions, last):
         for identifier, offset in position.items():
             try:
                 _raise_to(bound, stream.segment(identifier), offset)
-            except NotFound as error:
-                _log.warning("a writer of stream %s noted a position in what is not there: %s", stream.full_name, error)
+            except NotFound:
+                unknown.append(identifier)
+    if unknown:
+        _log.warning(
+            "writers of stream %s noted %d positions in segments that it never had, such as %d",
+            stream.full_name,
+            len(unknown),
+            unknown[0],
+        )
     while missing := uncovered(sorted(bound, key=lambda each: each.start)) if bound else []:
         newest = stream.epoch(max(each.epoch for each in bound))
         for segment in newest.segments:

@@ -17,6 +17,7 @@ from segstore.client.errors import (
     EventTooLarge,
     NoNodeAvailable,
     NoSuchStream,
+    ProtocolViolation,
     RequestRejected,
     RetriesExhausted,
     SegmentMissing,
@@ -124,6 +125,22 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
         assert (gone.value.stream, gone.value.segment) == ("a/s", new[0].name)
         assert gone.value.endpoint is not None
         assert isinstance(gone.value.__cause__, SegmentMissing)
+
+
+async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_silently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+
+        async def nonsense(scope: str, stream: str) -> None:
+            raise ValueError("what is this")
+
+        monkeypatch.setattr(pravega.controller, "current_segments", nonsense)
+        async with pravega.event_reader("a", "s", from_={9: 0}) as events:
+            with pytest.raises(ProtocolViolation, match="what is this"):
+                async with asyncio.timeout(60):
+                    await events.read()
 
 
 @pytest.mark.parametrize("batching", ["turn", "blocks"])

@@ -81,9 +81,14 @@ def test_the_bound_does_not_fall_behind_the_last_one() -> None:
     assert upper_bound(SCALED, [{LOW.id: 2, HIGH.id: 9}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 9}
 
 
-def test_a_position_in_what_the_stream_never_had_does_not_count() -> None:
+def test_positions_in_what_the_stream_never_had_do_not_count_and_are_told_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert upper_bound(SCALED, [{77: 5}], {}) == {}
-    assert upper_bound(SCALED, [{77: 5, 0: 6}], {}) == {0: 6}
+    caplog.clear()
+    assert upper_bound(SCALED, [{77: 5, 0: 6}, dict.fromkeys(range(100, 1_100), 1)], {}) == {0: 6}
+    (line,) = caplog.messages
+    assert line == "writers of stream a/s noted 1001 positions in segments that it never had, such as 77"
 
 
 def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
