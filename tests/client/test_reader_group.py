@@ -5,60 +5,26 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from segstore.client import connect
-from segstore.client.controller import Controller
 from segstore.client.errors import (
     Closed,
-    ConditionFailed,
-    EntryRefused,
     NoSuchReaderGroup,
     NoSuchStream,
-    ProtocolViolation,
     ReaderExists,
     ReaderOffline,
     RequestRejected,
     RequestTimedOut,
 )
-from segstore.client.locations import FixedStore
-from segstore.client.pool import ConnectionPool
-from segstore.client.reader_group import ReaderGroup
-from segstore.client.reader_group_codec import encode_key, encode_offset, encode_predecessors, encode_value
 from segstore.client.reader_group_reader import GroupEvent, GroupReader
-from segstore.client.reader_group_state import FUTURE, UNASSIGNED, GroupState
-from segstore.client.reader_group_table import GroupTable, table_name
 from segstore.client.streams import Client
-from segstore.client.table_segment import Item, TableSegment
 from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
-from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableEntriesDelta, SegmentAlreadyExists
-from tests.client.support import ScriptedPeer, ScriptedStore, settings
+from tests.client.groups import KEYS, client, fill, group
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-KEYS = 8
-BEFORE = encode_value("HashSet<i64>", encode_predecessors([0]))
-
-
-async def fill(pravega: Client, count: int, *, segments: int = 2, stream: str = "s", start: int = 0) -> None:
-    """Writes numbered events, and makes the stream before that if there is none."""
-    await pravega.controller.create_scope("a")
-    await pravega.controller.create_stream("a", stream, segments=segments)
-    async with pravega.event_writer("a", stream) as writer:
-        for number in range(start, start + count):
-            await writer.submit(b"k%d:%d" % (number % KEYS, number), routing_key=f"k{number % KEYS}")
-
-
-def client(mock: MockCluster, **more: Any) -> Client:
-    return connect(f"tcp://{mock.controller_uri}", settings(**more))
-
-
-def group(pravega: Client, name: str = "g", **more: Any) -> ReaderGroup:
-    options: dict[str, Any] = {"streams": ["s"], "refresh_ms": 20} | more
-    return pravega.reader_group("a", name, **options)
 
 
 async def take(reader: GroupReader, count: int) -> list[GroupEvent]:
@@ -306,26 +272,6 @@ async def test_readers_of_a_deleted_group_end_and_its_name_is_free() -> None:
                     await shared.delete()
 
 
-async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from_one_that_never_had_it() -> None:
-    """As a real Pravega answers for minutes: the segment exists already, and there is none."""
-
-    def script(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, CreateTableSegment):
-            peer.send(SegmentAlreadyExists(command.request_id, command.segment, ""))
-        else:
-            assert isinstance(command, ReadTableEntriesDelta)
-            peer.send(NoSuchSegment(command.request_id, command.segment, "", -1))
-
-    async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
-        where = FixedStore(store.endpoint)
-        nobody = cast("Controller", None)
-        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store neither has it nor makes") as told:
-            await ReaderGroup(pool, nobody, where, where, "a", "g", streams=["s"]).open()
-        assert told.value.segment == "a/g_kvtable/0.#epoch.0"
-        with pytest.raises(NoSuchReaderGroup, match=r"^there is no reader group a/g\n"):
-            await ReaderGroup(pool, nobody, where, where, "a", "g").open()
-
-
 async def test_a_reader_that_was_put_offline_hears_of_it() -> None:
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 1, segments=1)
@@ -367,32 +313,6 @@ async def test_a_closed_reader_is_closed_and_can_be_closed_again() -> None:
                 await reader.open()
 
 
-async def test_a_table_of_something_else_is_refused() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0)
-        async with pravega.segment_requests() as requests:
-            table = TableSegment(requests, table_name("a", "g"))
-            await table.create()
-            await table.update([Item(b"key", -1, b"value")])
-        with pytest.raises(ProtocolViolation, match="an entry that no reader group has"):
-            await group(pravega).open()
-
-
-@pytest.mark.parametrize("inner", ["a/s/0.#epoch.p", "a/s", ""])
-@pytest.mark.parametrize(("outer", "value"), [(UNASSIGNED, encode_value("Offset", encode_offset(0))), (FUTURE, BEFORE)])
-async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_read(
-    outer: str, inner: str, value: bytes
-) -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0)
-        async with pravega.segment_requests() as requests:
-            table = TableSegment(requests, table_name("a", "g"))
-            await table.create()
-            await table.update([Item(encode_key(outer, inner), -1, value)])
-        with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is no segment of a stream"):
-            await group(pravega).open()
-
-
 async def test_many_who_change_a_group_at_once_all_succeed() -> None:
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 0, segments=12)
@@ -407,50 +327,6 @@ async def test_many_who_change_a_group_at_once_all_succeed() -> None:
             await asyncio.gather(*[reader.aclose() for reader in readers])
             assert await shared.readers() == []
             assert len((await shared.cuts())["a/s"]) == 12
-
-
-async def test_a_key_that_somebody_removed_can_be_written_again() -> None:
-    """Older tools may remove what the clients only mark; no delta tells of it."""
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0, segments=1)
-        async with group(pravega) as shared, pravega.segment_requests() as requests:
-            async with shared.reader("r"):
-                pass
-            table = TableSegment(requests, table_name("a", "g"))
-            items, _ = await table.entries(100)
-            await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])
-            assert await shared.readers() == []
-            async with shared.reader("r"):
-                assert await shared.readers() == ["r"]
-
-
-async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0, segments=1)
-        async with group(pravega) as shared:
-            table = GroupTable(pravega.pool, pravega.locations(), "a", "g")
-            await table.fetch()
-            update = table._table.update
-
-            async def lost(items: Any) -> list[int]:
-                await update(items)
-                error = ConditionFailed("it was sent before")
-                error.details["retried"] = 1
-                raise error
-
-            monkeypatch.setattr(TableSegment, "update", lambda self, items: lost(items))
-            calls = 0
-
-            def join(state: GroupState) -> None:
-                nonlocal calls
-                calls += 1
-                state.join("r")
-
-            await table.change(join)
-            monkeypatch.undo()
-            assert calls == 1
-            assert await shared.readers() == ["r"]
-            table.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -508,17 +384,6 @@ async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline() 
                     async with asyncio.timeout(60):
                         await take(reader, 6)
                 assert await again.readers() == []
-
-
-async def test_a_group_over_more_segments_than_one_update_takes_is_refused() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s", segments=254)
-        with pytest.raises(EntryRefused):
-            await group(pravega).open()
-        almost = {"s": dict.fromkeys(range(253), 0)}
-        async with group(pravega, from_=almost) as shared:
-            assert await shared.cuts() == {"a/s": almost["s"]}
 
 
 async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline() -> None:
