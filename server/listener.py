@@ -322,6 +322,8 @@ class Connection(asyncio.BufferedProtocol):
             self._stall_if_overfull()
         if self._paused or self._stalled or self._backlog:
             self._keep(items)
+            if session.out:
+                self._finish_plain()  # these appends were stored before: their replies do not wait for the others
             return
         hub.enter(self)
         try:
@@ -370,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             return len(commands)  # it is over
 
     def _finish_plain(self) -> None:
-        """Writes the acknowledgements of `_take_plain`, if nothing else follows in the read."""
+        """Writes the acknowledgements of `_take_plain`, where nothing that follows in the read is carried out now."""
         self.flush()
         if self._hub.service.store.waiters.woken:
             self._hub.leave()

@@ -1,4 +1,4 @@
-"""An append that comes alone has a way of its own, with fewer steps: what is answered and kept is the same."""
+"""Appends that a read begins with have a way of their own, with fewer steps: what is answered and kept is the same."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class HeldGate:
 
 
 class Alike(Connection):
-    """A connection on which nothing is alone."""
+    """A connection on which all appends go the long way."""
 
     __slots__ = ()
 
@@ -248,4 +248,31 @@ async def test_a_container_that_comes_back_as_another_one_is_written_to() -> Non
     side.read(append(WRITERS[0], 3, b"c"))
     assert new.segment(SEGMENT).read_bytes(0, 3) == b"abc"
     assert old.segment(SEGMENT).length == 1
+    side.close()
+
+
+async def test_what_was_stored_before_the_disk_had_enough_is_acknowledged_while_the_rest_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = HeldGate()
+    side = Side(Connection, gate)
+    gate.let_go()
+    side.transport.written = b""
+    container = side.store.container_for(SEGMENT)
+    carried_out = container.append_plain
+
+    def fills(*given: Any) -> int:
+        gate.full = True
+        return carried_out(*given)
+
+    monkeypatch.setattr(container, "append_plain", fills)
+    side.read(append(WRITERS[0], 1, b"first"), append(WRITERS[0], 2, b"second"))
+    gate.let_go()
+    assert FrameDecoder().feed(side.transport.written) == [DataAppended(1, WRITERS[0], 1, -(1 << 63), 5)]
+    gate.full, stalled, gate.stalled = False, gate.stalled, {}
+    for each in stalled:
+        each.go_on()
+    await asyncio.sleep(0)
+    gate.let_go()
+    assert FrameDecoder().feed(side.transport.written)[1:] == [DataAppended(2, WRITERS[0], 2, 1, 11)]
     side.close()
