@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["Acknowledged", "Flow", "FlowHandler", "FlowIds", "Turn"]
 
 Acknowledged = Callable[[bytes, int, int, int, int], None]
-"""Takes the fields of a DataAppended, in the order of the wire."""
+"""Takes the fields of a DataAppended, in the order of the wire: the writer's id as bytes, the event number, that of the
+acknowledgement before, the request id, the segment's length."""
 
 Turn = Callable[[], None]
 """What a connection calls when it is this user's turn to append."""
 
 
 class FlowHandler(Protocol):
-    """The user of a flow. Both methods run inside the event loop's read: they must not block."""
+    """The user of a flow. Its methods run inside the event loop's read: they must not block.
+
+    One that has `on_ack` too, an `Acknowledged`, hears of appends that were acknowledged together by that.
+    """
 
     def on_reply(self, reply: Command) -> None:
         """A reply came; payloads in it are valid until this returns."""
@@ -71,7 +75,7 @@ class Flow:
             of a request id (seed 36.30).
         bytes_in_flight: appended bytes that were not acknowledged.
         on_reply: the handler's.
-        on_ack: the handler's for DataAppended that came with others, by its fields; most have no need of one.
+        on_ack: the handler's; for one that has none, what makes a DataAppended and gives it to `on_reply`.
         turn: what is called when it is its turn to append; set by who asks for turns.
         asked: whether it has asked for one.
     """
@@ -98,7 +102,7 @@ class Flow:
         self.connection: Final = connection
         self.handler: Final = handler
         self.on_reply: Final = handler.on_reply
-        self.on_ack: Final[Acknowledged] = getattr(handler, "on_ack", self._ack_as_reply)
+        self.on_ack: Final[Acknowledged] = getattr(handler, "on_ack", None) or _as_reply(handler.on_reply)
         self.turn: Turn | None = None
         self.asked = False
         self.closed = False
@@ -106,9 +110,6 @@ class Flow:
         self.bytes_in_flight = 0
         self._sequence: int | None = None
         self._on_close = on_close
-
-    def _ack_as_reply(self, writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
-        self.on_reply(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
 
     @property
     def endpoint(self) -> str:
@@ -171,3 +172,12 @@ class Flow:
     def _check(self) -> None:
         if self.closed:
             raise Closed(f"flow {self.flow_id} to {self.endpoint} is closed", endpoint=self.endpoint)
+
+
+def _as_reply(on_reply: Callable[[Command], None]) -> Acknowledged:
+    """Not a method of the flow, which would refer to itself then and outlive its last user."""
+
+    def on_ack(writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
+        on_reply(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
+
+    return on_ack

@@ -274,7 +274,7 @@ class WriterMachine:
 
     def on_reply(self, reply: Command) -> None:
         if type(reply) is DataAppended:
-            ours = reply.writer_id.int == self.writer_id.int  # their bytes would be made
+            ours = reply.writer_id.int == self.writer_id.int  # `bytes` of a UUID are made anew each time
             writer = self._writer_bytes if ours else reply.writer_id.bytes
             number, length = reply.event_number, reply.current_segment_write_offset
             self.on_ack(writer, number, reply.previous_event_number, reply.request_id, length)

@@ -13,7 +13,9 @@ from segstore.client.raw import RawClient
 from segstore.wire import (
     AppendBlockEnd,
     Command,
+    DataAppended,
     GetStreamSegmentInfo,
+    KeepAlive,
     SegmentSealed,
     SetupAppend,
     StreamSegmentInfo,
@@ -124,3 +126,49 @@ async def test_what_was_sent_before_a_connection_was_closed_arrives() -> None:
         flow.close()
         await until(lambda: any(isinstance(each, GetStreamSegmentInfo) for each in store.peers[0].got))
         assert not any(isinstance(each, AppendBlockEnd) for each in store.peers[0].got)
+
+
+def ack(request_id: int, number: int) -> DataAppended:
+    return DataAppended(request_id, UUID(int=7), number, number - 1, number)
+
+
+async def test_acknowledgements_that_come_together_reach_their_flows_in_order() -> None:
+    heard: list[Command] = []
+    async with ScriptedStore() as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
+        flows = [await pool.flow(store.endpoint, Recorder(heard.append)) for _ in range(2)]
+        one, other = (flow.next_request_id() for flow in flows)
+        sent = [ack(one, 1), ack(other, 1), ack(one, 2), KeepAlive(), SegmentSealed(other, "x"), ack(other, 2)]
+        unknown = ack(99 << 32, 1)
+        store.peers[0].send(unknown, *sent, unknown, ack(one, 3), ack(other, 3))
+        await until(lambda: len(heard) == 7)
+        assert heard == [*(each for each in sent if type(each) is not KeepAlive), ack(one, 3), ack(other, 3)]
+        assert pool.counters.dropped_replies == 2
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["closes", "raises"])
+async def test_a_flow_that_ends_between_acknowledgements_hears_of_no_more_and_the_others_do(raises: bool) -> None:
+    def answer(reply: Command) -> None:
+        if raises:
+            raise ValueError("no more")
+        flow.close()
+
+    async with ScriptedStore() as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
+        user, other = Recorder(answer), Recorder()
+        flow = await pool.flow(store.endpoint, user)
+        request_id, others = flow.next_request_id(), (await pool.flow(store.endpoint, other)).next_request_id()
+        store.peers[0].send(ack(request_id, 1), ack(request_id, 2), ack(others, 1), ack(request_id, 3), ack(others, 2))
+        await until(lambda: len(other.replies) == 2)
+        assert user.replies == [ack(request_id, 1)]
+        assert [type(error) for error in user.lost] == ([ProtocolViolation] if raises else [])
+        assert pool.counters.dropped_replies == 2
+
+
+async def test_a_connection_that_ends_between_acknowledgements_delivers_no_more() -> None:
+    async with ScriptedStore() as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
+        user = Recorder(lambda _: flow.connection.end(ConnectionLost("enough")))
+        flow = await pool.flow(store.endpoint, user)
+        request_id = flow.next_request_id()
+        store.peers[0].send(*(ack(request_id, number) for number in range(1, 4)))
+        await until(lambda: user.lost)
+        assert user.replies == [ack(request_id, 1)]
+        assert [type(error) for error in user.lost] == [ConnectionLost]
