@@ -64,7 +64,7 @@ class Ending(Enum):
     """At once: the replies to what came in the same read are not written, as in the reference."""
 
 
-_WRITER_BYTES = 256
+_WRITER_BYTES = 320
 """What a writer that was set up takes, roughly."""
 
 _MAX_RUN = 512
