@@ -33,10 +33,8 @@ class OtherWriter(BadAck):
     """The store has numbers of this writer's that it has not sent: somebody else has its id."""
 
 
-class Pending(msgspec.Struct, gc=False):
+class Pending(msgspec.Struct):
     """An event, or several that are appended together, on the way.
-
-    Not looked at by the garbage collector, nor is `Append`: there are many, and a writer that ends lets go of them.
 
     data: its bytes as the segment will hold them. events: how many they are. tag: the owner's, such as the routing
     key's position. done: a future or a function that hears once that it is stored, or never will be.
@@ -48,7 +46,7 @@ class Pending(msgspec.Struct, gc=False):
     done: asyncio.Future[None] | Then
 
 
-class Append(msgspec.Struct, gc=False):
+class Append(msgspec.Struct):
     """What one append carries: the events `first` to `last`, sent last at `sent_s` by the loop's clock."""
 
     first: int

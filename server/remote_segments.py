@@ -196,7 +196,7 @@ class RemoteSegments:
             )
         return await asyncio.shield(task)
 
-    async def _ask(self, segment: str, did: str, make: MakeRequest, *expected: type[Command]) -> Command:
+    async def _ask(self, segment: str, did: str, make: MakeRequest, *expected: type[R]) -> R:
         """A reply of an expected type. Raises NobodyOwns, SegmentStoreFailed."""
         why: Exception | None = None
         container_id = container_of(segment, self._containers)
@@ -256,11 +256,9 @@ class RemoteSegments:
         return (await self._info(segment, "measure")).write_offset
 
     async def _info(self, segment: str, did: str) -> StreamSegmentInfo:
-        reply = await self._ask(
+        return await self._ask(
             segment, did, lambda number, token: GetStreamSegmentInfo(number, segment, token), StreamSegmentInfo
         )
-        assert isinstance(reply, StreamSegmentInfo)
-        return reply
 
     async def append_event(self, segment: str, number: int, event: bytes) -> None:
         reply = await self._ask(
@@ -269,7 +267,6 @@ class RemoteSegments:
             lambda request_id, token: SetupAppend(request_id, CONTROLLER_WRITER, segment, token),
             AppendSetup,
         )
-        assert isinstance(reply, AppendSetup)
         if reply.last_event_number < number:
             await self._ask(
                 segment,
@@ -345,5 +342,4 @@ class RemoteSegments:
             lambda number, token: GetSegmentAttribute(number, segment, EVENT_COUNT, token),
             SegmentAttribute,
         )
-        assert isinstance(reply, SegmentAttribute)
         return 0 if reply.value == NULL_VALUE else reply.value

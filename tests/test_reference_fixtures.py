@@ -9,12 +9,11 @@ import pytest
 
 from segstore.replaying import ReplyDifference, drive, report
 from segstore.server import MockSegmentStore
-from segstore.server.replay import TraceServer
 from segstore.tracing import TraceFile
 from segstore.wire import TableEntriesDeltaRead, decode
 from segstore.wire.exchanges import Exchanges
 from segstore.wire.trace import Direction, Record, RecordKind
-from tests.server.traffic import streams
+from tests.server.traffic import check_replayed_as_a_server
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "reference"
 TRACES = sorted(FOLDER.glob("*.jsonl"))
@@ -82,13 +81,7 @@ async def test_a_fresh_store_answers_as_the_reference_did(path: Path) -> None:
 
 @every_trace
 async def test_replayed_as_a_server_it_says_what_the_reference_said(path: Path) -> None:
-    records = read(path)
-    async with TraceServer(records) as server:
-        found = await drive(records, server.host, server.port, ignore=frozenset())
-        assert server.problems == []
-        assert not server.unused()
-    assert found.differences == []
-    assert streams(found.records) == streams(records)
+    await check_replayed_as_a_server(read(path))
 
 
 async def test_what_is_not_the_order_of_a_delta_is_told() -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from segstore.replaying import drive, report
 from segstore.server import MockSegmentStore
-from segstore.server.replay import TraceServer
 from segstore.tracing import TraceFile, write_trace
 from segstore.wire import decode, encode
 from segstore.wire.exchanges import Exchanges
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
-from tests.server.traffic import streams
+from tests.server.traffic import check_replayed_as_a_server
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "traces"
 TRACES = sorted(FOLDER.glob("*.jsonl"))
@@ -93,12 +92,7 @@ async def test_a_fresh_store_answers_it_as_was_recorded(path: Path) -> None:
 @every_trace
 async def test_replayed_as_a_server_it_says_what_was_recorded(path: Path) -> None:
     _, records = read(path)
-    async with TraceServer(records) as server:
-        found = await drive(records, server.host, server.port, ignore=frozenset())
-        assert server.problems == []
-        assert not server.unused()
-    assert found.differences == []
-    assert streams(found.records) == streams(records)
+    await check_replayed_as_a_server(records)
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ async def test_a_key_that_somebody_removed_can_be_written_again() -> None:
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 0, segments=1)
         async with group(pravega) as shared, pravega.segment_requests() as requests:
-            async with shared.reader("r"):
-                pass
+            async with shared.reader("r"), group(pravega) as another:  # `shared` is to ask first when the key is gone
+                assert await another.readers() == ["r"]
             table = TableSegment(requests, table_name("a", "g"))
             items, _ = await table.entries(100)
             await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])

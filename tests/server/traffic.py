@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID
 
+from segstore.replaying import drive
 from segstore.server import MockSegmentStore
+from segstore.server.replay import TraceServer
 from segstore.tracing import FileRecorder, TraceFile
 from segstore.wire import (
     CreateTransientSegment,
@@ -50,6 +52,16 @@ def streams(records: list[Record]) -> dict[tuple[int, Direction], bytes]:
             key = each.connection, each.direction
             found[key] = found.get(key, b"") + each.data
     return found
+
+
+async def check_replayed_as_a_server(records: list[Record]) -> None:
+    """A server made of a trace says to the trace's own client what was recorded, byte for byte."""
+    async with TraceServer(records) as server:
+        found = await drive(records, server.host, server.port, ignore=frozenset())
+        assert server.problems == []
+        assert not server.unused()
+    assert found.differences == []
+    assert streams(found.records) == streams(records)
 
 
 class Port:

@@ -126,13 +126,18 @@ async def test_nobody_noted_anything_and_nothing_is_written(world: World) -> Non
     assert world.controller.next_due_ms() is None
 
 
-async def test_the_next_watermark_waits_for_a_writer_that_is_behind_as_long_as_the_stream_allows(world: World) -> None:
-    await world.stream(timestamp_aggregation_timeout_ms=25_000)
+async def two_writers(world: World) -> None:
+    """A watermark at 100 of both of them, and then one goes on."""
     writers = world.controller.writers
     for writer in ("one", "two"):
         writers.note("a", "s", writer, 100, {0: 10})
     await world.pass_time(EVERY_MS)
     writers.note("a", "s", "one", 200, {0: 40})
+
+
+async def test_the_next_watermark_waits_for_a_writer_that_is_behind_as_long_as_the_stream_allows(world: World) -> None:
+    await world.stream(timestamp_aggregation_timeout_ms=25_000)
+    await two_writers(world)
     await world.pass_time(3 * EVERY_MS)
     assert last(world) == Watermark(1, 100, 100, {0: 10}), "it waits for the second writer"
     await world.pass_time(EVERY_MS)
@@ -142,13 +147,9 @@ async def test_the_next_watermark_waits_for_a_writer_that_is_behind_as_long_as_t
 
 async def test_a_writer_that_is_gone_is_not_waited_for_and_its_last_time_counts(world: World) -> None:
     await world.stream(timestamp_aggregation_timeout_ms=3_600_000)
-    writers = world.controller.writers
-    for writer in ("one", "two"):
-        writers.note("a", "s", writer, 100, {0: 10})
-    await world.pass_time(EVERY_MS)
-    writers.note("a", "s", "one", 200, {0: 40})
-    writers.note("a", "s", "two", 150, {0: 20})
-    writers.remove("a", "s", "two")
+    await two_writers(world)
+    world.controller.writers.note("a", "s", "two", 150, {0: 20})
+    world.controller.writers.remove("a", "s", "two")
     await world.pass_time(EVERY_MS)
     assert last(world) == Watermark(2, 150, 200, {0: 40})
     await world.pass_time(EVERY_MS)
