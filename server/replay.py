@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, cast
 
+from segstore.server.accepting import stop_accepting
 from segstore.server.replay_problem import Problem, problem, request_frame
 from segstore.server.replay_script import Mode, Replay, ScriptedReply, Step, own_item, type_of
 from segstore.wire import (
@@ -108,7 +109,7 @@ class TraceServer:
         """Ends all connections. May be called twice."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await stop_accepting(server)
             gone = [each.end() for each in tuple(self._open)]
             await asyncio.gather(*gone)
             await server.wait_closed()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from segstore.server.accepting import stop_accepting
 from segstore.server.config import StoreSettings
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import Faults, NoFaults
@@ -202,12 +203,15 @@ class SegmentStoreServer:
         what is left.
         """
         async with self._stopping:
-            for server in self._servers:
-                server.close()
-            if self._housekeeping is not None:
-                self._housekeeping.cancel()
-                await asyncio.wait([self._housekeeping])
-                self._housekeeping = None
+            try:
+                await stop_accepting(*self._servers)
+                if self._housekeeping is not None:
+                    self._housekeeping.cancel()
+                    await asyncio.wait([self._housekeeping])
+                    self._housekeeping = None
+            except asyncio.CancelledError:
+                await self.hub.close(0)
+                raise
             await self.hub.close(drain_s)
             try:
                 async with asyncio.timeout(max(drain_s, _UNWIND_S)):

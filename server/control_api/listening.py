@@ -20,6 +20,7 @@ from typing import Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from segstore.server.accepting import stop_accepting
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
@@ -69,8 +70,7 @@ class _Server(uvicorn.Server):
 
     async def end(self) -> None:
         state, loop = self.server_state, asyncio.get_running_loop()
-        for server in self.servers:
-            server.close()
+        await stop_accepting(*self.servers)
         for connection in list(state.connections):
             connection.shutdown()
         until = loop.time() + _DRAIN_S

@@ -12,6 +12,7 @@ from segstore.client.errors import ClientError
 from segstore.client.pool import Endpoint
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
+from segstore.server.accepting import stop_accepting
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, encode
 from tests.server.support import until
 
@@ -138,7 +139,7 @@ class ScriptedStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_accepting(self._server)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -30,6 +30,7 @@ from segstore.client.errors import (
 from segstore.client.pool import Endpoint
 from segstore.client.retry import Backoff
 from segstore.client.synchronizer import StateSynchronizer
+from segstore.server.accepting import stop_accepting
 from segstore.server.cluster import MockCluster
 from segstore.wire import (
     COMMANDS,
@@ -260,7 +261,7 @@ class HostileStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_accepting(self._server)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -23,6 +23,7 @@ from segstore.client import Backoff, ClientSettings
 from segstore.client.errors import ClientError, Retriable
 from segstore.client.flow import Flow
 from segstore.client.pool import ConnectionPool, Endpoint
+from segstore.server.accepting import stop_accepting
 from segstore.wire import Command, FrameDecoder, GetStreamSegmentInfo, Hello, SegmentSealed, encode
 from segstore.wire.request_id import pack
 
@@ -212,7 +213,7 @@ async def run_seed(seed: int, replies: int) -> Found:
     finally:
         for peer in tuple(peers):
             peer.cut()
-        server.close()
+        await stop_accepting(server)
         await server.wait_closed()
     return found
 

@@ -6,6 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Self, cast
 
+from segstore.server.accepting import stop_accepting
+
 __all__ = ["CutLine"]
 
 
@@ -30,7 +32,7 @@ class CutLine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_accepting(self._server)
         self.cut()
         await asyncio.gather(*self._opening, return_exceptions=True)
         while self._ends:  # noqa: ASYNC110  what was aborted is told so in a turn or two
