@@ -12,14 +12,14 @@ them as held for it; when the connection is gone, nothing waits for it any more.
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.deadlines import Missed
 from segstore.server.fault_decisions import Plan, Wait
-from segstore.server.fault_rules import Close, Corrupt, Drop, Duplicate, Error, Truncate
+from segstore.server.fault_frames import end_by_reset, spoilt
+from segstore.server.fault_rules import Close, Drop, Duplicate, Error
 from segstore.server.listener import Connection, own
 from segstore.server.observe import Seen, reply_seen, request_seen
 from segstore.server.session import WRITE_ABOVE_BYTES, Ending
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["FaultyConnection"]
 
 _HEADER: Final = struct.Struct(">ii")
-_NO_LINGER: Final = struct.pack("ii", 1, 0)
 _NO_PLAN: Final = Plan()
 _WAITING_BYTES: Final = 1024
 """What something that waits takes beside its bytes, roughly: its timer, and what is to be done with it then."""
@@ -336,21 +335,12 @@ class FaultyConnection(Connection):
     ) -> list[bytes]:
         """What an action leaves of the reply. late: the rule is one on replies, so every action is on this frame."""
         action = plan.action
-        match action:
-            case Drop():
-                return []
-            case Duplicate(duplicate=what) if late or what == "reply":
-                return [each for each in frames for _ in range(2)]
-            case Corrupt(corrupt=at, xor=xor):
-                return [_corrupted(each, at, xor) for each in frames]
-            case Truncate(truncate=length):
-                return [each[:length] for each in frames if length]
-            case Close(reply_bytes=length):
-                if length:
-                    self._send(session, [b"".join(frames)[:length]], None, wait)
-                self._end(session, plan, action)
-                return []
-        return frames
+        if isinstance(action, Close):
+            if action.reply_bytes:
+                self._send(session, [b"".join(frames)[: action.reply_bytes]], None, wait)
+            self._end(session, plan, action)
+            return []
+        return spoilt(frames, action, late=late)
 
     def _send(self, session: Session, frames: list[bytes], seen: Seen | None, wait: Wait) -> None:
         """Queues frames to leave when a wait is over; the time of a round trip runs meanwhile."""
@@ -385,9 +375,7 @@ class FaultyConnection(Connection):
             session.end(why, Ending.FLUSHED)
             return
         self._write()
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        end_by_reset(transport)
         self.cut(why)
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -443,12 +431,3 @@ def _frames(parts: Sequence[Buffer]) -> list[bytes]:
         frames.append(data[at:end])
         at = end
     return frames
-
-
-def _corrupted(frame: bytes, at: int, xor: int) -> bytes:
-    """A frame with a changed byte; as it is if it has no such byte."""
-    if not -len(frame) <= at < len(frame):
-        return frame
-    changed = bytearray(frame)
-    changed[at] ^= xor
-    return bytes(changed)
