@@ -19,6 +19,7 @@ from segstore import __version__
 from segstore.cli_errors import said
 from segstore.pipeline_cli import pipeline
 from segstore.replay_cli import diff_stores, explore, replay
+from segstore.tap_cli import tap
 from segstore.trace_cli import trace
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
 
 
-for _each in (trace, replay, diff_stores, explore, pipeline):
+for _each in (trace, replay, diff_stores, explore, tap, pipeline):
     main.add_command(_each)
 
 

@@ -36,7 +36,15 @@ from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
 from segstore.server.store.durable import MIN_MEMORY_BYTES
 
-__all__ = ["OptionsError", "ServeOptions", "StoreFailed", "announcement", "pointers", "serve"]
+__all__ = [
+    "OptionsError",
+    "ServeOptions",
+    "StoreFailed",
+    "allow_many_connections",
+    "announcement",
+    "pointers",
+    "serve",
+]
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +301,7 @@ async def _ended(stop: asyncio.Event, failure: asyncio.Future[str] | None) -> No
         raise StoreFailed(failure.result())
 
 
-def _allow_many_connections() -> None:
+def allow_many_connections() -> None:
     """Take as many descriptors as the system lets a user have: what is set at first, often 1,024, ends connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
@@ -313,7 +321,7 @@ def serve(options: ServeOptions) -> None:
     A second signal raises SystemExit with 128 and its number.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    _allow_many_connections()
+    allow_many_connections()
     if options.data is not None:
         # The thread that commits should not wait long for the interpreter when the disk is done.
         sys.setswitchinterval(_SWITCH_S)

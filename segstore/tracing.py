@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from segstore.wire import Buffer
 
-__all__ = ["FileRecorder", "TraceFile", "UnknownSuffix", "redacted", "write_trace"]
+__all__ = ["CAPTURE", "FIXTURE", "FileRecorder", "TraceFile", "UnknownSuffix", "redacted", "write_trace"]
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,466 @@
+"""A link of a tap that has rules: what carries out, on another store's traffic, what `segstore.server.faults` decides.
+
+Rules are the same as at a store of our own, and asked about the same: requests as they come, an append as one whatever
+frames brought it, and replies. A request is passed, kept back, answered in place of the store, passed twice or not at
+all; its reply is spoilt when it comes. Requests are also noted for `wait_for`: applied or refused is what the store's
+reply says.
+
+Invariants: what waits keeps back what is behind it in its direction, unless it may be overtaken; while a request is
+kept back the client is not read, and above `_MOST_BYTES` of what waits neither is the side that it comes from; a
+connection that a rule ends is ended in order towards the store, so that what was passed is carried out; when the client
+is gone, nothing waits any more. What is no frame of a known type, and all that follows an append that breaks the rules
+of append blocks, passes without being asked about.
+
+Deliberate difference from a store's own faults: the store is not ours to stop, so what it answers between a request and
+the end of the connection may come too late, and a request that overtakes another of its writer is the store's to judge.
+A command between an append block and its end passes before the two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from segstore.server.fault_decisions import Plan, Wait
+from segstore.server.fault_frames import spoilt
+from segstore.server.fault_rules import Close, Drop, Duplicate, Error
+from segstore.server.observe import Seen, reply_seen, request_seen
+from segstore.server.tap_frames import Asked, Frames, Passed
+from segstore.server.tap_link import Door, Link, Side
+from segstore.wire import COMMANDS, DataAppended, SetupAppend, WireError, decode, encode
+from segstore.wire.block_decoder import Append, AppendBlockDecoder
+from segstore.wire.trace_blocks import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from segstore.server.faults import Faults, Waiting
+    from segstore.wire import Command
+
+__all__ = ["WatchedLink"]
+
+log = logging.getLogger(__name__)
+
+_NO_PLAN: Final = Plan()
+_NO_WAIT: Final = Wait()
+_MOST_BYTES: Final = 8 * 1024 * 1024
+_WAITING_BYTES: Final = 1024
+"""What something that waits takes beside its bytes, roughly."""
+_OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP_APPEND"})
+
+
+class _Leaving:
+    """What is to leave towards the client: bytes of replies, or what is to be done once all before has left."""
+
+    __slots__ = ("data", "ready", "seen", "then")
+
+    def __init__(
+        self, data: bytes, seen: tuple[Seen, ...] = (), then: Callable[[], object] | None = None, *, ready: bool = True
+    ) -> None:
+        self.data = data
+        self.seen = seen
+        self.then = then
+        self.ready = ready
+
+
+class WatchedLink(Link):
+    """A link whose requests are noted, and on which faults happen."""
+
+    def __init__(self, door: Door, faults: Faults) -> None:
+        super().__init__(door)
+        self._faults = faults
+        self._fault_number = faults.next_connection()
+        self._requests, self._replies = Frames(), Frames()
+        self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
+        self._block: list[bytes] = []
+        self._backlog: deque[tuple[bytes, Command | Append | None]] = deque()
+        self._blocked = False
+        self._overtaken = 0
+        self._kept_bytes = 0
+        self._asked = Asked()
+        self._refused: set[UUID] = set()
+        self._line: deque[_Leaving] = deque()
+        self._line_bytes = 0
+        self._late = 0
+        self._waits: set[Waiting] = set()
+        self._stopping = False
+        self._finished = False
+        self._noted: set[Direction] = set()
+
+    # --- as a link --------------------------------------------------------------------------------------------------
+
+    def forward(self, side: Side, data: bytes) -> None:
+        if side is self.client and side.note is not None:
+            side.note(data)
+        if self._finished or self._stopping:
+            return
+        if side is self.client:
+            for piece in self._requests.feed(data):
+                self._queue(piece.data, piece.command)
+            self._tell(side, self._requests.problem)
+            self._go_through()
+        else:
+            for raw, command in self._replies.feed(data):
+                if not self._stopping:
+                    self._reply(raw, command)
+            self._tell(side, self._replies.problem)
+            self._leave()
+            self._look_at_line()
+
+    def ended(self, side: Side) -> None:
+        self._ends(side.direction)
+        if side is self.client:
+            self._end_if_all_passed()
+        else:
+            rest = self._replies.rest()
+            self._put(_Leaving(rest, then=lambda: Link.ended(self, side)))
+            self._leave()
+
+    def lost(self, side: Side, exc: Exception | None) -> None:
+        if side is self.client:
+            self._finish()
+        if side is self.store and exc is None and self._line:
+            self._ends(side.direction)
+            self._put(_Leaving(b"", then=lambda: Link.lost(self, side, None)))
+            return
+        super().lost(side, exc)
+
+    def end(self, why: str) -> None:
+        self._finish()
+        super().end(why)
+
+    def abort(self, why: str = "") -> None:
+        self._finish()
+        super().abort(why)
+
+    def _finish(self) -> None:
+        """Nothing more is carried out, and nothing waits."""
+        self._finished = True
+        for waiting in tuple(self._waits):
+            waiting.cancel()
+        self._waits.clear()
+        self._backlog.clear()
+        self._line.clear()
+
+    def _tell(self, side: Side, problem: str) -> None:
+        if problem and side.direction not in self._noted:
+            self._noted.add(side.direction)
+            self.noted(side, f"{problem}; it passes as it is")
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _queue(self, raw: bytes, command: Command | None) -> None:
+        """A piece has come: it waits for its turn, an append until it is whole."""
+        if command is None or self._blocks is None:
+            self._backlog.append((raw, None))
+            return
+        try:
+            item = self._blocks.feed(command)
+        except WireError as error:
+            self._tell(self.client, str(error))
+            self._blocks = None  # the store ends this connection, or knows better
+            self._backlog.append((b"".join([*self._block, raw]), None))
+            self._block.clear()
+            return
+        if item is None:
+            self._block.append(raw)
+            return
+        if isinstance(item, Append) and self._block:
+            raw = b"".join([*self._block, raw])
+            self._block.clear()
+        self._backlog.append((raw, item))
+
+    def _go_through(self) -> None:
+        """Decides about what has come, one after the other, as far as nothing keeps it back."""
+        while self._backlog and not self._blocked:
+            raw, item = self._backlog.popleft()
+            if item is None:
+                self.store.write(raw)
+            else:
+                self._take(raw, item)
+        if self._blocked or self._kept_bytes > _MOST_BYTES:
+            self.client.hold("of faults")
+        else:
+            self.client.go_on("of faults")
+        if self.client.ended:
+            self._end_if_all_passed()
+
+    def _end_if_all_passed(self) -> None:
+        """The client sends no more: what it has sent leaves first."""
+        if self._backlog or self._blocked or self._overtaken or self._stopping or self.client.end_passed:
+            return
+        self.store.write(b"".join([*self._block, self._requests.rest()]))
+        self._block.clear()
+        super().ended(self.client)
+
+    def _take(self, raw: bytes, item: Command | Append) -> None:
+        faults = self._faults
+        if isinstance(item, Append) and item.writer_id in self._refused:
+            self._stop(f"an append of writer {item.writer_id}, which was refused and not set up again", reset=False)
+            return
+        try:
+            seen = request_seen(
+                item,
+                faults.next_request(),
+                store=self.door.number,
+                connection=self._fault_number,
+                now_s=faults.clock.now_s(),
+                started_s=faults.started_s,
+            )
+        except WireError as error:  # it cannot be written as it was read
+            self._tell(self.client, str(error))
+            self.store.write(raw)
+            return
+        if faults.observer is not None:
+            faults.observer.add(seen)
+        plan = faults.decide(seen) or _NO_PLAN
+        wait = plan.before
+        if not wait:
+            self._carry_out(raw, item, seen, plan)
+            return
+        cost = len(raw) + _WAITING_BYTES
+        self._kept_bytes += cost
+        if wait.overtake:
+            self._overtaken += 1
+        else:
+            self._blocked = True
+
+        def go_on() -> None:
+            self._kept_bytes -= cost
+            if wait.overtake:
+                self._overtaken -= 1
+            else:
+                self._blocked = False
+            if not self._stopping:
+                self._carry_out(raw, item, seen, plan)
+            self._go_through()
+
+        self._wait(wait, go_on)
+
+    def _wait(self, wait: Wait, go_on: Callable[[], object]) -> None:
+        """Calls back when a wait is over, if the connection is there then."""
+        waiting: Waiting | None = None
+        over = False
+
+        def finish() -> None:
+            nonlocal over
+            over = True
+            if waiting is not None:
+                self._waits.discard(waiting)
+            if not self._finished:
+                go_on()
+
+        waiting = self._faults.wait(wait, finish)
+        if not over:
+            self._waits.add(waiting)
+
+    def _carry_out(self, raw: bytes, item: Command | Append, seen: Seen, plan: Plan) -> None:
+        match plan.action:
+            case Error(at="before") as action:
+                frame = self._error(seen, action)
+                self._note(seen, decode(frame))
+                self._send([frame], (seen,), plan.after)
+                self._leave()
+            case Drop(drop="request"):
+                return
+            case Close(close="before") as action:
+                self._stop_by(plan, action)
+            case Duplicate(duplicate="request"):
+                self._pass(raw, item, seen, plan)
+                self._pass(raw, item, seen, plan)
+            case _:
+                self._pass(raw, item, seen, plan)
+
+    def _pass(self, raw: bytes, item: Command | Append, seen: Seen, plan: Plan) -> None:
+        if isinstance(item, SetupAppend):
+            self._refused.discard(item.writer_id)
+        if not self._asked.add(item, Passed(seen, plan)):
+            log.warning("connection from %s: the store answers too little; what it was asked is forgotten", self.peer)
+        self.store.write(raw)
+
+    def _error(self, seen: Seen, action: Error) -> bytes:
+        """The frame of an error that takes the place of the store's reply."""
+        if seen.type_name in _OF_WRITERS and seen.writer_id is not None:
+            # As a store does when an append or its set-up fails: the writer is to be set up again.
+            self._refused.add(seen.writer_id)
+        return encode(
+            action.reply(
+                request_id=seen.request_id or 0,
+                segment=seen.segments[0] if seen.segments else "",
+                writer_id=seen.writer_id,
+                number=seen.event_number if seen.event_number >= 0 else seen.offset,
+                said=seen.type_name,
+            )
+        )
+
+    def _note(self, seen: Seen, reply: Command) -> None:
+        """Tells the observer how a request came out."""
+        if self._faults.observer is not None:
+            failure = reply.code in COMMANDS and COMMANDS[reply.code].is_failure
+            self._faults.observer.carried_out(seen, self._faults.clock.now_s(), reply.type_name, failure=failure)
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def _reply(self, raw: bytes, reply: Command | None) -> None:
+        """Something has come from the store: what is planned for it, then what the rules on replies say."""
+        if reply is None:
+            self._put(_Leaving(raw))
+            return
+        passed = self._asked.answered(reply)
+        seen = tuple(each.seen for each in passed)
+        for each in seen:
+            self._note(each, reply)
+        if isinstance(reply, DataAppended) and reply.writer_id in self._refused:
+            return  # the client was told that it is not so
+        plan = _together([each.plan for each in passed])
+        frames = self._changed([raw], seen, plan, plan.after, late=False)
+        if not self._faults.looks_at_replies:
+            self._send(frames, seen, plan.after)
+            return
+        for frame in frames:
+            self._send_watched(frame, seen, plan.after)
+
+    def _send_watched(self, frame: bytes, seen: tuple[Seen, ...], after: Wait) -> None:
+        """Asks the rules on replies about a frame, and sends what they leave of it."""
+        if self._stopping:
+            return
+        try:
+            reply = decode(frame)
+        except WireError:
+            self._send([frame], seen, after)  # a rule on the request has spoilt it
+            return
+        about = reply_seen(
+            reply,
+            len(frame),
+            seen[0] if seen else None,
+            store=self.door.number,
+            connection=self._fault_number,
+            now_s=self._faults.clock.now_s(),
+        )
+        plan = self._faults.decide(about) or _NO_PLAN
+        for each in seen:
+            each.faults = (*each.faults, *about.faults)
+        wait = _added(after, plan.after)
+        action = plan.action
+        if isinstance(action, Error):
+            self._send([self._error(about, action)], seen, wait)
+        else:
+            self._send(self._changed([frame], seen, plan, wait, late=True), seen, wait)
+
+    def _changed(
+        self, frames: list[bytes], seen: tuple[Seen, ...], plan: Plan, wait: Wait, *, late: bool
+    ) -> list[bytes]:
+        """What an action leaves of a reply. late: the rule is one on replies, so every action is on this frame."""
+        action = plan.action
+        if isinstance(action, Close):
+            if action.reply_bytes:
+                self._send([b"".join(frames)[: action.reply_bytes]], (), wait)
+            self._stop_by(plan, action)
+            return []
+        if isinstance(action, Error):
+            return [self._error(seen[0], action)] if seen else frames
+        return spoilt(frames, action, late=late)
+
+    def _send(self, frames: list[bytes], seen: tuple[Seen, ...], wait: Wait) -> None:
+        """Has frames leave when a wait is over; the time of a round trip runs meanwhile."""
+        seconds = wait.seconds + self._faults.round_trip_s(self.door.number)
+        if seconds or wait.holds:
+            wait = Wait(seconds, wait.holds, wait.overtake)
+        for frame in frames:
+            leaving = _Leaving(frame, seen, ready=not wait)
+            if not wait.overtake:
+                self._put(leaving)
+            else:
+                self._late += 1
+                self._line_bytes += len(frame) + _WAITING_BYTES
+            if wait:
+                self._wait(wait, partial(self._is_ready, leaving, last=wait.overtake))
+
+    def _is_ready(self, leaving: _Leaving, *, last: bool) -> None:
+        """A reply may leave; one that others could overtake, behind all that are there."""
+        leaving.ready = True
+        if last:
+            self._late -= 1
+            self._line.append(leaving)
+        self._leave()
+        self._look_at_line()
+
+    def _put(self, leaving: _Leaving) -> None:
+        self._line.append(leaving)
+        self._line_bytes += len(leaving.data) + _WAITING_BYTES
+
+    def _leave(self) -> None:
+        """Writes what is ready, in order."""
+        line = self._line
+        written: list[bytes] = []
+        seen: list[Seen] = []
+        while line and line[0].ready and not (line[0].then is not None and self._late):
+            first = line.popleft()
+            self._line_bytes -= len(first.data) + _WAITING_BYTES
+            if first.data:
+                written.append(first.data)
+                seen += first.seen
+            if first.then is not None:
+                self._write(written, seen)
+                written, seen = [], []
+                first.then()
+        self._write(written, seen)
+
+    def _write(self, written: list[bytes], seen: list[Seen]) -> None:
+        if not written:
+            return
+        data = b"".join(written)
+        self.client.write(data)
+        if self.store.note is not None:
+            self.store.note(data)
+        observer = self._faults.observer
+        if observer is not None and seen:
+            now_s = self._faults.clock.now_s()
+            for each in seen:
+                observer.replied(each, now_s)
+
+    def _look_at_line(self) -> None:
+        """The store is not read while too much of what it said waits."""
+        if self._line_bytes > _MOST_BYTES:
+            self.store.hold("of faults")
+        else:
+            self.store.go_on("of faults")
+
+    # --- the end that a rule makes ----------------------------------------------------------------------------------
+
+    def _stop_by(self, plan: Plan, action: Close) -> None:
+        self._stop(f"fault {plan.rule!r}: {action.word}", reset=action.reset)
+
+    def _stop(self, why: str, *, reset: bool) -> None:
+        """Ends the connection: towards the store when it has all that was passed, towards the client in its turn."""
+        if self._stopping or self._finished:
+            return
+        self._stopping = True
+        self._ends(Direction.REPLY, why)
+        log.warning("connection from %s closed: %s", self.peer, why)
+        self._backlog.clear()
+        self.store.close()
+        if reset:
+            self._leave()
+            self.client.reset()
+        else:
+            self._put(_Leaving(b"", then=self.client.close))
+            self._leave()
+
+
+def _together(plans: list[Plan]) -> Plan:
+    """What is to become of a reply to several requests: the longest delay, all holds, the first of other actions."""
+    if len(plans) < 2:
+        return plans[0] if plans else _NO_PLAN
+    acting = next((each for each in plans if each.action is not None), _NO_PLAN)
+    after = [each.after for each in plans]
+    holds = tuple(name for each in after for name in each.holds)
+    wait = Wait(max(each.seconds for each in after), holds, any(each.overtake for each in after))
+    return Plan(acting.rule, acting.action, _NO_WAIT, wait)
+
+
+def _added(first: Wait, second: Wait) -> Wait:
+    return Wait(first.seconds + second.seconds, first.holds + second.holds, first.overtake or second.overtake)

@@ -1,0 +1,295 @@
+"""One client's connection through a tap, and the one to the store that is made for it: bytes in, the same bytes out.
+
+What comes from one side is written to the other as it came, and then told to the recorder; nothing is decoded on the
+way. The end of one direction (a half-close) is passed on as such, and so is a reset.
+
+Invariants: a side is read only while the other one takes what was read, so at most `HIGH_BYTES` and one read wait for a
+slow peer, and nothing is read of a client before its store is there; no peer is cut for what it says; when a link is
+over, both sockets are closed and the recorder was told once.
+
+TLS knows no half-close: where one side speaks it, the end of a direction is the end of the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.fault_frames import end_by_reset
+from segstore.wire import Hello
+from segstore.wire.trace_blocks import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from segstore.server.recording import Recorder
+
+__all__ = ["HIGH_BYTES", "Door", "Link", "Side", "joined"]
+
+log = logging.getLogger(__name__)
+
+HIGH_BYTES: Final = 1024 * 1024
+"""So much waits to be written to a peer before the other one is not read any more."""
+_HELLO: Final = Hello.code.to_bytes(4, "big", signed=True)
+
+
+def joined(endpoint: Any) -> str:
+    """host:port, with an IPv6 address in brackets."""
+    if not isinstance(endpoint, tuple):
+        return str(endpoint)
+    host, port = endpoint[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+class Door(Protocol):
+    """Where clients come in for one store.
+
+    store: where that is. number: the store's, from 0, in the order in which the tap came to know of them. context: with
+    which the store is spoken to, None without TLS. recorder: is told what links carry; None for nobody.
+    connect_timeout_s: how long the store may take to be connected to. closing: whether no more clients are taken.
+    """
+
+    store: Endpoint
+    number: int
+    context: ssl.SSLContext | None
+    recorder: Recorder | None
+    connect_timeout_s: float
+
+    @property
+    def closing(self) -> bool: ...
+
+    def began(self, link: Link) -> None:
+        """A client has come."""
+        ...
+
+    def over(self, link: Link) -> None:
+        """Both sockets of a link are closed."""
+        ...
+
+
+class Side(asyncio.Protocol):
+    """One of the two sockets of a link.
+
+    Attributes:
+        direction: of what comes from it: REQUEST from the client, REPLY from the store.
+        other: the side that it is passed to.
+        transport: None before it is there, and when it is gone.
+        ended: whether it has said that it sends no more. end_passed: whether that was passed on.
+        note: is given what is passed on from it.
+    """
+
+    __slots__ = ("_link", "_reasons", "_silent", "direction", "end_passed", "ended", "note", "other", "transport")
+
+    other: Side
+
+    def __init__(self, link: Link, direction: Direction) -> None:
+        self._link = link
+        self._reasons: set[str] = set()
+        self._silent = True
+        self.direction = direction
+        self.transport: asyncio.Transport | None = None
+        self.ended = self.end_passed = False
+        self.note: Callable[[bytes], object] | None = None
+
+    # --- as a protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
+        self.transport.set_write_buffer_limits(high=HIGH_BYTES)
+        self._link.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._silent:
+            self._silent = False
+            if data[:4] != _HELLO[: len(data)]:
+                self._link.noted(self, f"its first bytes, {data[:8].hex()}, are no Hello")
+        self._link.forward(self, data)
+
+    def eof_received(self) -> bool:
+        self.ended = True
+        self._link.ended(self)
+        return self.transport is not None and self.transport.get_extra_info("sslcontext") is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._link.lost(self, exc)
+
+    def pause_writing(self) -> None:
+        self.other.hold("the other side does not take it")
+
+    def resume_writing(self) -> None:
+        self.other.go_on("the other side does not take it")
+
+    # --- for the link -----------------------------------------------------------------------------------------------
+
+    def hold(self, why: str) -> None:
+        """It is not read until `go_on` was called for this reason, and for all others."""
+        if not self._reasons and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._reasons.add(why)
+
+    def go_on(self, why: str) -> None:
+        """This is no reason any more for not reading it."""
+        if why not in self._reasons:
+            return
+        self._reasons.discard(why)
+        if not self._reasons and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        """Sends, if there is anyone to send to."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
+
+    def end_writing(self) -> None:
+        """Nothing more is sent; what is to be sent leaves first."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def close(self) -> None:
+        """Ends it; what is to be sent leaves first."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def reset(self) -> None:
+        """Ends it as a reset does; what is to be sent is lost."""
+        if self.transport is not None:
+            end_by_reset(self.transport)
+            self.transport.abort()
+
+
+class Link:
+    """A client and its store.
+
+    Attributes:
+        client, store: the two sides.
+        peer: the client's address.
+        number: the recorder's for it, 0 without.
+    """
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.client = Side(self, Direction.REQUEST)
+        self.store = Side(self, Direction.REPLY)
+        self.client.other, self.store.other = self.store, self.client
+        self.peer = ""
+        self.number = 0
+        self._by: Direction | None = None
+        self._why = ""
+        self._connecting: asyncio.Task[None] | None = None
+        self._over = False
+
+    # --- its beginning ----------------------------------------------------------------------------------------------
+
+    def made(self, side: Side) -> None:
+        """A socket is there."""
+        if side is self.client:
+            self._begin(side)
+            return
+        if self.client.transport is None:
+            side.close()  # the client has left meanwhile
+        self.client.go_on("its store is not there")
+
+    def _begin(self, client: Side) -> None:
+        assert client.transport is not None
+        self.peer = joined(client.transport.get_extra_info("peername"))
+        recorder = self.door.recorder
+        if recorder is not None:
+            self.number = recorder.opened(peer=self.peer, store=joined(self.door.store))
+            client.note = partial(recorder.received, self.number)
+            self.store.note = lambda data: recorder.sent(self.number, (data,))
+        client.hold("its store is not there")
+        self.door.began(self)
+        if self.door.closing:
+            self.end("the tap shuts down")
+            return
+        self._connecting = asyncio.create_task(self._connect(), name=f"segstore tap connects to {self.door.store}")
+
+    async def _connect(self) -> None:
+        host, port = self.door.store
+        try:
+            async with asyncio.timeout(self.door.connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self.store, host, port, ssl=self.door.context
+                )
+        except OSError as error:
+            said = str(error) or f"it did not answer in {self.door.connect_timeout_s:g} s"
+            why = f"the store at {joined(self.door.store)} cannot be reached: {said}"
+            log.warning("connection from %s closed: %s", self.peer, why)
+            self.end(why)
+        finally:
+            self._connecting = None
+            self._tell_if_over()
+
+    # --- what it carries --------------------------------------------------------------------------------------------
+
+    def forward(self, side: Side, data: bytes) -> None:
+        """Passes on what came from a side."""
+        side.other.write(data)
+        if side.note is not None:
+            side.note(data)
+
+    def noted(self, side: Side, what: str) -> None:
+        """A side says what it should not: that is passed on, and said once."""
+        who = "client" if side is self.client else f"store {joined(self.door.store)}"
+        log.warning("connection from %s: of the %s: %s", self.peer, who, what)
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+
+    def ended(self, side: Side) -> None:
+        """A side sends no more, which is passed on."""
+        self._ends(side.direction)
+        side.end_passed = True
+        side.other.end_writing()
+        if side.other.end_passed:
+            side.close()
+            side.other.close()
+
+    def lost(self, side: Side, exc: Exception | None) -> None:
+        """A socket is gone."""
+        self._ends(side.direction, "" if exc is None else str(exc))
+        if exc is not None:
+            side.other.reset()
+        else:
+            side.other.close()
+        self._tell_if_over()
+
+    def end(self, why: str) -> None:
+        """Ends both sides; what was read of them still leaves."""
+        self._ends(Direction.REPLY, why)
+        if self._connecting is not None and self._connecting is not asyncio.current_task():
+            self._connecting.cancel()
+        self.client.close()
+        self.store.close()
+
+    def abort(self, why: str = "") -> None:
+        """Ends both sides as a reset does."""
+        self._ends(Direction.REPLY, why)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self.client.reset()
+        self.store.reset()
+
+    def _ends(self, by: Direction, why: str = "") -> None:
+        """Notes who ended it, which is the first that does."""
+        if self._by is None:
+            self._by, self._why = by, why
+
+    def _tell_if_over(self) -> None:
+        if self._over or self.client.transport is not None or self.store.transport is not None or self._connecting:
+            return
+        self._over = True
+        if self.door.recorder is not None:
+            reason = {"reason": self._why} if self._why else {}
+            self.door.recorder.closed(self.number, self._by or Direction.REQUEST, **reason)
+        self.door.over(self)
