@@ -14,6 +14,7 @@ from collections.abc import Callable
 from random import Random
 from uuid import uuid4
 
+from segstore.client.attempts import Attempts
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -21,7 +22,6 @@ from segstore.client.errors import (
     PeerRefused,
     ProtocolViolation,
     Retriable,
-    RetriesExhausted,
     TokenExpired,
     failure,
 )
@@ -72,21 +72,19 @@ class ConditionalWriter:
         return await self._write(lambda number, id_: ConditionalBlockEnd(self._id, number, expected_offset, data, id_))
 
     async def _write(self, make: _Make) -> bool:
-        retry = self._pool.settings.retry
         async with self._lock:
             self._number += 1
-            failures = 0
+            what = f"a conditional append to {self._segment}"
+            attempts = Attempts(self._pool.settings, what, segment=self._segment, random=self._random)
             try:
                 while True:
                     try:
-                        return await self._write_once(self._number, make)
+                        async with attempts.one():
+                            return await self._write_once(self._number, make)
                     except (Retriable, TokenExpired) as error:
                         self._drop()
-                        failures += 1
-                        if retry.exhausted(failures):
-                            what = f"a conditional append to {self._segment}"
-                            raise RetriesExhausted.of(what, self._segment, failures, error) from error
-                    await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
+                        pause_s = attempts.failed(error)
+                    await asyncio.sleep(pause_s)
             except BaseException:
                 self._drop()  # what was sent may still be stored: the next set-up asks
                 raise

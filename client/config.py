@@ -61,6 +61,12 @@ class ClientSettings(BaseModel):
             the store is asked where the segment ends: the read goes on waiting if there is nothing to read, and is
             asked anew, with another request id, if there is. The reference never answers by time.
         retry: of writers and requests: 1 ms ×10, at most 20 s, 10 attempts (36.26).
+        call_timeout_ms: for a request with all its attempts; 60,000 (Kafka's `default.api.timeout.ms`), and never less
+            than one attempt may take.
+        refused_timeout_ms: the same where nobody is there to ask: all controllers refuse connections, or the one store
+            where there is no controller; 10,000. A store that refuses while a controller answers may be replaced.
+        recovery_timeout_ms: writers and readers try so long to go on, refused or not; 120,000 (Kafka's
+            `delivery.timeout.ms`), so that they outlive a restart of the whole cluster.
         close_timeout_ms: `aclose` of a writer gives what is in flight so long.
     Writing
         append_batching: "turn" sends what was written in one turn of the event loop as one append (as Pravega's Rust
@@ -112,6 +118,9 @@ class ClientSettings(BaseModel):
     request_timeout_ms: float = Field(default=30_000.0, gt=0, allow_inf_nan=False)
     read_timeout_ms: float = Field(default=30_000.0, gt=0, allow_inf_nan=False)
     retry: Backoff = Backoff(initial_ms=1, multiplier=10, max_ms=20_000, jitter=0, max_attempts=10)
+    call_timeout_ms: float = Field(default=60_000.0, gt=0, allow_inf_nan=False)
+    refused_timeout_ms: float = Field(default=10_000.0, gt=0, allow_inf_nan=False)
+    recovery_timeout_ms: float = Field(default=120_000.0, gt=0, allow_inf_nan=False)
     close_timeout_ms: float = Field(default=30_000.0, gt=0, allow_inf_nan=False)
 
     append_batching: Literal["turn", "blocks"] = "turn"

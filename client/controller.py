@@ -16,7 +16,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from segstore.client.attempts import Attempts
 from segstore.client.auth import TokenCache
+from segstore.client.config import ClientSettings
 from segstore.client.controller_channels import Answer, ControllerChannels
 from segstore.client.errors import (
     NoSuchStream,
@@ -24,7 +26,6 @@ from segstore.client.errors import (
     RequestRejected,
     RequestTimedOut,
     Retriable,
-    RetriesExhausted,
     StreamSealed,
     TransactionOver,
 )
@@ -250,32 +251,26 @@ class Controller:
         return [Successor(_range(each.segment), tuple(each.value)) for each in answer.segments]
 
     async def following(
-        self, scope: str, stream: str, segment_id: int, retry: Backoff, random: Random
+        self, scope: str, stream: str, segment_id: int, settings: ClientSettings, random: Random
     ) -> list[Successor]:
         """The successors of a segment that has ended, [] for one of a sealed stream.
 
-        A scale may not have come as far yet: then it asks again. Raises RetriesExhausted.
+        A scale may not have come as far yet: then it asks again, as often and as long as the settings say for readers
+        and writers. Raises RetriesExhausted.
         """
-        failures = 0
+        name = name_of(scope, stream, segment_id)
+        what = f"finding successors of {name}"
+        attempts = Attempts(settings, what, segment=name, stream=f"{scope}/{stream}", random=random)
         while True:
             last: Retriable | None = None
             try:
-                found = await self.successors(scope, stream, segment_id)
-                if found or not await self.current_segments(scope, stream):
-                    return found
+                async with attempts.one():
+                    found = await self.successors(scope, stream, segment_id)
+                    if found or not await self.current_segments(scope, stream):
+                        return found
             except Retriable as problem:
                 last = problem
-            failures += 1
-            if retry.exhausted(failures):
-                raise RetriesExhausted(
-                    f"no successors of {name_of(scope, stream, segment_id)} after {failures} attempts"
-                    + (f": {last}" if last else ""),
-                    endpoint=last.endpoint if last else None,
-                    segment=name_of(scope, stream, segment_id),
-                    stream=f"{scope}/{stream}",
-                    actual=failures,
-                ) from last
-            await asyncio.sleep(retry.delay_ms(failures, random) / 1000)
+            await asyncio.sleep(attempts.failed(last))
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
         """The segments of an epoch."""

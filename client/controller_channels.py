@@ -56,6 +56,19 @@ class Answer(NamedTuple):
     node: Endpoint
 
 
+class _Search:
+    """For a node to ask: since when and for how long, for how long if all refuse, and how many were tried."""
+
+    __slots__ = ("began_s", "limit_ms", "method", "refused_ms", "tried")
+
+    def __init__(self, method: str, began_s: float, limit_ms: float, refused_ms: float) -> None:
+        self.method = method
+        self.began_s = began_s
+        self.limit_ms = limit_ms
+        self.refused_ms = refused_ms
+        self.tried = 0
+
+
 class ControllerChannels:
     """Channels to the nodes of one controller.
 
@@ -93,6 +106,8 @@ class ControllerChannels:
         self._set_ups: dict[Endpoint, asyncio.Task[None]] = {}
         self._silent: set[Endpoint] = set()
         """Nodes that could not be connected to since they were ready last, of which this was logged."""
+        self._refusing: set[Endpoint] = set()
+        """Nodes of which the last connection was refused; one that only did not answer may be slow."""
         self._closing: set[asyncio.Task[None]] = set()
         self._last_failure = "no node was tried"
         self._closed = False
@@ -108,11 +123,12 @@ class ControllerChannels:
         TokenRefused, RequestRejected, Closed.
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = self._loop.time() + limit_ms / 1000
+        search = _Search(method, self._loop.time(), limit_ms, self._settings.refused_timeout_ms)
+        deadline = search.began_s + limit_ms / 1000
         refusals = unavailable = 0
         while True:
             shown = await self._authorization(method, limit_ms, deadline)
-            node = await self._ready_node(method, limit_ms, deadline)
+            node = await self._ready_node(search)
             channel = self._channels[node]
             call = channel.unary_unary(
                 METHODS[method].path,
@@ -167,10 +183,10 @@ class ControllerChannels:
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
-    async def _ready_node(self, method: str, limit_ms: float, deadline: float) -> Endpoint:
+    async def _ready_node(self, search: _Search) -> Endpoint:
         """A connected node, the least loaded; connects to one if there is none."""
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(search.began_s + search.limit_ms / 1000):
                 while True:
                     if self._closed:
                         raise Closed("the controller's client is closed")
@@ -179,18 +195,36 @@ class ControllerChannels:
                             self._lost(node)
                     chosen = self.states.least_loaded(self._now_ms())
                     if chosen is None:
-                        await asyncio.sleep(max(self.states.wait_ms(self._now_ms()), 1) / 1000)
+                        wait_ms = max(self.states.wait_ms(self._now_ms()), 1)
+                        if self._is_vain(search, wait_ms):
+                            raise self._nobody(search, refused=True)
+                        await asyncio.sleep(wait_ms / 1000)
                     elif self.states.state(chosen) is NodeState.READY:
                         return chosen
                     else:
+                        search.tried += 1
                         await asyncio.shield(self._set_up(chosen))
         except TimeoutError as cause:
-            raise NoNodeAvailable(
-                f"no controller could be reached for {method} within {limit_ms:.0f} ms; {self._last_failure}",
-                endpoint=",".join(map(str, self.states)),
-                limit=limit_ms,
-                method=method,
-            ) from cause
+            raise self._nobody(search) from cause
+
+    def _is_vain(self, search: _Search, wait_ms: float) -> bool:
+        """Whether all nodes refuse connections, and would have for as long as a call waits for that to end."""
+        over_ms = (self._loop.time() - search.began_s) * 1000 + wait_ms
+        return over_ms >= search.refused_ms and self._refusing.issuperset(self.states)
+
+    def _nobody(self, search: _Search, *, refused: bool = False) -> NoNodeAvailable:
+        elapsed_ms = (self._loop.time() - search.began_s) * 1000
+        times = f"{search.tried} attempt{'' if search.tried == 1 else 's'}"
+        return NoNodeAvailable(
+            f"no controller could be reached for {search.method} by {times} within {elapsed_ms:.0f} ms; "
+            + self._last_failure,
+            endpoint=",".join(map(str, self.states)),
+            limit=search.refused_ms if refused else search.limit_ms,
+            attempts=search.tried,
+            method=search.method,
+            elapsed_ms=round(elapsed_ms),
+            refused=refused,
+        )
 
     def _set_up(self, node: Endpoint) -> asyncio.Task[None]:
         task = self._set_ups.get(node)
@@ -216,13 +250,16 @@ class ControllerChannels:
             if not ready:
                 speaks = "gRPC without TLS" if self._tls is None else "gRPC with TLS and a certificate that is trusted"
                 self._last_failure = f"{node} could not be connected to, or does not speak {speaks}"
+                self._refusing.add(node)
         except TimeoutError:
+            self._refusing.discard(node)
             self._last_failure = f"{node} was not ready within {timeout_ms:.0f} ms"
         finally:
             del self._set_ups[node]
             if ready and not self._closed:
                 self._channels[node] = channel
                 self._silent.discard(node)
+                self._refusing.discard(node)
                 self.states.ready(node)
             else:
                 # Once, or who waits would read it many times a second.

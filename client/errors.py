@@ -195,7 +195,10 @@ class PeerRefused(Retriable):
 
 
 class NoNodeAvailable(Retriable):
-    """No controller could be reached before the deadline."""
+    """No controller could be reached in time: ``details["attempts"]`` were made in ``details["elapsed_ms"]``.
+
+    ``details["refused"]``: whether all of them refused connections, of which a call does not wait for the end for long.
+    """
 
     advice = "check the address of the controller and that it runs, then try again"
 
@@ -257,20 +260,12 @@ class Closed(Final):
 
 
 class RetriesExhausted(Final):
-    """It failed ``actual`` times; the last failure is the cause."""
+    """It failed ``actual`` times in ``details["elapsed_ms"]``; the last failure is the cause.
 
-    advice = "see the cause; try again later, or raise max_attempts of the retry setting"
+    ``details["bounded_by"]`` names the setting that allowed no more, where that was one.
+    """
 
-    @classmethod
-    def of(cls, what: str, segment: str, failures: int, last: ClientError) -> Self:
-        """What is about a segment failed so often, the last time so: to be raised from that."""
-        return cls(
-            f"{what} failed {failures} times: {last}",
-            endpoint=last.endpoint,
-            segment=segment,
-            request_id=last.request_id,
-            actual=failures,
-        )
+    advice = "check that the cluster runs and can be reached, then try again; for more patience raise what bounded it"
 
 
 class SegmentTruncated(Final):

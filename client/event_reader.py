@@ -143,7 +143,7 @@ class EventReader(OpenedBefore, ClosedAfter):
                 await self._check_stream(error)
                 raise
             following = await self._controller.following(
-                self.scope, self.stream, segment_id, self._pool.settings.retry, self._random
+                self.scope, self.stream, segment_id, self._pool.settings, self._random
             )
             self._end(segment_id, following)
         except ClientError as error:

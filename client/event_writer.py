@@ -260,7 +260,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
             successors = await self._controller.following(
-                self.scope, self.stream, segment.segment_id, self._settings.retry, self._random
+                self.scope, self.stream, segment.segment_id, self._settings, self._random
             )
             if not successors:
                 name = f"{self.scope}/{self.stream}"

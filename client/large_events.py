@@ -26,6 +26,7 @@ from random import Random
 from typing import Final, Self
 from uuid import UUID, uuid4
 
+from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
 from segstore.client.errors import (
     ClientError,
@@ -36,7 +37,6 @@ from segstore.client.errors import (
     ProtocolViolation,
     RequestTimedOut,
     Retriable,
-    RetriesExhausted,
     SegmentExists,
     SegmentOver,
     SegmentSealed,
@@ -139,8 +139,8 @@ class LargeEventWriter:
         Closed. Cancelling it leaves the event there or not, whole in either case.
         """
         attempt = _Attempt(target, event, self._counts.get(target, _NO_VALUE))
-        retry = self._settings.retry
-        failures = 0
+        what = f"an event of {len(event.event)} bytes for {target}"
+        attempts = Attempts(self._settings, what, segment=target, random=self._random)
         while True:
             try:
                 await self._once(attempt)
@@ -157,17 +157,14 @@ class LargeEventWriter:
                 self._counts.pop(target, None)
                 raise
             except _AGAIN as error:
-                failures += 1
                 self.restarts += 1
-                self._learn(attempt, error, failures)
-                if retry.exhausted(failures):
-                    what = f"an event of {len(event.event)} bytes for {target}"
-                    raise RetriesExhausted.of(what, target, failures, error) from error
+                self._learn(attempt, error, attempts.failures + 1)
+                pause_s = attempts.failed(error)
             else:
                 if self.exactly_once:
                     self._counts[target] = attempt.count
                 return
-            await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
+            await asyncio.sleep(pause_s)
 
     def _learn(self, attempt: _Attempt, error: ClientError, failures: int) -> None:
         learn(self._locations, attempt.target, error, attempt.endpoint, attempt.token, in_doubt=failures > 1)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Self, TypeVar
 
+from segstore.client.attempts import Attempts
 from segstore.client.closing import FreedAfter
 from segstore.client.config import ClientSettings
 from segstore.client.errors import (
@@ -31,7 +32,7 @@ from segstore.client.errors import (
     failure,
 )
 from segstore.client.flow import Flow
-from segstore.client.locations import Locations, learn
+from segstore.client.locations import FixedStore, Locations, learn
 from segstore.client.pool import ConnectionPool, Endpoint
 from segstore.wire import (
     Command,
@@ -171,9 +172,13 @@ class SegmentRequests(FreedAfter):
     reply = await requests.ask(segment, SegmentSealed, lambda id_, token: SealSegment(id_, segment, token))
     """
 
-    def __init__(self, pool: ConnectionPool, locations: Locations, *, random: Random | None = None) -> None:
+    def __init__(
+        self, pool: ConnectionPool, locations: Locations, *, recovers: bool = False, random: Random | None = None
+    ) -> None:
+        """recovers: they are those of a writer or a reader, which has their patience, and not a user's calls."""
         self._pool = pool
         self._locations = locations
+        self._calls = not recovers
         self._random = random or Random()
         self._clients: dict[Endpoint, RawClient] = {}
 
@@ -191,23 +196,30 @@ class SegmentRequests(FreedAfter):
         may so be carried out twice. Other failure replies are raised as their errors; RetriesExhausted has the last
         failure as its cause.
         """
-        retry = self._pool.settings.retry
-        failures = 0
+        settings = self._pool.settings
+        attempts = Attempts(
+            settings,
+            f"a request about {segment}",
+            segment=segment,
+            call=self._calls,
+            may_move=not isinstance(self._locations, FixedStore),
+            timeout_ms=settings.request_timeout_ms if timeout_ms is None else timeout_ms,
+            random=self._random,
+        )
         while True:
             try:
-                return await self._ask_once(segment, expected, make, timeout_ms)
+                async with attempts.one():
+                    return await self._ask_once(segment, expected, make, timeout_ms)
             except (Retriable, TokenExpired) as error:
                 if error.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name:
                     raise
-                failures += 1
-                if retry.exhausted(failures):
-                    raise RetriesExhausted.of(f"a request about {segment}", segment, failures, error) from error
+                pause_s = attempts.failed(error)
             except ClientError as error:
-                if failures:
-                    error.details["retried"] = failures
+                if attempts.failures and not isinstance(error, RetriesExhausted):
+                    error.details["retried"] = attempts.failures
                 error.located(segment=segment)
                 raise
-            await asyncio.sleep(retry.delay_ms(failures, self._random) / 1000)
+            await asyncio.sleep(pause_s)
 
     async def info(self, segment: str) -> StreamSegmentInfo:
         """Where a segment begins and ends, and whether it is sealed. Raises as `ask`."""

@@ -83,8 +83,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             raise ValueError(f"the group {scope}/{name} begins in streams that it is not over: {', '.join(from_)}")
         self._table = self._new_table()
 
-    def _new_table(self) -> GroupTable:
-        return GroupTable(self._pool, self._table_locations, self.scope, self.name, random=self._random)
+    def _new_table(self, *, recovers: bool = False) -> GroupTable:
+        locations = self._table_locations
+        return GroupTable(self._pool, locations, self.scope, self.name, recovers=recovers, random=self._random)
 
     async def open(self) -> None:
         """Makes the group if it is not there and streams were given.
@@ -141,7 +142,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     def reader(self, name: str) -> GroupReader:
         """A reader of the group, to be opened; its name is its own while it is online."""
-        return GroupReader(self._pool, self._controller, self._locations, self._new_table(), name, random=self._random)
+        table = self._new_table(recovers=True)
+        return GroupReader(self._pool, self._controller, self._locations, table, name, random=self._random)
 
     async def readers(self) -> list[str]:
         """The readers that are online, of whichever client."""

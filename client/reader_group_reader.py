@@ -285,7 +285,7 @@ class GroupReader(OpenedBefore):
         assert parsed.stream is not None
         assert parsed.segment_id is not None
         found = await self._controller.following(
-            parsed.scope or "", parsed.stream, parsed.segment_id, self._pool.settings.retry, self._random
+            parsed.scope or "", parsed.stream, parsed.segment_id, self._pool.settings, self._random
         )
         return [(each.segment.name, each.predecessors) for each in found]
 

@@ -58,11 +58,19 @@ class GroupTable:
     """
 
     def __init__(
-        self, pool: ConnectionPool, locations: Locations, scope: str, group: str, *, random: Random | None = None
+        self,
+        pool: ConnectionPool,
+        locations: Locations,
+        scope: str,
+        group: str,
+        *,
+        recovers: bool = False,
+        random: Random | None = None,
     ) -> None:
+        """recovers: it is a reader's, which goes on for longer than a user's call."""
         self._group = f"{scope}/{group}"
         self._random = random or Random()
-        self._requests = SegmentRequests(pool, locations, random=self._random)
+        self._requests = SegmentRequests(pool, locations, recovers=recovers, random=self._random)
         self._table = TableSegment(self._requests, table_name(scope, group))
         self._backoff = pool.settings.reconnect_backoff
         self._lock = asyncio.Lock()

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator
 from random import Random
 from typing import Final, NamedTuple
 
+from segstore.client.attempts import Attempts
 from segstore.client.closing import FreedAfter
 from segstore.client.errors import (
     ClientError,
@@ -28,7 +29,6 @@ from segstore.client.errors import (
     ProtocolViolation,
     RequestTimedOut,
     Retriable,
-    RetriesExhausted,
     SegmentSealed,
     TokenExpired,
     failure,
@@ -96,7 +96,7 @@ class SegmentReader(FreedAfter):
         self._error: ClientError | None = None
         self._wake: asyncio.Future[None] | None = None
         self._probe: asyncio.Future[StreamSegmentInfo] | None = None
-        self._failures = 0
+        self._attempts = Attempts(self._settings, f"reading {segment}", segment=segment, random=self._random)
         self._closed = False
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -106,25 +106,24 @@ class SegmentReader(FreedAfter):
 
         Raises SegmentTruncated, SegmentMissing, TokenRefused, RetriesExhausted, Closed. One read at a time.
         """
-        retry = self._settings.retry
+        attempts = self._attempts
         while True:
             try:
                 chunk = await self._next()
             except (Retriable, TokenExpired, ProtocolViolation) as error:
                 self._drop_flow()
-                self._failures += 1
-                in_doubt = self._failures > 1
+                in_doubt = attempts.failures > 0
                 learn(self._locations, self.segment, error, self._endpoint, self._token, in_doubt=in_doubt)
-                if retry.exhausted(self._failures):
-                    raise RetriesExhausted.of(f"reading {self.segment}", self.segment, self._failures, error) from error
+                pause_s = attempts.failed(error)
             except ClientError:
                 self._drop_flow()
                 raise
             else:
-                self._failures = 0
+                if attempts.failures:
+                    attempts.progress()
                 self.offset = chunk.offset + len(chunk.data)
                 return chunk
-            await asyncio.sleep(retry.delay_ms(self._failures, self._random) / 1000)
+            await asyncio.sleep(pause_s)
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """Chunks with data, to the end of the segment."""
@@ -212,6 +211,7 @@ class SegmentReader(FreedAfter):
             self._probe = None
         if self._asked == asked and (info.write_offset > asked or info.is_sealed or info.start_offset > asked):
             raise ConnectionLost(f"{flow.endpoint} lost a read of {self.segment}", endpoint=flow.endpoint)
+        self._attempts.progress()  # it waits at the tail, and the store is there
 
     # --- replies ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 One attempt asks where the segment lives and with which token, takes a flow there, sends SetupAppend and waits for the
 answer, which its owner hands in. After a failure it learns (another store, another token), waits out the back-off and
-tries again; after `retry`'s number of failures without progress it gives up.
+tries again; after `retry`'s number of failures, or `recovery_timeout_ms`, without progress it gives up.
 
 Invariants: at most one attempt is under way; each has a deadline; an attempt ends in its owner's `opened` (the answer
 came), in `gave_up`, or in the next attempt. The flow number and the request id are the same for all of them, and
@@ -17,13 +17,13 @@ from random import Random
 from typing import Final, Protocol
 from uuid import UUID
 
+from segstore.client.attempts import Attempts
 from segstore.client.errors import (
     ClientError,
     ProtocolViolation,
     RequestRejected,
     RequestTimedOut,
     Retriable,
-    RetriesExhausted,
     TokenExpired,
 )
 from segstore.client.flow import Flow, FlowHandler
@@ -62,6 +62,7 @@ class WriterSetup:
 
     __slots__ = (
         "_answer",
+        "_attempts",
         "_flow_id",
         "_locations",
         "_owner",
@@ -96,11 +97,15 @@ class WriterSetup:
         self.endpoint: Endpoint | None = None
         self._token = ""
         self.failures = 0
+        self._attempts: Attempts | None = None
+        """While it is tried, and until there is progress after a failure."""
         self._answer: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, error: ClientError | None) -> None:
         """Begins with an attempt, because of an error if there was one."""
+        if not self.failures:
+            self._attempts = None
         running = self._trying(error)
         self._task = asyncio.get_running_loop().create_task(running, name=f"setting up a writer of {self._segment}")
 
@@ -148,12 +153,17 @@ class WriterSetup:
 
     async def _trying(self, error: ClientError | None) -> None:
         owner = self._owner
+        attempts = self._attempts
+        if attempts is None:
+            settings, what = self._pool.settings, f"the writer of {self._segment}"
+            attempts = self._attempts = Attempts(settings, what, segment=self._segment, random=self._random)
         try:
             while True:
                 if error is not None:
-                    await self._wait_after(error)
+                    await self._wait_after(error, attempts)
                 try:
-                    await self._once()
+                    async with attempts.one():
+                        await self._once()
                 except RECOVERABLE as problem:
                     error = problem
                     if owner.failed_once():
@@ -169,18 +179,17 @@ class WriterSetup:
             failed = ProtocolViolation(f"setting up a writer of {self._segment} failed: {problem!r}")
             failed.__cause__ = problem
             owner.gave_up(failed.located(segment=self._segment))
+        if not attempts.failures:
+            self._attempts = None
         if self._task is asyncio.current_task():
             self._task = None
 
-    async def _wait_after(self, error: ClientError) -> None:
+    async def _wait_after(self, error: ClientError, attempts: Attempts) -> None:
         """Learns from a failure and waits out its back-off; raises RetriesExhausted after too many."""
-        retry = self._pool.settings.retry
-        self.failures += 1
-        learn(self._locations, self._segment, error, self.endpoint, self._token, in_doubt=self.failures > 1)
-        if retry.exhausted(self.failures):
-            what = f"the writer of {self._segment}"
-            raise RetriesExhausted.of(what, self._segment, self.failures, error) from error
-        await asyncio.sleep(retry.delay_ms(self.failures, self._random or Random()) / 1000)
+        learn(self._locations, self._segment, error, self.endpoint, self._token, in_doubt=self.failures > 0)
+        pause_s = attempts.failed(error)
+        self.failures = attempts.failures
+        await asyncio.sleep(pause_s)
 
     async def _once(self) -> None:
         self.endpoint = endpoint = await self._locations.endpoint_of(self._segment)

@@ -1,0 +1,189 @@
+"""How long one thing is tried: its failures in a row, against bounds on their number and on their time.
+
+    attempts = Attempts(settings, "a request about a/b/0", call=True)
+    while True:
+        try:
+            async with attempts.one():
+                return await ask()
+        except Retriable as error:
+            pause_s = attempts.failed(error)
+        await asyncio.sleep(pause_s)
+
+There are three bounds: the number that `retry` allows; a time for all attempts; and for calls a shorter time for those
+that are refused, because nobody listens and that is known at once. Writers and readers do without the last: a cluster
+that starts anew refuses connections meanwhile, and what they hold is worth the wait.
+
+Invariant: attempts end with RetriesExhausted, whose facts are the endpoint, how many there were, how long they took and
+which setting bounded them; its cause is the last failure. Follows Kafka's clients, which bound the time of all attempts
+at a call and at a delivery; Pravega's bound their number (Java) or nothing (Rust).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Final
+
+from segstore.client.config import ClientSettings
+from segstore.client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectTimedOut,
+    NoNodeAvailable,
+    RequestTimedOut,
+    RetriesExhausted,
+)
+
+__all__ = ["Attempts"]
+
+
+class Attempts:
+    """The attempts at one thing.
+
+    Attributes:
+        failures: in a row.
+    """
+
+    __slots__ = (
+        "_began_s",
+        "_call",
+        "_last",
+        "_limit_ms",
+        "_may_move",
+        "_now_s",
+        "_random",
+        "_refused_s",
+        "_segment",
+        "_settings",
+        "_since_s",
+        "_stream",
+        "_what",
+        "failures",
+    )
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        what: str,
+        *,
+        segment: str | None = None,
+        stream: str | None = None,
+        call: bool = False,
+        may_move: bool = True,
+        timeout_ms: float = 0,
+        random: Random | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """what: is tried, for the error's sentence; segment, stream: it is about.
+
+        call: somebody waits for just this, so `call_timeout_ms` and `refused_timeout_ms` hold; else
+        `recovery_timeout_ms`. may_move: whether another store may be named for it, so that one store's refusal is not
+        the last word. timeout_ms: one attempt may take so long, and all of them at least that.
+        """
+        limit_ms = settings.call_timeout_ms if call else settings.recovery_timeout_ms
+        self.failures = 0
+        self._settings = settings
+        self._what = what
+        self._segment = segment
+        self._stream = stream
+        self._call: Final = call
+        self._may_move = may_move
+        self._limit_ms = max(limit_ms, timeout_ms)
+        self._random = random
+        self._now_s = now_s
+        self._since_s: float | None = None
+        self._began_s: float | None = None
+        self._refused_s: float | None = None
+        self._last: ClientError | None = None
+
+    def progress(self) -> None:
+        """It went on: what failed before does not count any more."""
+        self.failures = 0
+        self._since_s = self._began_s = self._refused_s = self._last = None
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """An attempt, which ends at the latest when the time for all of them is over."""
+        self._began_s = now_s = self._now_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        left_s = max(self._since_s + self._limit_ms / 1000 - now_s, 0)
+        scope = asyncio.timeout(left_s)
+        try:
+            async with scope:
+                yield
+        except TimeoutError as cause:
+            if not scope.expired():
+                raise
+            self.failures += 1
+            none = RequestTimedOut(f"there was no answer within {self._limit_ms:.0f} ms", limit=self._limit_ms)
+            none.__cause__ = cause
+            last = self._last or none
+            raise self._exhausted(self._time_setting, last) from last
+
+    def failed(self, error: ClientError | None) -> float:
+        """An attempt has failed; returns for how many seconds to wait before the next, or raises RetriesExhausted.
+
+        error: why; None if it was only in vain.
+        """
+        retry, now_s = self._settings.retry, self._now_s()
+        began_s = now_s if self._began_s is None else self._began_s
+        self.failures += 1
+        self._last = error
+        self._since_s = began_s if self._since_s is None else self._since_s
+        if not self._is_refusal(error):
+            self._refused_s = None
+        elif self._refused_s is None:
+            self._refused_s = began_s
+        bound = self._bound(now_s)
+        if bound is not None:
+            raise self._exhausted(bound, error) from error
+        pause_s = retry.delay_ms(self.failures, self._random or Random()) / 1000
+        left_s = self._ends_s() - now_s
+        # What is left is not slept through: half of it is for more attempts.
+        return pause_s if pause_s < left_s else left_s / 2
+
+    def _is_refusal(self, error: ClientError | None) -> bool:
+        """Whether nobody was there to ask, and nobody else can be named."""
+        if isinstance(error, NoNodeAvailable):
+            return bool(error.details.get("refused"))
+        return not self._may_move and isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut)
+
+    def _ends_s(self) -> float:
+        assert self._since_s is not None
+        ends_s = self._since_s + self._limit_ms / 1000
+        if self._call and self._refused_s is not None:
+            ends_s = min(ends_s, self._refused_s + self._settings.refused_timeout_ms / 1000)
+        return ends_s
+
+    def _bound(self, now_s: float) -> str | None:
+        """The setting that allows no further attempt."""
+        if self._settings.retry.exhausted(self.failures):
+            return "retry"
+        if now_s < self._ends_s():
+            return None
+        assert self._since_s is not None
+        in_time = now_s < self._since_s + self._limit_ms / 1000
+        return "refused_timeout_ms" if in_time else self._time_setting
+
+    @property
+    def _time_setting(self) -> str:
+        return "call_timeout_ms" if self._call else "recovery_timeout_ms"
+
+    def _exhausted(self, bound: str, last: ClientError | None) -> RetriesExhausted:
+        assert self._since_s is not None
+        elapsed_s = self._now_s() - self._since_s
+        times = "once" if self.failures == 1 else f"{self.failures} times"
+        return RetriesExhausted(
+            f"{self._what} failed {times} in {elapsed_s:.1f} s" + (f": {last}" if last else ""),
+            endpoint=last.endpoint if last else None,
+            segment=self._segment,
+            stream=self._stream,
+            request_id=last.request_id if last else None,
+            actual=self.failures,
+            elapsed_ms=round(elapsed_s * 1000),
+            bounded_by=bound,
+        )
