@@ -8,6 +8,11 @@ Invariants: what waits keeps back what is behind it on its connection, unless it
 kept back, the peer is not read, so at most one read's worth of requests is kept; above `connection_outstanding_bytes`
 of replies, and of requests that may be overtaken, that wait, no more is carried out for the peer, and the hub counts
 them as held for it; when the connection is gone, nothing waits for it any more.
+
+Where a rule refuses an append, those of its writer that came with it are refused the same way, as the store itself does
+(`Session`): the reference answers each append in flight for itself, drops the writer, and ends the connection for what
+comes later without a new set-up. A condition that does not hold is no failure of the writer, and a wrong event number
+ends the connection. Source: `AppendProcessor.handleAppendResult`, `WriterState`.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from segstore.server.deadlines import Missed
 from segstore.server.fault_decisions import Plan, Wait
@@ -23,7 +29,16 @@ from segstore.server.fault_rules import Close, Drop, Duplicate, Error
 from segstore.server.listener import Connection, own
 from segstore.server.observe import Seen, reply_seen, request_seen
 from segstore.server.session import WRITE_ABOVE_BYTES, Ending
-from segstore.wire import COMMANDS, HEADER_BYTES, ReadSegment, SetupAppend, WireError, decode
+from segstore.wire import (
+    COMMANDS,
+    HEADER_BYTES,
+    ConditionalCheckFailed,
+    InvalidEventNumber,
+    ReadSegment,
+    SetupAppend,
+    WireError,
+    decode,
+)
 from segstore.wire.block_decoder import Append
 
 if TYPE_CHECKING:
@@ -59,7 +74,18 @@ class _Reply:
 class FaultyConnection(Connection):
     """One peer of a store with faults. faults: of the store. store: its number in the cluster."""
 
-    __slots__ = ("_blocked", "_fault_number", "_faults", "_late", "_overtaken", "_queue", "_store", "_waits_of")
+    __slots__ = (
+        "_blocked",
+        "_failed",
+        "_fault_number",
+        "_faults",
+        "_late",
+        "_numbers_are_wrong",
+        "_overtaken",
+        "_queue",
+        "_store",
+        "_waits_of",
+    )
 
     def __init__(self, hub: ConnectionHub, faults: Faults, store: int = 0, *, admin: bool = False) -> None:
         super().__init__(hub, admin=admin)
@@ -67,6 +93,10 @@ class FaultyConnection(Connection):
         self._store = store
         self._fault_number = faults.next_connection()
         self._blocked = False
+        self._failed: dict[tuple[str, UUID], Error] = {}
+        """Writers of which a rule refused an append, and how, while what came with it is carried out."""
+        self._numbers_are_wrong = False
+        """A writer was told so, and hears no more."""
         self._queue: deque[_Reply] = deque()
         self._overtaken = 0
         self._late: dict[int, deque[tuple[Seen, Plan]]] = {}
@@ -107,8 +137,7 @@ class FaultyConnection(Connection):
                 if self._is_paused():
                     self._keep(items[done:])
                     break
-            else:
-                session.nothing_in_flight()
+            self._look_what_is_in_flight(session)
         except Exception as error:  # noqa: BLE001 — as in Connection: this connection ends and the others go on
             hub.service.failed(session, error)
         finally:
@@ -116,6 +145,12 @@ class FaultyConnection(Connection):
         self._stop_reading_if_full()
         self.flush()
         self.look_up()
+
+    def _look_what_is_in_flight(self, session: Session) -> None:
+        """Nothing is, once all that came has been carried out: what comes now did not come with a failed append."""
+        if not self._blocked and not self._backlog:
+            session.nothing_in_flight()
+            self._failed.clear()
 
     def _take_plain(self, commands: Sequence[Any]) -> int:
         """Each request is decided about."""
@@ -160,6 +195,7 @@ class FaultyConnection(Connection):
         hub.enter(self)
         try:
             self._carry_out(session, item, seen, plan)
+            self._look_what_is_in_flight(session)
         except Exception as error:  # noqa: BLE001 — as in Connection
             hub.service.failed(session, error)
         finally:
@@ -204,6 +240,11 @@ class FaultyConnection(Connection):
 
     def _carry_out(self, session: Session, item: Command | Append, seen: Seen, plan: Plan) -> None:
         self._collect(session)
+        self._act(session, item, seen, plan)
+        if self._numbers_are_wrong:
+            session.end("a fault told a writer that its number is wrong", Ending.FLUSHED)
+
+    def _act(self, session: Session, item: Command | Append, seen: Seen, plan: Plan) -> None:
         action = plan.action
         match action:
             case Error(at="before"):
@@ -227,8 +268,14 @@ class FaultyConnection(Connection):
     def _perform(self, session: Session, item: Command | Append, seen: Seen, plan: Plan) -> None:
         """Lets the store carry a request out, and deals with its reply."""
         waiting = len(session.reads)
-        session.receive(item)
-        frames = _frames(session.take_out())
+        failed = self._failed.get((item.segment, item.writer_id)) if isinstance(item, Append) else None
+        if failed is not None:
+            frames = self._error(session, item, seen, failed)
+        else:
+            if isinstance(item, SetupAppend):
+                self._failed.pop((item.segment, item.writer_id), None)
+            session.receive(item)
+            frames = _frames(session.take_out())
         if not frames and isinstance(item, ReadSegment) and len(session.reads) > waiting:
             self._late.setdefault(item.request_id, deque()).append((seen, plan))
             return
@@ -239,18 +286,19 @@ class FaultyConnection(Connection):
 
     def _error(self, session: Session, item: Command | Append | None, seen: Seen, action: Error) -> list[bytes]:
         """The frame of an error that is sent in place of the store or of its reply."""
-        if isinstance(item, Append | SetupAppend):
-            # As the reference does when an append or its set-up fails: the writer is to be set up again.
-            session.forget_writer(item.segment, item.writer_id)
-        session.reply(
-            action.reply(
-                request_id=seen.request_id or 0,
-                segment=seen.segments[0] if seen.segments else "",
-                writer_id=seen.writer_id,
-                number=seen.event_number if seen.event_number >= 0 else seen.offset,
-                said=seen.type_name,
-            )
+        reply = action.reply(
+            request_id=seen.request_id or 0,
+            segment=seen.segments[0] if seen.segments else "",
+            writer_id=seen.writer_id,
+            number=seen.event_number if seen.event_number >= 0 else seen.offset,
+            said=seen.type_name,
         )
+        session.reply(reply)
+        if isinstance(item, Append | SetupAppend) and not isinstance(reply, ConditionalCheckFailed):
+            session.forget_writer(item.segment, item.writer_id)
+            if isinstance(item, Append):
+                self._failed.setdefault((item.segment, item.writer_id), action)
+                self._numbers_are_wrong = isinstance(reply, InvalidEventNumber)
         return _frames(session.take_out())
 
     def _note(self, seen: Seen, frames: list[bytes]) -> None:

@@ -11,18 +11,23 @@ from segstore.server import FaultSettings, MockSegmentStore, Rule, StoreSettings
 from segstore.server.cluster import Cluster
 from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.config import LimitSettings
+from segstore.server.fault_rules import reply_class
 from segstore.server.faults import Faults
 from segstore.server.observe import Observer
 from segstore.wire import (
     AppendSetup,
     ConditionalAppend,
+    ConditionalCheckFailed,
     DataAppended,
     Event,
     GetStreamSegmentInfo,
     Hello,
+    InvalidEventNumber,
     KeepAlive,
     NoSuchSegment,
+    SealSegment,
     SegmentCreated,
+    SegmentIsSealed,
     SegmentRead,
     StreamSegmentInfo,
     WireError,
@@ -135,6 +140,86 @@ async def test_a_failed_append_is_not_stored_and_its_writer_is_to_be_set_up_agai
         peer.send(append(3))
         assert await peer.closed() == b"", "an append of a writer that is not set up ends the connection"
         assert stored(mock) == 4
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("error", ["SegmentIsSealed", "NoSuchSegment", "WrongHost"])
+async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_is(error: str, at: str) -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=2, do={"error": error, "at": at})
+        other = UUID(int=77)
+        await peer.ask(set_up(writer_id=other))
+        peer.send(append(1), append(2), append(3), PONG, append(4), append(1, writer_id=other))
+        answers = await peer.receive(6)
+        kind = reply_class(error).type_name
+        names = [each.type_name for each in answers]
+        assert names == ["DATA_APPENDED", kind, kind, "KEEP_ALIVE", kind, "DATA_APPENDED"]
+        if error == "SegmentIsSealed":
+            assert [each.offset for each in answers if isinstance(each, SegmentIsSealed)] == [2, 3, 4]
+        assert stored(mock) == (8 if at == "before" else 12), "only the one that the store had carried out is stored"
+        assert len(mock.requests(APPENDS, stage="refused")) == (3 if at == "before" else 2)
+        again = await peer.ask(set_up(), append(5))
+        assert [each.type_name for each in again] == ["APPEND_SETUP", "DATA_APPENDED"]
+        peer.send(append(6))
+        assert acknowledged(await peer.receive(1)) == [6]
+
+
+async def test_what_another_rule_does_with_an_append_behind_a_refused_one_is_done() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=1, do="WrongHost")
+        mock.faults.add(APPENDS, nth=1, do="NoSuchSegment")
+        mock.faults.add(APPENDS, nth=1, do="drop")
+        mock.faults.add(APPENDS, nth=1, do="duplicate reply")
+        peer.send(*map(append, range(1, 6)), PONG)
+        names = [each.type_name for each in await peer.receive(6)]
+        assert names == ["WRONG_HOST", "NO_SUCH_SEGMENT", "WRONG_HOST", "WRONG_HOST", "WRONG_HOST", "KEEP_ALIVE"]
+        assert stored(mock) == 0
+
+
+async def test_a_writer_is_set_up_again_in_the_read_in_which_it_was_refused() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=1, do="WrongHost")
+        peer.send(append(1), append(2), set_up(), append(3))
+        names = [each.type_name for each in await peer.receive(4)]
+        assert names == ["WRONG_HOST", "WRONG_HOST", "APPEND_SETUP", "DATA_APPENDED"]
+
+
+async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it_is() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do="ConditionalCheckFailed")
+        first, second = (ConditionalAppend(WRITER, number, 0, Event(b"x"), 5) for number in (1, 2))
+        peer.send(first, second)
+        failed, done = await peer.receive(2)
+        assert failed == ConditionalCheckFailed(WRITER, 1, 5)
+        assert acknowledged([done]) == [2]
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is_said(at: str) -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=2, do={"error": "InvalidEventNumber", "at": at})
+        mock.faults.add("type = DATA_APPENDED", on="reply", nth=5, do="drop")
+        peer.send(append(1), append(2), append(3))
+        replies = await peer.receive(5)
+        assert [each.type_name for each in replies] == ["DATA_APPENDED", "INVALID_EVENT_NUMBER"]
+        assert replies[1] == InvalidEventNumber(WRITER, 3, "", 2)
+        assert await peer.closed() == b""
+
+
+@pytest.mark.parametrize("by_rule", [True, False])
+async def test_what_comes_after_a_refused_append_that_was_held_did_not_come_with_it(by_rule: bool) -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        if by_rule:
+            mock.faults.add(APPENDS, nth=[1, 2], do="SegmentIsSealed")
+        else:
+            await peer.ask(SealSegment(8, SEGMENT, ""))
+        mock.faults.add(APPENDS, nth=2, do="hold", name="late")
+        peer.send(append(1), append(2))
+        await mock.faults.wait_held("late", 1)
+        mock.faults.release("late")
+        assert [each.type_name for each in await peer.receive(2)] == ["SEGMENT_IS_SEALED"] * 2
+        peer.send(append(3))
+        assert await peer.closed() == b"", "it has no writer"
 
 
 async def test_an_error_after_the_store_has_applied_it_hides_that_it_has() -> None:
