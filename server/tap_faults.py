@@ -11,13 +11,15 @@ connection that a rule ends is ended in order towards the store, so that what wa
 is gone, nothing waits any more. What is no frame of a known type, and all that follows an append that breaks the rules
 of append blocks, passes without being asked about.
 
-Deliberate difference from a store's own faults: the store is not ours to stop, so what it answers between a request and
-the end of the connection may come too late, and a request that overtakes another of its writer is the store's to judge.
-A command between an append block and its end passes before the two.
+Deliberate differences from a store's own faults: a connection that ends before a request does so when the store has
+answered what it had, or after `_LINGER_S`; nothing is passed behind an append that a connection is to end after; that a
+request overtakes another of its writer is for the store to judge. A command between an append block and its end passes
+before the two.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from functools import partial
@@ -47,6 +49,8 @@ log = logging.getLogger(__name__)
 _NO_PLAN: Final = Plan()
 _NO_WAIT: Final = Wait()
 _MOST_BYTES: Final = 8 * 1024 * 1024
+_LINGER_S: Final = 2.0
+"""How long a store may take to answer what it has, when a rule has ended the connection before a request."""
 _WAITING_BYTES: Final = 1024
 """What something that waits takes beside its bytes, roughly."""
 _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP_APPEND"})
@@ -86,7 +90,9 @@ class WatchedLink(Link):
         self._line_bytes = 0
         self._late = 0
         self._waits: set[Waiting] = set()
+        self._deaf = False
         self._stopping = False
+        self._linger: asyncio.TimerHandle | None = None
         self._finished = False
         self._noted: set[Direction] = set()
 
@@ -95,7 +101,7 @@ class WatchedLink(Link):
     def forward(self, side: Side, data: bytes) -> None:
         if side is self.client and side.note is not None:
             side.note(data)
-        if self._finished or self._stopping:
+        if self._finished or self._stopping or (self._deaf and side is self.client):
             return
         if side is self.client:
             for piece in self._requests.feed(data):
@@ -138,7 +144,9 @@ class WatchedLink(Link):
 
     def _finish(self) -> None:
         """Nothing more is carried out, and nothing waits."""
-        self._finished = True
+        self._finished = self._deaf = True
+        if self._linger is not None:
+            self._linger.cancel()
         for waiting in tuple(self._waits):
             waiting.cancel()
         self._waits.clear()
@@ -190,7 +198,7 @@ class WatchedLink(Link):
 
     def _end_if_all_passed(self) -> None:
         """The client sends no more: what it has sent leaves first."""
-        if self._backlog or self._blocked or self._overtaken or self._stopping or self.client.end_passed:
+        if self._backlog or self._blocked or self._overtaken or self._deaf or self.client.end_passed:
             return
         self.store.write(b"".join([*self._block, self._requests.rest()]))
         self._block.clear()
@@ -199,7 +207,7 @@ class WatchedLink(Link):
     def _take(self, raw: bytes, item: Command | Append) -> None:
         faults = self._faults
         if isinstance(item, Append) and item.writer_id in self._refused:
-            self._stop(f"an append of writer {item.writer_id}, which was refused and not set up again", reset=False)
+            self._stop_before(f"an append of writer {item.writer_id}, which was refused and not set up again")
             return
         try:
             seen = request_seen(
@@ -234,7 +242,7 @@ class WatchedLink(Link):
                 self._overtaken -= 1
             else:
                 self._blocked = False
-            if not self._stopping:
+            if not self._deaf:
                 self._carry_out(raw, item, seen, plan)
             self._go_through()
 
@@ -266,8 +274,13 @@ class WatchedLink(Link):
                 self._leave()
             case Drop(drop="request"):
                 return
+            case Close(close="before", reset=False) as action:
+                self._stop_before(f"fault {plan.rule!r}: {action.word}")
             case Close(close="before") as action:
                 self._stop_by(plan, action)
+            case Close() if seen.type_name in _OF_WRITERS:
+                self._pass(raw, item, seen, plan)
+                self._be_deaf()  # what is behind it would be stored, too
             case Duplicate(duplicate="request"):
                 self._pass(raw, item, seen, plan)
                 self._pass(raw, item, seen, plan)
@@ -431,17 +444,33 @@ class WatchedLink(Link):
 
     # --- the end that a rule makes ----------------------------------------------------------------------------------
 
-    def _stop_by(self, plan: Plan, action: Close) -> None:
-        self._stop(f"fault {plan.rule!r}: {action.word}", reset=action.reset)
+    def _be_deaf(self) -> None:
+        """Nothing more that the client says is passed."""
+        self._deaf = True
+        self._backlog.clear()
 
-    def _stop(self, why: str, *, reset: bool) -> None:
+    def _stop_before(self, why: str) -> None:
+        """Ends the connection once the store, which is told that nothing more comes, has ended it, too."""
+        if self._deaf:
+            return
+        self._be_deaf()
+        self._say(why)
+        self.client.end_passed = True
+        self.store.end_writing()
+        self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self._stop, why)
+
+    def _stop_by(self, plan: Plan, action: Close) -> None:
+        why = f"fault {plan.rule!r}: {action.word}"
+        self._say(why)
+        self._stop(why, reset=action.reset)
+
+    def _stop(self, why: str, *, reset: bool = False) -> None:
         """Ends the connection: towards the store when it has all that was passed, towards the client in its turn."""
         if self._stopping or self._finished:
             return
+        self._be_deaf()
         self._stopping = True
         self._ends(Direction.REPLY, why)
-        log.warning("connection from %s closed: %s", self.peer, why)
-        self._backlog.clear()
         self.store.close()
         if reset:
             self._leave()
@@ -449,6 +478,10 @@ class WatchedLink(Link):
         else:
             self._put(_Leaving(b"", then=self.client.close))
             self._leave()
+
+    def _say(self, why: str) -> None:
+        self._ends(Direction.REPLY, why)
+        log.warning("connection from %s closed: %s", self.peer, why)
 
 
 def _together(plans: list[Plan]) -> Plan:

@@ -82,7 +82,19 @@ class Side(asyncio.Protocol):
         note: is given what is passed on from it.
     """
 
-    __slots__ = ("_link", "_reasons", "_silent", "direction", "end_passed", "ended", "note", "other", "transport")
+    __slots__ = (
+        "_early",
+        "_gone",
+        "_link",
+        "_reasons",
+        "_silent",
+        "direction",
+        "end_passed",
+        "ended",
+        "note",
+        "other",
+        "transport",
+    )
 
     other: Side
 
@@ -90,6 +102,8 @@ class Side(asyncio.Protocol):
         self._link = link
         self._reasons: set[str] = set()
         self._silent = True
+        self._gone = False
+        self._early: list[bytes | None] = []
         self.direction = direction
         self.transport: asyncio.Transport | None = None
         self.ended = self.end_passed = False
@@ -101,6 +115,12 @@ class Side(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
         self._link.made(self)
+        early, self._early = self._early, []
+        for data in early:
+            if data is None:
+                self.end_writing()
+            else:
+                self.write(data)
 
     def data_received(self, data: bytes) -> None:
         if self._silent:
@@ -116,6 +136,7 @@ class Side(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
+        self._gone = True
         self._link.lost(self, exc)
 
     def pause_writing(self) -> None:
@@ -132,6 +153,11 @@ class Side(asyncio.Protocol):
             self.transport.pause_reading()
         self._reasons.add(why)
 
+    def hold_again(self) -> None:
+        """As `hold` for the reasons that there are: uvloop begins to read when `connection_made` has returned."""
+        if self._reasons and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
     def go_on(self, why: str) -> None:
         """This is no reason any more for not reading it."""
         if why not in self._reasons:
@@ -141,17 +167,23 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Sends, if there is anyone to send to."""
+        """Sends, if there is anyone to send to; what is written before keeps until then."""
         transport = self.transport
-        if transport is not None and not transport.is_closing():
+        if transport is None:
+            if not self._gone:
+                self._early.append(data)
+        elif not transport.is_closing():
             transport.write(data)
 
     def end_writing(self) -> None:
         """Nothing more is sent; what is to be sent leaves first."""
         transport = self.transport
-        if transport is None or transport.is_closing():
+        if transport is None:
+            if not self._gone:
+                self._early.append(None)
+        elif transport.is_closing():
             return
-        if transport.can_write_eof():
+        elif transport.can_write_eof():
             transport.write_eof()
         else:
             transport.close()
@@ -209,6 +241,7 @@ class Link:
             client.note = partial(recorder.received, self.number)
             self.store.note = lambda data: recorder.sent(self.number, (data,))
         client.hold("its store is not there")
+        asyncio.get_running_loop().call_soon(client.hold_again)
         self.door.began(self)
         if self.door.closing:
             self.end("the tap shuts down")
