@@ -12,9 +12,10 @@ is gone, nothing waits any more. What is no frame of a known type, and all that 
 of append blocks, passes without being asked about.
 
 Deliberate differences from a store's own faults: a connection that ends before a request does so when the store has
-answered what it had, or after `_LINGER_S`; nothing is passed behind an append that a connection is to end after; that a
-request overtakes another of its writer is for the store to judge. A command between an append block and its end passes
-before the two.
+answered what it had, or after `_LINGER_S`; nothing is passed behind an append that a connection is to end after; behind
+an append that a rule refuses those of its writer are refused the same way until it is set up again, also where they did
+not come with it; that a request overtakes another of its writer is for the store to judge. A command between an append
+block and its end passes before the two.
 """
 
 from __future__ import annotations
@@ -22,24 +23,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from segstore.server.fault_decisions import Plan, Wait
 from segstore.server.fault_frames import spoilt
 from segstore.server.fault_rules import Close, Drop, Duplicate, Error
 from segstore.server.observe import Seen, reply_seen, request_seen
 from segstore.server.tap_frames import Asked, Frames, Passed
+from segstore.server.tap_line import WAITING_BYTES, Line, Waits
 from segstore.server.tap_link import Door, Link, Side
-from segstore.wire import COMMANDS, DataAppended, SetupAppend, WireError, decode, encode
+from segstore.wire import (
+    COMMANDS,
+    AppendSetup,
+    ConditionalCheckFailed,
+    InvalidEventNumber,
+    SetupAppend,
+    WireError,
+    decode,
+    encode,
+)
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
 from segstore.wire.trace_blocks import Direction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
-    from segstore.server.faults import Faults, Waiting
+    from segstore.server.fault_rules import Action
+    from segstore.server.faults import Faults
     from segstore.wire import Command
 
 __all__ = ["WatchedLink"]
@@ -51,23 +63,7 @@ _NO_WAIT: Final = Wait()
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _LINGER_S: Final = 2.0
 """How long a store may take to answer what it has, when a rule has ended the connection before a request."""
-_WAITING_BYTES: Final = 1024
-"""What something that waits takes beside its bytes, roughly."""
 _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP_APPEND"})
-
-
-class _Leaving:
-    """What is to leave towards the client: bytes of replies, or what is to be done once all before has left."""
-
-    __slots__ = ("data", "ready", "seen", "then")
-
-    def __init__(
-        self, data: bytes, seen: tuple[Seen, ...] = (), then: Callable[[], object] | None = None, *, ready: bool = True
-    ) -> None:
-        self.data = data
-        self.seen = seen
-        self.then = then
-        self.ready = ready
 
 
 class WatchedLink(Link):
@@ -85,11 +81,15 @@ class WatchedLink(Link):
         self._overtaken = 0
         self._kept_bytes = 0
         self._asked = Asked()
-        self._refused: set[UUID] = set()
-        self._line: deque[_Leaving] = deque()
-        self._line_bytes = 0
-        self._late = 0
-        self._waits: set[Waiting] = set()
+        self._refused: dict[UUID, Error | None] = {}
+        """Writers of which a rule refused an append, and how, or the set-up (None), until they are set up again."""
+        self._hidden: dict[UUID, tuple[int, Error]] = {}
+        """From which number on appends were refused that the store has, until it has answered that they are."""
+        self._instead: deque[tuple[int, bytes, Seen, Wait]] = deque()
+        """Answers in place of the store, each behind those to what was passed before."""
+        self._numbers_are_wrong = False
+        self._waits = Waits(faults)
+        self._line = Line(faults, door.number, self._waits, self._write)
         self._deaf = False
         self._stopping = False
         self._linger: asyncio.TimerHandle | None = None
@@ -113,24 +113,23 @@ class WatchedLink(Link):
                 if not self._stopping:
                     self._reply(raw, command)
             self._tell(side, self._replies.problem)
-            self._leave()
-            self._look_at_line()
+            self._line.leave()
 
     def ended(self, side: Side) -> None:
         self._ends(side.direction)
         if side is self.client:
             self._end_if_all_passed()
         else:
-            rest = self._replies.rest()
-            self._put(_Leaving(rest, then=lambda: Link.ended(self, side)))
-            self._leave()
+            self._answer_instead(all_of_them=True)
+            self._line.put(self._replies.rest(), lambda: Link.ended(self, side))
+            self._line.leave()
 
     def lost(self, side: Side, exc: Exception | None) -> None:
         if side is self.client:
             self._finish()
         if side is self.store and exc is None and self._line:
             self._ends(side.direction)
-            self._put(_Leaving(b"", then=lambda: Link.lost(self, side, None)))
+            self._line.put(b"", lambda: Link.lost(self, side, None))
             return
         super().lost(side, exc)
 
@@ -147,8 +146,6 @@ class WatchedLink(Link):
         self._finished = self._deaf = True
         if self._linger is not None:
             self._linger.cancel()
-        for waiting in tuple(self._waits):
-            waiting.cancel()
         self._waits.clear()
         self._backlog.clear()
         self._line.clear()
@@ -206,9 +203,6 @@ class WatchedLink(Link):
 
     def _take(self, raw: bytes, item: Command | Append) -> None:
         faults = self._faults
-        if isinstance(item, Append) and item.writer_id in self._refused:
-            self._stop_before(f"an append of writer {item.writer_id}, which was refused and not set up again")
-            return
         try:
             seen = request_seen(
                 item,
@@ -229,7 +223,7 @@ class WatchedLink(Link):
         if not wait:
             self._carry_out(raw, item, seen, plan)
             return
-        cost = len(raw) + _WAITING_BYTES
+        cost = len(raw) + WAITING_BYTES
         self._kept_bytes += cost
         if wait.overtake:
             self._overtaken += 1
@@ -246,37 +240,25 @@ class WatchedLink(Link):
                 self._carry_out(raw, item, seen, plan)
             self._go_through()
 
-        self._wait(wait, go_on)
-
-    def _wait(self, wait: Wait, go_on: Callable[[], object]) -> None:
-        """Calls back when a wait is over, if the connection is there then."""
-        waiting: Waiting | None = None
-        over = False
-
-        def finish() -> None:
-            nonlocal over
-            over = True
-            if waiting is not None:
-                self._waits.discard(waiting)
-            if not self._finished:
-                go_on()
-
-        waiting = self._faults.wait(wait, finish)
-        if not over:
-            self._waits.add(waiting)
+        self._waits.add(wait, go_on)
 
     def _carry_out(self, raw: bytes, item: Command | Append, seen: Seen, plan: Plan) -> None:
-        match plan.action:
-            case Error(at="before") as action:
-                frame = self._error(seen, action)
-                self._note(seen, decode(frame))
-                self._send([frame], (seen,), plan.after)
-                self._leave()
+        action = plan.action
+        if isinstance(item, Append) and item.writer_id in self._refused and not _is_of_request(action):
+            action = self._refused[item.writer_id]
+            if action is None:
+                self._stop_before(f"an append of writer {item.writer_id}, whose set-up was refused")
+            else:
+                self._refuse(seen, action, plan)
+            return
+        match action:
+            case Error(at="before"):
+                self._refuse(seen, action, plan)
             case Drop(drop="request"):
                 return
-            case Close(close="before", reset=False) as action:
+            case Close(close="before", reset=False):
                 self._stop_before(f"fault {plan.rule!r}: {action.word}")
-            case Close(close="before") as action:
+            case Close(close="before"):
                 self._stop_by(plan, action)
             case Close() if seen.type_name in _OF_WRITERS:
                 self._pass(raw, item, seen, plan)
@@ -289,25 +271,47 @@ class WatchedLink(Link):
 
     def _pass(self, raw: bytes, item: Command | Append, seen: Seen, plan: Plan) -> None:
         if isinstance(item, SetupAppend):
-            self._refused.discard(item.writer_id)
+            self._refused.pop(item.writer_id, None)
         if not self._asked.add(item, Passed(seen, plan)):
             log.warning("connection from %s: the store answers too little; what it was asked is forgotten", self.peer)
         self.store.write(raw)
 
+    def _refuse(self, seen: Seen, action: Error, plan: Plan) -> None:
+        """Answers a request in place of the store."""
+        frame = self._error(seen, action)
+        self._note(seen, decode(frame))
+        self._instead.append((self._asked.mark(), frame, seen, plan.after))
+        if self._numbers_are_wrong:
+            self._be_deaf()
+        self._answer_instead()
+        self._line.leave()
+
+    def _answer_instead(self, *, all_of_them: bool = False) -> None:
+        """Sends the answers in place of the store whose turn has come."""
+        instead = self._instead
+        while instead and (all_of_them or self._asked.is_over(instead[0][0])):
+            _, frame, seen, after = instead.popleft()
+            self._line.send([frame], (seen,), after)
+        if self._numbers_are_wrong and not instead:
+            self._stop_before("a fault told a writer that its number is wrong")
+
     def _error(self, seen: Seen, action: Error) -> bytes:
         """The frame of an error that takes the place of the store's reply."""
-        if seen.type_name in _OF_WRITERS and seen.writer_id is not None:
-            # As a store does when an append or its set-up fails: the writer is to be set up again.
-            self._refused.add(seen.writer_id)
-        return encode(
-            action.reply(
-                request_id=seen.request_id or 0,
-                segment=seen.segments[0] if seen.segments else "",
-                writer_id=seen.writer_id,
-                number=seen.event_number if seen.event_number >= 0 else seen.offset,
-                said=seen.type_name,
-            )
+        reply = action.reply(
+            request_id=seen.request_id or 0,
+            segment=seen.segments[0] if seen.segments else "",
+            writer_id=seen.writer_id,
+            number=seen.event_number if seen.event_number >= 0 else seen.offset,
+            said=seen.type_name,
         )
+        if seen.type_name in _OF_WRITERS and seen.writer_id is not None and type(reply) is not ConditionalCheckFailed:
+            # As a store does when an append or its set-up fails: the writer is to be set up again.
+            is_append = seen.type_name != "SETUP_APPEND"
+            self._refused.setdefault(seen.writer_id, action if is_append else None)
+            if is_append:
+                self._hidden.setdefault(seen.writer_id, (seen.event_number, action))
+                self._numbers_are_wrong = self._numbers_are_wrong or isinstance(reply, InvalidEventNumber)
+        return encode(reply)
 
     def _note(self, seen: Seen, reply: Command) -> None:
         """Tells the observer how a request came out."""
@@ -320,21 +324,46 @@ class WatchedLink(Link):
     def _reply(self, raw: bytes, reply: Command | None) -> None:
         """Something has come from the store: what is planned for it, then what the rules on replies say."""
         if reply is None:
-            self._put(_Leaving(raw))
+            self._line.put(raw)
             return
         passed = self._asked.answered(reply)
         seen = tuple(each.seen for each in passed)
         for each in seen:
             self._note(each, reply)
-        if isinstance(reply, DataAppended) and reply.writer_id in self._refused:
-            return  # the client was told that it is not so
+        if isinstance(reply, AppendSetup):
+            self._hidden.pop(reply.writer_id, None)
         plan = _together([each.plan for each in passed])
-        frames = self._changed([raw], seen, plan, plan.after, late=False)
+        errors = [self._instead_of(each) for each in passed]
+        if any(errors) and not isinstance(plan.action, Close):
+            frames = self._refused_from(reply, passed, errors)
+        else:
+            frames = self._changed([raw], seen, plan, plan.after, late=False)
         if not self._faults.looks_at_replies:
-            self._send(frames, seen, plan.after)
-            return
-        for frame in frames:
-            self._send_watched(frame, seen, plan.after)
+            self._line.send(frames, seen, plan.after)
+        else:
+            for frame in frames:
+                self._send_watched(frame, seen, plan.after)
+        self._answer_instead()
+
+    def _instead_of(self, passed: Passed) -> Error | None:
+        """The error that the client hears in place of what the store says of a request."""
+        if isinstance(passed.plan.action, Error):
+            return passed.plan.action
+        seen = passed.seen
+        if seen.writer_id not in self._hidden or seen.type_name == "SETUP_APPEND":
+            return None
+        number, action = self._hidden[seen.writer_id]
+        return action if seen.event_number >= number else None
+
+    def _refused_from(self, reply: Any, passed: list[Passed], errors: list[Error | None]) -> list[bytes]:
+        """What the client hears of a reply to requests some of which a rule refuses: of appends, those behind too."""
+        first = next(index for index, error in enumerate(errors) if error is not None)
+        frames = []
+        if first:  # one acknowledgement for several
+            frames.append(encode(msgspec.structs.replace(reply, event_number=passed[first - 1].seen.event_number)))
+        for each, error in zip(passed[first:], errors[first:], strict=True):
+            frames.append(self._error(each.seen, error or self._hidden[reply.writer_id][1]))
+        return frames
 
     def _send_watched(self, frame: bytes, seen: tuple[Seen, ...], after: Wait) -> None:
         """Asks the rules on replies about a frame, and sends what they leave of it."""
@@ -343,7 +372,7 @@ class WatchedLink(Link):
         try:
             reply = decode(frame)
         except WireError:
-            self._send([frame], seen, after)  # a rule on the request has spoilt it
+            self._line.send([frame], seen, after)  # a rule on the request has spoilt it
             return
         about = reply_seen(
             reply,
@@ -359,9 +388,9 @@ class WatchedLink(Link):
         wait = _added(after, plan.after)
         action = plan.action
         if isinstance(action, Error):
-            self._send([self._error(about, action)], seen, wait)
+            self._line.send([self._error(about, action)], seen, wait)
         else:
-            self._send(self._changed([frame], seen, plan, wait, late=True), seen, wait)
+            self._line.send(self._changed([frame], seen, plan, wait, late=True), seen, wait)
 
     def _changed(
         self, frames: list[bytes], seen: tuple[Seen, ...], plan: Plan, wait: Wait, *, late: bool
@@ -370,74 +399,22 @@ class WatchedLink(Link):
         action = plan.action
         if isinstance(action, Close):
             if action.reply_bytes:
-                self._send([b"".join(frames)[: action.reply_bytes]], (), wait)
+                self._line.send([b"".join(frames)[: action.reply_bytes]], (), wait)
             self._stop_by(plan, action)
             return []
-        if isinstance(action, Error):
-            return [self._error(seen[0], action)] if seen else frames
         return spoilt(frames, action, late=late)
 
-    def _send(self, frames: list[bytes], seen: tuple[Seen, ...], wait: Wait) -> None:
-        """Has frames leave when a wait is over; the time of a round trip runs meanwhile."""
-        seconds = wait.seconds + self._faults.round_trip_s(self.door.number)
-        if seconds or wait.holds:
-            wait = Wait(seconds, wait.holds, wait.overtake)
-        for frame in frames:
-            leaving = _Leaving(frame, seen, ready=not wait)
-            if not wait.overtake:
-                self._put(leaving)
-            else:
-                self._late += 1
-                self._line_bytes += len(frame) + _WAITING_BYTES
-            if wait:
-                self._wait(wait, partial(self._is_ready, leaving, last=wait.overtake))
-
-    def _is_ready(self, leaving: _Leaving, *, last: bool) -> None:
-        """A reply may leave; one that others could overtake, behind all that are there."""
-        leaving.ready = True
-        if last:
-            self._late -= 1
-            self._line.append(leaving)
-        self._leave()
+    def _write(self, data: bytes) -> None:
+        """Something leaves towards the client."""
+        if data:
+            self.client.write(data)
+            if self.store.note is not None:
+                self.store.note(data)
         self._look_at_line()
-
-    def _put(self, leaving: _Leaving) -> None:
-        self._line.append(leaving)
-        self._line_bytes += len(leaving.data) + _WAITING_BYTES
-
-    def _leave(self) -> None:
-        """Writes what is ready, in order."""
-        line = self._line
-        written: list[bytes] = []
-        seen: list[Seen] = []
-        while line and line[0].ready and not (line[0].then is not None and self._late):
-            first = line.popleft()
-            self._line_bytes -= len(first.data) + _WAITING_BYTES
-            if first.data:
-                written.append(first.data)
-                seen += first.seen
-            if first.then is not None:
-                self._write(written, seen)
-                written, seen = [], []
-                first.then()
-        self._write(written, seen)
-
-    def _write(self, written: list[bytes], seen: list[Seen]) -> None:
-        if not written:
-            return
-        data = b"".join(written)
-        self.client.write(data)
-        if self.store.note is not None:
-            self.store.note(data)
-        observer = self._faults.observer
-        if observer is not None and seen:
-            now_s = self._faults.clock.now_s()
-            for each in seen:
-                observer.replied(each, now_s)
 
     def _look_at_line(self) -> None:
         """The store is not read while too much of what it said waits."""
-        if self._line_bytes > _MOST_BYTES:
+        if self._line.bytes > _MOST_BYTES:
             self.store.hold("of faults")
         else:
             self.store.go_on("of faults")
@@ -451,7 +428,7 @@ class WatchedLink(Link):
 
     def _stop_before(self, why: str) -> None:
         """Ends the connection once the store, which is told that nothing more comes, has ended it, too."""
-        if self._deaf:
+        if self.client.end_passed or self._stopping or self._finished:
             return
         self._be_deaf()
         self._say(why)
@@ -473,15 +450,23 @@ class WatchedLink(Link):
         self._ends(Direction.REPLY, why)
         self.store.close()
         if reset:
-            self._leave()
+            self._line.leave()
             self.client.reset()
         else:
-            self._put(_Leaving(b"", then=self.client.close))
-            self._leave()
+            self._line.put(b"", self.client.close)
+            self._line.leave()
 
     def _say(self, why: str) -> None:
         self._ends(Direction.REPLY, why)
         log.warning("connection from %s closed: %s", self.peer, why)
+
+
+def _is_of_request(action: Action | None) -> bool:
+    """Whether an action says what happens in place of carrying a request out."""
+    match action:
+        case Error(at="before") | Close(close="before") | Drop(drop="request"):
+            return True
+    return False
 
 
 def _together(plans: list[Plan]) -> Plan:

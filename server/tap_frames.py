@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, AppendBlockEnd, WireError, decode
+from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, AppendBlockEnd, ReadSegment, WireError, decode
 from segstore.wire.block_decoder import Append
 from segstore.wire.exchanges import Exchanges
 from segstore.wire.trace_blocks import Direction, Record, RecordKind
@@ -119,24 +119,40 @@ class Asked:
 
     def __init__(self) -> None:
         self._exchanges = Exchanges()
-        self._waiting: dict[Exchange, Passed] = {}
+        self._waiting: dict[Exchange, tuple[int, Passed]] = {}
+        self._prompt: dict[int, None] = {}
+        self._count = 0
 
     def add(self, item: Command | Append, passed: Passed) -> bool:
         """A request was passed; False if others had to be forgotten for it."""
         room = len(self._waiting) < _MOST_ASKED
         if not room:
-            self._exchanges, self._waiting = Exchanges(), {}
+            self._exchanges, self._waiting, self._prompt = Exchanges(), {}, {}
         command = _without_payload(item)
         head = struct.pack(">ii", command.code, 0)
         seen = self._exchanges.see(Record(0, 1, Direction.REQUEST, RecordKind.FRAME, head), command)
-        self._waiting[seen] = passed
+        self._count += 1
+        self._waiting[seen] = self._count, passed
+        if not isinstance(item, ReadSegment):  # which may wait at the tail for long
+            self._prompt[self._count] = None
         return room
 
     def answered(self, reply: Command) -> list[Passed]:
         """The requests that a reply answers, oldest first."""
         head = struct.pack(">ii", reply.code, 0)
         seen = self._exchanges.see(Record(0, 1, Direction.REPLY, RecordKind.FRAME, head), reply)
-        return [self._waiting.pop(each) for each in seen.answers if each in self._waiting]
+        found = [self._waiting.pop(each) for each in seen.answers if each in self._waiting]
+        for number, _ in found:
+            self._prompt.pop(number, None)
+        return [passed for _, passed in found]
+
+    def mark(self) -> int:
+        """For `is_over`: what was passed so far."""
+        return self._count
+
+    def is_over(self, mark: int) -> bool:
+        """Whether all that was passed up to a mark is answered, but for reads."""
+        return next(iter(self._prompt), mark + 1) > mark
 
 
 def _without_payload(item: Command | Append) -> Any:
