@@ -1,0 +1,309 @@
+"""A port before a controller: calls of any kind go through with all that belongs to them; addresses are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+import pytest
+
+from segstore.server.controller import ControllerServer, Endpoint
+from segstore.server.controller.front import ControllerFront
+from segstore.wire.controller_api import METHODS, SERVICE
+from segstore.wire.controller_api import messages as m
+from tests.server.controller.calls import Client
+from tests.server.controller.conftest import World
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+ECHO = "/some.other.Service/Echo"
+Behaviour = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
+
+
+class Upstream(grpc.GenericRpcHandler):
+    """A controller that does as a test says, with any method."""
+
+    def __init__(self, behave: Behaviour) -> None:
+        self.behave = behave
+        self.calls: list[tuple[str, dict[str, str | bytes]]] = []
+
+    def service(self, handler_call_details: Any) -> Any:
+        self.calls.append((handler_call_details.method, dict(handler_call_details.invocation_metadata)))
+        return grpc.stream_stream_rpc_method_handler(self.behave)
+
+
+async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
+    async for request in requests:
+        await context.write(request)
+
+
+async def elsewhere(store: Endpoint) -> Endpoint:
+    return Endpoint("tap", store.port + 1)
+
+
+async def nowhere(store: Endpoint) -> Endpoint:
+    raise OSError(f"no port is free for {store.host}")
+
+
+Through = Callable[[Endpoint], Awaitable[Endpoint]]
+
+
+@asynccontextmanager
+async def before(host: str, port: int, through: Through = elsewhere) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a front before what listens there."""
+    front = await ControllerFront.start(
+        "127.0.0.1", 0, controller=Endpoint(host, port), through=through, published_host="front"
+    )
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
+            yield channel
+    finally:
+        await front.aclose()
+        await front.aclose()
+
+
+@asynccontextmanager
+async def fronted(behave: Behaviour, through: Through = elsewhere) -> AsyncIterator[tuple[Upstream, grpc.aio.Channel]]:
+    upstream = Upstream(behave)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((upstream,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with before("127.0.0.1", port, through) as channel:
+            yield upstream, channel
+    finally:
+        await server.stop(None)
+
+
+def answers(*messages: bytes) -> Behaviour:
+    async def behave(requests: AsyncIterator[bytes], context: Any) -> None:
+        async for _ in requests:
+            for each in messages:
+                await context.write(each)
+
+    return behave
+
+
+# --- calls of any kind ------------------------------------------------------------------------------------------
+
+
+async def test_a_call_with_one_message_gives_one() -> None:
+    async with fronted(echo) as (upstream, channel):
+        assert await channel.unary_unary(ECHO)(b"\xff not a message of ours") == b"\xff not a message of ours"
+        assert [method for method, _ in upstream.calls] == [ECHO]
+
+
+async def test_streams_pass_both_ways_as_they_come() -> None:
+    async with fronted(echo) as (_, channel):
+        call = channel.stream_stream(ECHO)()
+        for message in (b"one", b"", b"three"):
+            await call.write(message)
+            assert await call.read() == message, "each is answered before the next is sent"
+        await call.done_writing()
+        assert await call.read() == grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_many_answers_to_one_message_and_one_to_many() -> None:
+    async def count(requests: AsyncIterator[bytes], context: Any) -> None:
+        total = 0
+        async for request in requests:
+            total += len(request)
+        await context.write(b"%d" % total)
+
+    async with fronted(answers(b"a", b"b")) as (_, channel):
+        assert [each async for each in channel.unary_stream(ECHO)(b"")] == [b"a", b"b"]
+    async with fronted(count) as (_, channel):
+        assert await channel.stream_unary(ECHO)(iter([b"12", b"345"])) == b"5"
+
+
+async def test_a_large_message_passes() -> None:
+    data = bytes(8 * 1024 * 1024)
+    options = (("grpc.max_receive_message_length", -1),)
+    upstream = Upstream(echo)
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((upstream,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    front = await ControllerFront.start(
+        "127.0.0.1", 0, controller=Endpoint("127.0.0.1", port), through=elsewhere, published_host="front"
+    )
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}", options=options) as channel:
+        assert await channel.unary_unary(ECHO)(data) == data
+    await front.aclose()
+    await server.stop(None)
+
+
+async def test_metadata_goes_both_ways() -> None:
+    async def behave(requests: AsyncIterator[bytes], context: Any) -> None:
+        await context.send_initial_metadata((("first", "1"), ("first-bin", b"\0\xff")))
+        await echo(requests, context)
+        context.set_trailing_metadata((("last", "2"),))
+
+    async with fronted(behave) as (upstream, channel):
+        given = (("authorization", "Basic abc"), ("other-bin", b"\xff\0"))
+        call = channel.unary_unary(ECHO)(b"x", metadata=given)
+        assert dict(await call.initial_metadata()) == {"first": "1", "first-bin": b"\0\xff"}
+        assert await call == b"x"
+        assert dict(await call.trailing_metadata()) == {"last": "2"}
+        (_, heard), *_ = upstream.calls
+        assert (heard["authorization"], heard["other-bin"]) == ("Basic abc", b"\xff\0")
+
+
+@pytest.mark.parametrize("after", [(), (b"a", b"b")], ids=["at once", "after answers"])
+async def test_an_error_comes_with_its_status_its_details_and_its_metadata(after: tuple[bytes, ...]) -> None:
+    async def behave(requests: AsyncIterator[bytes], context: Any) -> None:
+        async for _ in requests:
+            for each in after:
+                await context.write(each)
+        await context.abort(grpc.StatusCode.ABORTED, "it is söme other time", (("why-bin", b"\x01"),))
+
+    async with fronted(behave) as (_, channel):
+        call = channel.unary_stream(ECHO)(b"")
+        for each in after:
+            assert await call.read() == each
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call.read()
+        assert raised.value.code() is grpc.StatusCode.ABORTED
+        assert raised.value.details() == "it is söme other time"
+        assert dict(raised.value.trailing_metadata())["why-bin"] == b"\x01"
+
+
+async def test_a_method_that_the_controller_lacks_is_refused_by_it(server: ControllerServer) -> None:
+    async with before("127.0.0.1", server.port) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await channel.unary_unary(f"/{SERVICE}/notThere")(b"")
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_client_that_gives_up_ends_its_call_and_its_time_is_passed_on() -> None:
+    ended: asyncio.Queue[float] = asyncio.Queue()
+
+    async def waits(requests: AsyncIterator[bytes], context: Any) -> None:
+        left = context.time_remaining()
+        await context.send_initial_metadata((("here", "1"),))
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.put_nowait(left)
+
+    async with fronted(waits) as (_, channel):
+        call = channel.unary_stream(ECHO)(b"", timeout=50)
+        await call.initial_metadata()
+        call.cancel()
+        left = await asyncio.wait_for(ended.get(), 60)
+        assert 0 < left <= 50
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await channel.unary_unary(ECHO)(b"", timeout=0.05)
+        assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await asyncio.wait_for(ended.get(), 60)
+
+
+async def test_a_controller_that_is_not_there_is_named_once_and_found_when_it_comes(
+    caplog: pytest.LogCaptureFixture, world: World
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with before("127.0.0.1", port) as channel:
+        for _ in range(3):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await Client(channel)("listScopes", m.ScopesRequest())
+            assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert caplog.text.count(f"the controller at 127.0.0.1:{port}: ") == 1
+        async with await ControllerServer.start(world.controller, port=port), asyncio.timeout(60):
+            answered = None
+            while answered is None:
+                await asyncio.sleep(0.02)
+                with suppress(grpc.aio.AioRpcError):
+                    answered = await Client(channel)("listScopes", m.ScopesRequest())
+        assert list(answered.scopes) == []
+
+
+# --- addresses --------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_is_found_through_the_front_and_nothing_else_is_changed(
+    server: ControllerServer, world: World
+) -> None:
+    await world.stream(segments=2)
+    segment = m.SegmentId(streamInfo=m.StreamInfo(scope="a", stream="s"), segmentId=0)
+    async with (
+        before("127.0.0.1", server.port) as channel,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as direct,
+    ):
+        told = await Client(direct)("getURI", segment)
+        assert await Client(channel)("getURI", segment) == m.NodeUri(endpoint="tap", port=told.port + 1)
+        ranges = m.StreamInfo(scope="a", stream="s")
+        assert await Client(channel)("getCurrentSegments", ranges) == await Client(direct)("getCurrentSegments", ranges)
+
+
+async def test_all_controllers_are_found_through_the_front() -> None:
+    found = m.ServerResponse(nodeURI=[m.NodeUri(endpoint="a", port=1), m.NodeUri(endpoint="b", port=2)])
+    async with fronted(answers(found.SerializeToString())) as (_, channel):
+        heard = await Client(channel)("getControllerServerList", m.ServerRequest())
+        (only,) = heard.nodeURI
+        assert only.endpoint == "front"
+        assert only.port not in (0, 1, 2)
+
+
+@pytest.mark.parametrize("message", [b"", b"\xff\xff", m.NodeUri(port=7).SerializeToString()])
+async def test_an_answer_that_holds_no_address_passes_as_it_is(message: bytes) -> None:
+    async with fronted(answers(message)) as (_, channel):
+        for method in ("getURI", "getControllerServerList"):
+            assert await channel.unary_unary(METHODS[method].path)(b"") == message
+
+
+async def test_fields_that_are_not_known_here_are_kept() -> None:
+    more = m.NodeUri(endpoint="a", port=1).SerializeToString() + b"\x7a\x03new"
+    async with fronted(answers(more)) as (_, channel):
+        heard = await channel.unary_unary(METHODS["getURI"].path)(b"")
+        assert heard.endswith(b"\x7a\x03new")
+        assert m.NodeUri.FromString(heard).endpoint == "tap"
+
+
+async def test_a_store_for_which_there_is_no_port_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    message = m.NodeUri(endpoint="a", port=1).SerializeToString()
+    async with fronted(answers(message), nowhere) as (_, channel):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await channel.unary_unary(METHODS["getURI"].path)(b"")
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert raised.value.details() == "segstore tap: no port is free for a"
+    assert "no port is free for a" in caplog.text
+
+
+async def test_a_port_that_is_taken_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="is taken by another process"):
+        await ControllerFront.start(
+            "127.0.0.1",
+            taken.getsockname()[1],
+            controller=Endpoint("127.0.0.1", 1),
+            through=elsewhere,
+            published_host="front",
+        )
+
+
+async def test_calls_under_way_end_when_the_front_is_closed() -> None:
+    async def waits(requests: AsyncIterator[bytes], context: Any) -> None:
+        await context.send_initial_metadata((("here", "1"),))
+        await asyncio.sleep(60)
+
+    upstream = Upstream(waits)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((upstream,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    front = await ControllerFront.start(
+        "127.0.0.1", 0, controller=Endpoint("127.0.0.1", port), through=elsewhere, published_host="front"
+    )
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
+        call = channel.unary_stream(ECHO)(b"")
+        await call.initial_metadata()
+        await front.aclose(0.01)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call.read()
+    await server.stop(None)
