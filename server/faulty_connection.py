@@ -152,7 +152,7 @@ class FaultyConnection(Connection):
             session.nothing_in_flight()
             self._failed.clear()
 
-    def _take_plain(self, commands: Sequence[Any]) -> int:
+    def _take_plain(self, nbytes: int) -> int:
         """Each request is decided about."""
         return 0
 

@@ -27,7 +27,6 @@ from segstore.server.deadlines import Missed, Waits
 from segstore.server.session import Ending, Session
 from segstore.wire import WireError
 from segstore.wire.block_decoder import Append, AppendBlockDecoder
-from segstore.wire.framing import WholeAppend
 from segstore.wire.trace_blocks import Direction
 
 if TYPE_CHECKING:
@@ -170,21 +169,17 @@ class Connection(asyncio.BufferedProtocol):
             self._recorder.received(self._number, hub.receive_view[:nbytes])
         if session is None or session.ending is not _NOT_YET:
             return
+        plain = self._take_plain(nbytes)
+        if plain == nbytes:
+            self._finish_plain()
+            return
         problem: WireError | None = None
         commands: Sequence[Any]
         try:
-            commands = decoder.feed(hub.receive_buffer, nbytes)
+            commands = decoder.feed(hub.receive_buffer, nbytes, plain)
         except WireError as error:
             commands, problem = error.decoded, error
             counters.malformed_frames += 1
-        plain = 0
-        if commands and type(commands[0]) is WholeAppend:
-            plain = self._take_plain(commands)
-            if plain == len(commands) and problem is None:
-                self._finish_plain()
-                return
-            if plain:
-                commands = commands[plain:]
         items = commands
         if blocks is not None:
             try:
@@ -343,9 +338,9 @@ class Connection(asyncio.BufferedProtocol):
             hub.leave()
         self.flush()
 
-    def _take_plain(self, commands: Sequence[Any]) -> int:
-        """Carries out the appends that a read begins with, where nothing else has to be thought of; how many. Many
-        writers with few appends in flight send nothing else, so this is `_run` with what it needs of it.
+    def _take_plain(self, nbytes: int) -> int:
+        """Carries out the appends that a read begins with, where nothing else has to be thought of; how many bytes.
+        Many writers with few appends in flight send nothing else, so this is `_run` with what it needs of it.
         """
         session, hub, blocks, gate = self.session, self._hub, self._blocks, self._gate
         if (
@@ -357,7 +352,6 @@ class Connection(asyncio.BufferedProtocol):
             or self._backlog
             or self.held_bytes
             or self.waits.for_bytes
-            or self._decoder.buffered_bytes
             or blocks.block_open
             or hub.fence is not None
             or self._recorder is not None
@@ -366,10 +360,10 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return 0
         try:
-            return session.append_plain(commands, blocks)
+            return session.append_plain(self._decoder, hub.receive_view, nbytes, blocks)
         except Exception as error:  # noqa: BLE001 — as in `_run`
             hub.service.failed(session, error)
-            return len(commands)  # it is over
+            return nbytes  # it is over
 
     def _finish_plain(self) -> None:
         """Writes the acknowledgements of `_take_plain`, where nothing that follows in the read is carried out now."""

@@ -34,8 +34,9 @@ from segstore.wire import (
     SegmentCreated,
     SetupAppend,
 )
+from segstore.wire.append_rows import END_HEADER, acknowledgement, acknowledgement_head
 from segstore.wire.block_decoder import Append
-from segstore.wire.framing import WholeAppend
+from segstore.wire.codegen.runtime import UUIDS
 from segstore.wire.names import transient_name
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from segstore.server.store.segment import Segment
     from segstore.server.store.waiting import WakeReason
     from segstore.server.writer_counts import WriterCount
+    from segstore.wire import FrameDecoder
     from segstore.wire.block_decoder import AppendBlockDecoder, Taken
 
 __all__ = ["WRITE_ABOVE_BYTES", "Ending", "Session"]
@@ -64,7 +66,7 @@ class Ending(Enum):
     """At once: the replies to what came in the same read are not written, as in the reference."""
 
 
-_WRITER_BYTES = 320
+_WRITER_BYTES = 400
 """What a writer that was set up takes, roughly."""
 
 _MAX_RUN = 512
@@ -82,16 +84,29 @@ class _Writer:
         container: where the segment lies.
         last_stored, last_acknowledged: the numbers of the events that it sent and that was acknowledged last.
         count: what it appends is counted there; None if nobody asks.
-        id_bytes: the writer's id.
+        writer_id, id_bytes: the writer's id.
+        ack_head: with what its acknowledgements begin.
         segment, taken: the segment, and what the block decoder has of the writer, once they were looked up.
     """
 
-    __slots__ = ("container", "count", "id_bytes", "last_acknowledged", "last_stored", "segment", "taken")
+    __slots__ = (
+        "ack_head",
+        "container",
+        "count",
+        "id_bytes",
+        "last_acknowledged",
+        "last_stored",
+        "segment",
+        "taken",
+        "writer_id",
+    )
 
     def __init__(
         self, writer_id: UUID, container: Container, last_event_number: int, count: WriterCount | None
     ) -> None:
+        self.writer_id = writer_id
         self.id_bytes = writer_id.bytes
+        self.ack_head = acknowledgement_head(self.id_bytes)
         self.segment: Segment | None = None
         self.taken: Taken | None = None
         self.container = container
@@ -133,6 +148,7 @@ class Session:
         "_on_reply",
         "_refused",
         "_service",
+        "_store_changes",
         "_transients",
         "_writers",
         "admin",
@@ -165,8 +181,9 @@ class Session:
         self._encode_parts = service.encode_parts
         self._writers: dict[tuple[str, int], _Writer] = {}
         self._refused: dict[tuple[str, int], StoreError] = {}
-        self._at_hand: dict[int, _Writer] = {}
+        self._at_hand: dict[bytes, _Writer] = {}
         """Those of the writers that `append_plain` has found, by id alone, as the block decoder knows them."""
+        self._store_changes = service.store.changes
         self._expiries: dict[tuple[str, int], _Expiry] = {}
         self._transients: set[str] = set()
 
@@ -274,60 +291,70 @@ class Session:
         """All that came in one read was carried out: what comes now did not come with an append that has failed."""
         self._refused.clear()
 
-    def append_plain(self, commands: Sequence[Any], blocks: AppendBlockDecoder) -> int:
-        """Carries out the appends that a read begins with, as long as there is nothing to look at in one; how many.
+    def append_plain(self, frames: FrameDecoder, read: memoryview, size: int, blocks: AppendBlockDecoder) -> int:
+        """Carries out the appends that a read of `size` bytes begins with, as long as there is nothing to look at in
+        one; how many bytes they were.
 
-        The same as `blocks` and `receive_all` do with them, with fewer steps; both go on with what is left. Whoever
-        calls this has seen that no block is open and `out` is empty, and writes what it puts there.
+        The same as `frames`, `blocks` and `receive_all` do with them, with fewer steps; all of them go on with what is
+        left. Whoever calls this has seen that no block is open and `out` is empty, and writes what it puts there.
         """
         service, at_hand, out = self._service, self._at_hand, self.out
-        containers, acknowledge, now_ms = service.store.containers, service.acknowledge, service.now_ms()
+        store, now_ms = service.store, service.now_ms()
+        if self._store_changes != store.changes:  # containers have left since, and may have come back as other ones
+            self._store_changes = store.changes
+            at_hand.clear()
         before: _Writer | None = None
+        at = 0
         try:
-            for append in commands:
-                if type(append) is not WholeAppend:
-                    break
-                writer_id, number, events = append.writer_id, append.last_event_number, append.num_events
-                writer = at_hand.get(writer_id.int)
-                if writer is None:
-                    writer = self._take_to_hand(writer_id, blocks)
+            while (run := frames.append_rows(read, at, size)) is not None:
+                done = len(out)
+                for header, id_bytes, data, end_header, end_id, sizes, events, number, request_id in run.rows:
+                    if header != run.header or end_header != END_HEADER or end_id != id_bytes or sizes != run.sizes:
+                        break
+                    writer = at_hand.get(id_bytes) or self._take_to_hand(id_bytes, blocks)
                     if writer is None:
                         break
-                segment, taken, container, stored = writer.segment, writer.taken, writer.container, writer.last_stored
-                if (
-                    segment is None
-                    or taken is None
-                    or number <= stored
-                    or number < taken.last_event_number
-                    or events <= 0
-                    or writer is before  # several of one writer are for `_append_run`
-                    or containers.get(container.container_id) is not container
-                ):
+                    segment, taken, stored = writer.segment, writer.taken, writer.last_stored
+                    if (
+                        segment is None
+                        or taken is None
+                        or number <= stored
+                        or number < taken.last_event_number
+                        or events <= 0
+                        or writer is before  # several of one writer are for `_append_run`
+                    ):
+                        break
+                    length = writer.container.append_plain(
+                        segment, writer.writer_id, number, events, data, stored, now_ms
+                    )
+                    if length < 0:
+                        break
+                    before = writer
+                    writer.last_stored = writer.last_acknowledged = taken.last_event_number = number
+                    if writer.count is not None:
+                        writer.count.events += events
+                        writer.count.bytes += len(data)
+                    out.append(acknowledgement(writer.ack_head, number, stored, request_id, length))
+                if len(out) == done:
                     break
-                length = container.append_plain(segment, writer_id, number, events, append.data, stored, now_ms)
-                if length < 0:
-                    break
-                before = writer
-                writer.last_stored = writer.last_acknowledged = taken.last_event_number = number
-                if writer.count is not None:
-                    writer.count.events += events
-                    writer.count.bytes += len(append.data)
-                out.append(acknowledge(append.request_id, writer.id_bytes, number, stored, length))
+                at += (len(out) - done) * run.size
         finally:
             service.counters.appends += len(out)
             self.out_bytes = sum(map(len, out))
-        return len(out)
+        return at
 
-    def _take_to_hand(self, writer_id: UUID, blocks: AppendBlockDecoder) -> _Writer | None:
+    def _take_to_hand(self, id_bytes: bytes, blocks: AppendBlockDecoder) -> _Writer | None:
+        writer_id = UUIDS[id_bytes]
         taken = blocks.taken(writer_id)
         writer = None if taken is None else self._writers.get((taken.segment, writer_id.int))
         if taken is None or writer is None or writer.last_stored != writer.last_acknowledged:
             return None
-        segment = writer.container.segments.get(taken.segment)
-        if segment is None:
+        container = writer.container
+        segment = container.segments.get(taken.segment)
+        if segment is None or self._service.store.containers.get(container.container_id) is not container:
             return None
         writer.segment, writer.taken = segment, taken
-        self._at_hand[writer_id.int] = writer
+        self._at_hand[id_bytes] = writer
         return writer
 
     def _append_run(self, run: Sequence[Append], writer: _Writer) -> int:
@@ -384,9 +411,11 @@ class Session:
 
     def _drop_writer(self, key: tuple[str, int]) -> None:
         writer = self._writers.pop(key, None)
-        if self._at_hand.get(key[1]) is writer:
-            self._at_hand.pop(key[1], None)
-        if writer is not None and writer.count is not None:
+        if writer is None:
+            return
+        if self._at_hand.get(writer.id_bytes) is writer:
+            del self._at_hand[writer.id_bytes]
+        if writer.count is not None:
             writer.count.connected -= 1
 
     @property
@@ -483,7 +512,7 @@ class Session:
         counts = service.writer_counts
         count = None if counts is None else counts.set_up(segment, writer_id)
         self._writers[key] = _Writer(writer_id, container, last, count)
-        self._at_hand.pop(writer_id.int, None)
+        self._at_hand.pop(writer_id.bytes, None)
         if token is not None and token.expires_s is not None:
             self._expire_at(token.expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
@@ -515,7 +544,7 @@ class Session:
             self.end(f"writer {writer_id} of {segment!r} sends event {append.event_number} after {writer.last_stored}")
 
     def _find_container(self, append: Append, writer: _Writer) -> bool:
-        self._at_hand.pop(append.writer_id.int, None)  # its segment is another one too
+        self._at_hand.pop(writer.id_bytes, None)  # its segment is another one too
         try:
             writer.container = self._service.store.container_for(append.segment)
         except StoreError as error:

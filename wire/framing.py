@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire import compiler
+from segstore.wire.append_rows import append_rows
 from segstore.wire.codec import DECODERS, DEFAULT_CODEC, HEADER_BYTES, MAX_FRAME_BYTES, VIEW_DECODERS, decode_body
 from segstore.wire.commands.append import AppendBlock, AppendBlockEnd, DataAppended
 from segstore.wire.commands.segment import ReadSegment, SegmentRead
@@ -25,6 +26,7 @@ from segstore.wire.schema import COMMANDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from segstore.wire.append_rows import AppendRows
     from segstore.wire.codec import Codec, Decoders, UnknownPolicy
     from segstore.wire.schema import Buffer, Command
 
@@ -125,8 +127,16 @@ class FrameDecoder:
         """Bytes of the incomplete frame that is held."""
         return len(self._pending)
 
-    def feed(self, data: Buffer, size: int | None = None) -> list[Command]:
-        """Takes the next bytes (the first `size` of `data`, or all), returns the commands that they complete.
+    def append_rows(self, data: memoryview, start: int, end: int) -> AppendRows | None:
+        """The appends at `start` of the next bytes as rows, for who takes some of them and feeds the others; None if
+        there are none, or if appends do not come joined.
+        """
+        if self._pending or not self._join_appends or self._failed is not None:
+            return None
+        return append_rows(data, start, end, self._max_body)
+
+    def feed(self, data: Buffer, size: int | None = None, start: int = 0) -> list[Command]:
+        """Takes the next bytes (of `data` from `start` to `size`, or all), returns the commands that they complete.
 
         Payloads of these are views of `data` or of the decoder's own memory: they are valid until the next feed, and
         the caller keeps `data` unchanged until then. Raises WireError, with the commands before the bad frame in
@@ -143,7 +153,7 @@ class FrameDecoder:
             data = view
             frames = _loop(self._codec, True, self._join_appends, self._acks_in_rows)
             decoders = VIEW_DECODERS[self._codec]
-        start, end = 0, view.nbytes if size is None else size
+        end = view.nbytes if size is None else size
         try:
             while self._pending and start < end:
                 start = self._complete(view, start, end, out)

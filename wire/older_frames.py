@@ -41,9 +41,9 @@ class OlderFrameDecoder(FrameDecoder):
         self._strict = strict and version <= _LAST_TO_READ_ON
         self._behind: WireError | None = None
 
-    def feed(self, data: Buffer, size: int | None = None) -> list[Command]:
+    def feed(self, data: Buffer, size: int | None = None, start: int = 0) -> list[Command]:
         """As `FrameDecoder.feed`."""
-        out = super().feed(data, size)
+        out = super().feed(data, size, start)
         if self._behind is not None:
             error = self._behind
             self._failed = copy(error)

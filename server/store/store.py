@@ -50,6 +50,7 @@ class SegmentStore:
     Attributes:
         container_count: how many containers there are in the cluster.
         containers: those owned here, by number; for reading only.
+        changes: how often one of them came or went.
         unopened: those owned here whose state is to be fetched when somebody asks: number → what fetches it.
         pool: the chunks of all segments.
         waiters: readers that wait at a tail, in all containers.
@@ -70,6 +71,7 @@ class SegmentStore:
             raise ValueError(f"a store has at least one container, not {containers}")
         self.container_count = containers
         self.containers: dict[int, Container] = {}
+        self.changes = 0
         self.unopened: dict[int, Callable[[], None]] = {}
         self.pool = ChunkPool() if pool is None else pool
         self.waiters = Waiters()
@@ -103,6 +105,7 @@ class SegmentStore:
         else:
             container.move(self.waiters, self)
         self.containers[container_id] = container
+        self.changes += 1
         return container
 
     def release(self, container_id: int) -> Container:
@@ -110,6 +113,7 @@ class SegmentStore:
         ``clear`` it. ``KeyError`` if it is not owned.
         """
         container = self.containers.pop(container_id)
+        self.changes += 1
         container.dismiss_readers()
         return container
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -92,12 +92,12 @@ class HeldGate:
             assert not each.release(self.committed)
 
 
-class Alike(Connection):
+class LongWay(Connection):
     """A connection on which all appends go the long way."""
 
     __slots__ = ()
 
-    def _take_plain(self, commands: Any) -> int:
+    def _take_plain(self, nbytes: int) -> int:
         return 0
 
 
@@ -143,6 +143,14 @@ class Side:
         self.connection.connection_lost(None)
 
 
+class Alikes(NamedTuple):
+    """Appends of one size in one read, whose last `left` bytes come in a read of their own."""
+
+    size: int
+    writers: list[int]
+    left: int
+
+
 def append(writer: UUID, number: int, data: bytes, events: int = 1) -> bytes:
     return encode(AppendBlock(writer, data)) + encode(AppendBlockEnd(writer, len(data), b"", events, number, number))
 
@@ -158,8 +166,15 @@ others = st.sampled_from([
 ])  # fmt: skip
 growing = st.builds(lambda step, data: (step, data), st.integers(1, 3), st.binary(max_size=300))
 together = st.lists(st.one_of(appends, appends, appends, others), min_size=2, max_size=6)
+alike = st.builds(
+    Alikes,
+    st.integers(0, 20),
+    st.lists(st.integers(0, 1), min_size=1, max_size=6),
+    st.integers(0, 60),
+)
 steps = st.lists(
-    st.one_of(growing, growing, growing, appends, others, together, st.just("let go"), st.just("half")), max_size=12
+    st.one_of(growing, growing, growing, appends, others, together, alike, st.just("let go"), st.just("half")),
+    max_size=12,
 )
 
 
@@ -168,13 +183,22 @@ steps = st.lists(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: list[Any]) -> None:
     async def run() -> None:
-        one, other = (Side(kind, HeldGate() if held else None) for kind in (Connection, Alike))
+        one, other = (Side(kind, HeldGate() if held else None) for kind in (Connection, LongWay))
         number = 10
         for side in (one, other):
             number = 10
             for step in given:
                 if isinstance(step, list):
                     side.read(*step)
+                elif isinstance(step, Alikes):
+                    numbers = range(number + 1, number + 1 + len(step.writers))
+                    frames = b"".join(
+                        append(WRITERS[writer], each, bytes(step.size))
+                        for writer, each in zip(step.writers, numbers, strict=True)
+                    )
+                    number = numbers[-1]
+                    side.read(frames[: len(frames) - step.left])
+                    side.read(frames[len(frames) - step.left :])
                 elif step == "let go":
                     if side.gate is not None:
                         side.gate.let_go()

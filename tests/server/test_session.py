@@ -397,7 +397,7 @@ def test_after_close_nothing_refers_to_the_session() -> None:
 
 
 def test_setting_up_many_writers_ends_with_the_memory_that_they_may_take() -> None:
-    desk = Desk(make_service(limits=LimitSettings(connection_writer_bytes=10 * 320)))
+    desk = Desk(make_service(limits=LimitSettings(connection_writer_bytes=10 * 400)))
     for number in range(11):
         segment = f"scope/many/{number}.#epoch.0"
         desk.ask(create(segment), set_up(segment, UUID(int=number % 5)))
