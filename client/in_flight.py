@@ -34,20 +34,35 @@ class OtherWriter(BadAck):
 
 
 class Pending(msgspec.Struct):
-    """An event, or several that are appended together, on the way.
+    """An event, or several that are appended together, on the way. Alone in its append it is that append as well.
 
     data: its bytes as the segment will hold them. events: how many they are. tag: the owner's, such as the routing
-    key's position. done: a future or a function that hears once that it is stored, or never will be.
+    key's position. done: a future or a function that hears once that it is stored, or never will be. last, sent_s: as
+    those of `Append`, once it is in flight alone.
     """
 
     data: Buffer
     events: int
     tag: Any
     done: asyncio.Future[None] | Then
+    last: int = 0
+    sent_s: float = 0.0
+
+    @property
+    def first(self) -> int:
+        return self.last - self.events + 1
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
+    def items(self) -> list[Pending]:
+        return [self]
 
 
 class Append(msgspec.Struct):
-    """What one append carries: the events `first` to `last`, sent last at `sent_s` by the loop's clock."""
+    """What one append of several carries: the events `first` to `last`, sent last at `sent_s` by the loop's clock."""
 
     first: int
     last: int
@@ -57,7 +72,6 @@ class Append(msgspec.Struct):
 
     @property
     def data(self) -> Buffer:
-        """Its bytes; those of a single item are not copied."""
         items = self.items
         return items[0].data if len(items) == 1 else b"".join([item.data for item in items])
 
@@ -69,28 +83,31 @@ class InFlight:
         held_bytes: of all that is queued or in flight.
         added, settled: how many items came in and went out.
         last_stored: number of the last event that is known to be stored, -1 if none.
-        queue: what was never sent; only `add`, `take` and `carried` change it.
-        oldest: the append in flight that was sent first, None if there is none.
+        first_queued: of what was never sent, what came first; None if there is nothing.
+        queued_behind: the others. Many writers have one item at a time, and do not touch this then.
+        oldest, newest: the appends in flight that were sent first and last, None if there are none.
     """
 
     __slots__ = (
         "_behind",
-        "_newest",
         "_next",
         "_sent_before",
         "added",
+        "first_queued",
         "held_bytes",
         "last_stored",
+        "newest",
         "oldest",
-        "queue",
+        "queued_behind",
         "settled",
     )
 
     def __init__(self) -> None:
-        self.queue: deque[Pending] = deque()
-        self.oldest: Append | None = None
-        self._newest: Append | None = None
-        self._behind: deque[Append] = deque()
+        self.first_queued: Pending | None = None
+        self.queued_behind: deque[Pending] = deque()
+        self.oldest: Pending | Append | None = None
+        self.newest: Pending | Append | None = None
+        self._behind: deque[Pending | Append] = deque()
         """The appends in flight but for the oldest: many writers have one, and do not touch this then."""
         self._next = 1
         self._sent_before = 0
@@ -101,17 +118,20 @@ class InFlight:
         self.last_stored = -1
 
     def add(self, item: Pending) -> None:
-        self.queue.append(item)
+        if self.first_queued is None:
+            self.first_queued = item
+        else:
+            self.queued_behind.append(item)
         self.added += 1
         self.held_bytes += len(item.data)
 
     @property
     def queued(self) -> bool:
         """Whether something was never sent."""
-        return bool(self.queue)
+        return self.first_queued is not None
 
     @property
-    def sent(self) -> Iterator[Append]:
+    def sent(self) -> Iterator[Pending | Append]:
         """The appends in flight, in order."""
         if self.oldest is not None:
             yield self.oldest
@@ -122,39 +142,75 @@ class InFlight:
         """Whether the oldest append in flight was sent only once."""
         return self.oldest is not None and self.oldest.first > self._sent_before
 
-    def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> Append:
+    def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> Pending | Append:
         """The next append of what is queued; it is in flight from now on. One item is taken whatever its size."""
-        queue = self.queue
-        item = queue.popleft()
-        items, size, events = [item], len(item.data), item.events
-        while queue and events < most_events:
-            item = queue[0]
-            grown = size + len(item.data)
-            if grown > most_bytes:
-                break
-            queue.popleft()
-            items.append(item)
-            size = grown
-            events += item.events
-        first = self._next
-        self._next = first + events
-        append = Append(first, first + events - 1, items, size, now_s)
-        if self._newest is None:
+        item = self.first_queued
+        if item is None:
+            raise IndexError("nothing is queued")
+        append: Pending | Append = item
+        if not self.queued_behind:
+            self.first_queued = None
+        else:
+            append = self._with_others(item, most_events, most_bytes)
+        if append is item:
+            self._next += item.events
+            item.last = self._next - 1
+        append.sent_s = now_s
+        if self.newest is None:
             self.oldest = append
         else:
             self._behind.append(append)
-        self._newest = append
+        self.newest = append
         return append
 
+    def _with_others(self, item: Pending, most_events: int, most_bytes: int) -> Pending | Append:
+        """An append of the first item and those that follow it; the item where none does."""
+        queue, items, size, events = self.queued_behind, [item], len(item.data), item.events
+        following: Pending | None = queue.popleft()
+        while following is not None and events < most_events:
+            grown = size + len(following.data)
+            if grown > most_bytes:
+                break
+            items.append(following)
+            size = grown
+            events += following.events
+            following = queue.popleft() if queue else None
+        self.first_queued = following
+        if len(items) == 1:
+            return item
+        first = self._next
+        self._next = first + events
+        return Append(first, first + events - 1, items, size)
+
     def _drop_oldest(self) -> None:
-        if self.oldest is self._newest:
-            self.oldest = self._newest = None
+        if self.oldest is self.newest:
+            self.oldest = self.newest = None
         else:
             self.oldest = self._behind.popleft()
 
     def carried(self) -> Pending:
         """The first of what was never sent was stored by other means; it goes out, and takes no number."""
-        item = self.queue.popleft()
+        item = self.first_queued
+        if item is None:
+            raise IndexError("nothing is queued")
+        self.first_queued = self.queued_behind.popleft() if self.queued_behind else None
+        self.held_bytes -= len(item.data)
+        self.settled += 1
+        return item
+
+    def acknowledged_alone(self, number: int, previous: int) -> Pending | None:
+        """The one item in flight, if that is all that an ack covers and nothing is wrong with it; else nothing was
+        done. So it is with nearly every ack where many writers have one append in flight each."""
+        item = self.oldest
+        if (
+            type(item) is not Pending
+            or item.last != number
+            or number - previous < item.events
+            or item is not self.newest
+        ):
+            return None
+        self.oldest = self.newest = None
+        self.last_stored = number
         self.held_bytes -= len(item.data)
         self.settled += 1
         return item
@@ -163,8 +219,8 @@ class InFlight:
         """What an ack covers, and its bytes; the ack before it was `previous`. Raises BadAck."""
         append = self.oldest
         if append is not None and append.last == number and previous < append.first:  # nearly every ack
-            if append is self._newest:
-                self.oldest = self._newest = None
+            if append is self.newest:
+                self.oldest = self.newest = None
             else:
                 self.oldest = self._behind.popleft()
             size, items = append.size, append.items
@@ -199,6 +255,8 @@ class InFlight:
                 stored += append.items
                 size += append.size
                 continue
+            if isinstance(append, Pending):
+                break
             before = append.size
             while append.first + append.items[0].events - 1 <= number:
                 item = append.items.pop(0)
@@ -215,10 +273,13 @@ class InFlight:
     def take_all(self) -> list[Pending]:
         """Hands out everything that is not acknowledged, in order."""
         taken = [item for append in self.sent for item in append.items]
-        taken += self.queue
-        self.oldest = self._newest = None
+        if self.first_queued is not None:
+            taken.append(self.first_queued)
+        taken += self.queued_behind
+        self.oldest = self.newest = None
         self._behind.clear()
-        self.queue.clear()
+        self.first_queued = None
+        self.queued_behind.clear()
         self.held_bytes = 0
         self.settled += len(taken)
         return taken

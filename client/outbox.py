@@ -24,7 +24,7 @@ import msgspec
 
 from segstore.client.errors import Closed
 from segstore.client.flow import Flow
-from segstore.client.in_flight import Append
+from segstore.client.in_flight import Append, Pending
 from segstore.wire import AppendBlock, AppendBlockEnd, Buffer, Command, FrameTooLarge
 from segstore.wire.blocks import BATCH_MS, AppendBlockEncoder, BlockSizing
 
@@ -309,12 +309,17 @@ class Appends:
         self._end = _END_HEAD.pack(_END_CODE, _END_FIELDS, writer, size, 0, count)
         self._pack = _packer(size) if size < _LARGE_BYTES else None
 
-    def send(self, append: Append) -> None:
-        """Sends an append. Raises Closed, FrameTooLarge."""
-        flow, outbox, size, last, items = self._flow, self.outbox, append.size, append.last, append.items
+    def send(self, append: Pending | Append) -> int:
+        """Sends an append; how many bytes it has. Raises Closed, FrameTooLarge."""
+        flow, outbox, last = self._flow, self.outbox, append.last
         if flow.closed:
             raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
-        count = last - append.first + 1
+        data: Buffer | None = None
+        if type(append) is Pending:
+            data, count = append.data, append.events
+            size = len(data)
+        else:
+            size, count = append.size, last - append.first + 1
         if outbox._blocks:
             now_ms = outbox._timers.time() * 1000
             outbox._out += outbox._encoder.append(
@@ -325,9 +330,10 @@ class Appends:
                 self._of_this_size(size, count)
             out = outbox._out
             pack = self._pack
-            if len(items) == 1 and pack is not None and type(items[0].data) is bytes:
-                out.append(pack(self._head, items[0].data, self._end, last, self._request_id))
+            if type(data) is bytes and pack is not None:
+                out.append(pack(self._head, data, self._end, last, self._request_id))
             else:
+                items = append.items
                 out.append(self._head)
                 out += [item.data for item in items]
                 out.append(_END.pack(self._end, last, self._request_id))
@@ -337,6 +343,7 @@ class Appends:
         outbox.bytes_in_flight += size
         if not outbox.turn_due:
             outbox.schedule()
+        return size
 
     def set_sizing(self, sizing: BlockSizing) -> None:
         """What decides the sizes of the flow's append blocks from now on."""

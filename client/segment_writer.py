@@ -60,7 +60,10 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         if self._error is not None:
             raise self._again()
         in_flight = self._events
-        in_flight.queue.append(Pending(data, events, tag, done))
+        if in_flight.first_queued is None:
+            in_flight.first_queued = Pending(data, events, tag, done)
+        else:
+            in_flight.queued_behind.append(Pending(data, events, tag, done))
         in_flight.added += 1
         in_flight.held_bytes += size
         flow = self._flow

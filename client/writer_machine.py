@@ -28,7 +28,7 @@ progress.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
 from random import Random
 from typing import Any, Final
@@ -198,7 +198,7 @@ class WriterMachine:
 
     def _ask_turn(self) -> None:
         flow = self._flow
-        if flow is not None and not flow.closed and self.state is _OPEN and self._events.queue:
+        if flow is not None and not flow.closed and self.state is _OPEN and self._events.queued:
             flow.ask_turn()
 
     def _take_turn(self) -> None:
@@ -207,19 +207,18 @@ class WriterMachine:
         if self._trying or appends is None:
             return
         events, outbox = self._events, appends.outbox
-        queue, left, largest = events.queue, outbox.most_bytes, self._largest
-        while queue and self.state is _OPEN:
-            if len(queue[0].data) > largest:
+        left, largest = outbox.most_bytes, self._largest
+        while (item := events.first_queued) is not None and self.state is _OPEN:
+            if len(item.data) > largest:
                 if self._carrying is None and events.oldest is None:
-                    carrying = self._carry_one(queue[0])
+                    carrying = self._carry_one(item)
                     self._carrying = self._loop.create_task(carrying, name=f"a large event for {self.segment}")
                 return
             if left <= 0:
                 self._ask_turn()
                 return
             append = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
-            left -= append.size
-            appends.send(append)
+            left -= appends.send(append)
             if self._ack_timer is None:
                 self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
@@ -248,7 +247,7 @@ class WriterMachine:
         else:
             self._ask_turn()
 
-    def _send_again(self, append: Append) -> None:
+    def _send_again(self, append: Pending | Append) -> None:
         assert self._appends is not None
         append.sent_s = self._loop.time()
         self._appends.send(append)
@@ -298,10 +297,15 @@ class WriterMachine:
         if self.state is not _OPEN or flow is None:  # of a set-up before: the answer to the new one covers it
             return
         events = self._events
+        stored: Sequence[Pending]
         try:
             if writer != self._writer_bytes:
                 raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
-            stored, size = events.acknowledged(number, previous)
+            alone = events.acknowledged_alone(number, previous)
+            if alone is None:
+                stored, size = events.acknowledged(number, previous)
+            else:
+                stored, size = (alone,), len(alone.data)
         except BadAck as cause:
             self._refused(cause)
             return
@@ -316,7 +320,7 @@ class WriterMachine:
             self._stored(stored)
         if self._trying:
             self._send_others()
-        elif not flow.asked and events.queue and events.oldest is None:
+        elif not flow.asked and events.oldest is None and events.first_queued is not None:
             self._ask_turn()  # what is too large for an append has waited for this
 
     def on_lost(self, error: ClientError) -> None:
@@ -354,7 +358,7 @@ class WriterMachine:
         if stored:
             self._stored(stored)
 
-    def _stored(self, items: list[Pending]) -> None:
+    def _stored(self, items: Sequence[Pending]) -> None:
         if self._stumbled:
             self._stumbled = False
             self._setup.failures = 0
