@@ -1,0 +1,209 @@
+"""`segstore tap` as a process: what it announces, what it records and spoils, how it ends and why it does not begin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from segstore.client import connect
+from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
+from segstore.wire.trace import RecordKind
+from tests.server.support import HELLO, Peer, append, create, read, set_up
+from tests.server.traffic import Port, read_all
+
+PATIENCE_S = 60.0
+TAP = (sys.executable, "-m", "segstore", "tap")
+
+
+class Tapping:
+    """A running `segstore tap` and what it announced."""
+
+    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
+        self.process = process
+        self.line = line
+
+    @property
+    def announced(self) -> dict[str, str | None]:
+        made: dict[str, str | None] = json.loads(self.line)
+        return made
+
+    @property
+    def store(self) -> Port:
+        host, _, port = str(self.announced["segment_store"]).rpartition(":")
+        return Port(host, int(port))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """The exit status, and what it said on standard error."""
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, errors
+
+
+@contextmanager
+def tapping(*options: str) -> Iterator[Tapping]:
+    process = subprocess.Popen(
+        [*TAP, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            stdout: IO[str] | None = process.stdout
+            assert stdout is not None
+            yield Tapping(process, stdout.readline())
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def refused(*options: str) -> tuple[int, str]:
+    """The exit status and the complaint of one that does not begin."""
+    made = subprocess.run([*TAP, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert made.stdout == ""
+    return made.returncode, made.stderr
+
+
+# --- the announcement -------------------------------------------------------------------------------------------
+
+
+def test_json_is_announced_with_the_keys_of_serve() -> None:
+    with tapping("--store", "127.0.0.1:9", "--announce", "json") as tap:
+        assert list(tap.announced) == ["segment_store", "controller", "admin", "http"]
+        assert tap.announced["controller"] is None
+        socket.create_connection((tap.store.host, tap.store.port), timeout=PATIENCE_S).close()
+        assert tap.end()[0] == 0
+    with tapping("--controller", "tcp://127.0.0.1:9", "--announce", "json") as tap:
+        assert tap.announced["segment_store"] is None
+        host, _, port = str(tap.announced["controller"]).rpartition(":")
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+        assert tap.end()[0] == 0
+
+
+def test_text_is_one_line_and_what_is_reached_where_is_said_beside_it() -> None:
+    with tapping("--store", "127.0.0.1:9", "--controller", "127.0.0.1:9") as tap:
+        assert tap.line.startswith("segstore listens: segment store 127.0.0.1:")
+        assert ", controller 127.0.0.1:" in tap.line
+        status, errors = tap.end(signal.SIGINT)
+        assert status == 0
+        assert "the store 127.0.0.1:9 is reached at 127.0.0.1:" in errors
+
+
+# --- passing on, recording, spoiling ----------------------------------------------------------------------------
+
+
+async def test_a_client_works_through_it_and_a_signal_while_it_is_busy_leaves_a_whole_recording(
+    tmp_path: Path, grpc_runs: None
+) -> None:
+    path = tmp_path / "run.wtrace"
+    async with MockCluster(2) as cluster:
+        options = ("--controller", f"tcp://{cluster.controller_uri}", "--record", str(path), "--announce", "json")
+        with tapping(*options) as tap:
+            async with connect(str(tap.announced["controller"])) as pravega:
+                await pravega.controller.create_scope("shop")
+                await pravega.controller.create_stream("shop", "orders", segments=4)
+                written = asyncio.Event()
+
+                async def write_for_ever() -> None:
+                    async with pravega.event_writer("shop", "orders") as writer:
+                        while True:
+                            await writer.write(b"tea", routing_key="k")
+                            written.set()
+
+                busy = asyncio.create_task(write_for_ever())
+                await asyncio.wait_for(written.wait(), PATIENCE_S)
+                status, _ = await asyncio.to_thread(tap.end)
+                busy.cancel()
+                await asyncio.gather(busy, return_exceptions=True)
+        assert status == 0
+    records = read_all(path)
+    opened = [each.connection for each in records if each.kind is RecordKind.OPEN]
+    assert sorted(opened) == sorted(each.connection for each in records if each.kind is RecordKind.CLOSE)
+    assert sum(each.kind is RecordKind.FRAME for each in records) > 4
+
+
+async def test_rules_of_a_file_hold_and_a_fixture_is_written(tmp_path: Path) -> None:
+    faults, path = tmp_path / "faults.yaml", tmp_path / "run.jsonl"
+    faults.write_text("rules:\n  - {match: type = APPEND_BLOCK_END, nth: 2, do: close after}\n")
+    async with MockSegmentStore() as mock:
+        options = ("--store", f"{mock.host}:{mock.port}", "--faults", str(faults), "--trace", str(path))
+        with tapping(*options, "--announce", "json") as tap:
+            where: object = tap.store
+            async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone
+                assert len(await peer.ask(HELLO, create(), set_up(), append(1))) == 4
+                peer.send(append(2))
+                assert await peer.closed() == b""
+            async with await Peer.connect(where) as peer:  # type: ignore[arg-type]
+                again = (await peer.ask(HELLO, set_up()))[1]
+                assert getattr(again, "last_event_number", None) == 2
+                peer.send(read(900))  # which waits
+                status, errors = await asyncio.to_thread(tap.end)
+        assert status == 0
+        assert "fault 'rule 1': close after" in errors
+    lines = [json.loads(line) for line in await asyncio.to_thread(lambda: path.read_text().splitlines())]
+    assert lines[0]["segstore_trace"] == 1
+    assert {"reason": "fault 'rule 1': close after"} in [each.get("close") for each in lines]
+
+
+async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tapping("--store", f"127.0.0.1:{port}", "--announce", "json") as tap:
+        where: object = tap.store
+        async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone
+            assert await peer.closed() == b""
+        status, errors = await asyncio.to_thread(tap.end)
+    assert status == 0
+    assert f"the store at 127.0.0.1:{port} cannot be reached: " in errors
+
+
+# --- what it refuses --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "a tap needs a controller or a store that it stands before"),
+        (("--store", "127.0.0.1"), "127.0.0.1: a store's address has a port"),
+        (("--controller", "tcp://a:1,b:2"), "tcp://a:1,b:2: a tap stands before one controller, not 2"),
+        (("--store", "a:1", "--ca", __file__), "ca goes with TLS, as in tls://host:port"),
+        (("--store", "a:1", "--record", "run.txt"), "run.txt: a trace ends in .wtrace (for machines) or .jsonl"),
+        (("--store", "a:1", "--port", "70000"), "Invalid value for '--port'"),
+    ],
+)
+def test_options_that_do_not_do_are_refused_in_one_sentence(options: tuple[str, ...], said: str) -> None:
+    status, errors = refused(*options)
+    assert status == 2
+    assert errors.startswith("segstore tap: ")
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def test_what_cannot_begin_says_why(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert refused("--store", "a:1", "--port", port) == (
+            1,
+            f"segstore: port {port} on 127.0.0.1 is taken by another process; choose another, or 0 for a free one\n",
+        )
+        status, errors = refused("--controller", "a:1", "--controller-port", port)
+        assert status == 1
+        assert f"port {port} on 127.0.0.1, for the controller, is taken by another process" in errors
+    file = tmp_path / "faults.yaml"
+    file.write_text("rules:\n  - do: explode\n")
+    status, errors = refused("--store", "a:1", "--faults", str(file))
+    assert (status, errors.count("\n")) == (1, 1)
+    assert f"{file}: line 2: rules[0].do: 'explode' is no reply" in errors
+    there = tmp_path / "run.wtrace"
+    there.write_text("")
+    status, errors = refused("--store", "a:1", "--record", str(there))
+    assert (status, there.read_text()) == (1, "")
+    assert "a recording never takes the place of one" in errors

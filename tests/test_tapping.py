@@ -1,0 +1,261 @@
+"""A tap as people use it: clients that are pointed at it, what it records, what it makes go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from segstore.client import Client, connect
+from segstore.server import FaultFileError, MockSegmentStore, Rule
+from segstore.server.cluster import MockCluster
+from segstore.server.controller.server import ControllerServer
+from segstore.server.fault_rules import FaultSettings
+from segstore.server.faults import NoFaults
+from segstore.server.replay import TraceServer
+from segstore.server.replay_controller import replay_controller
+from segstore.server.replay_script import read_script
+from segstore.tapping import Tap
+from segstore.tracing import FileRecorder, TraceFile, UnknownSuffix
+from segstore.wire.trace import RecordKind, unpack_data
+from tests.server.support import HELLO, Peer, create, set_up, until
+from tests.server.traffic import check_replayed_as_a_server, read_all, streams, writes
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+APPENDS = "type = APPEND_BLOCK_END"
+
+
+def before(cluster: MockCluster, **more: object) -> Tap:
+    return Tap(f"tcp://{cluster.controller_uri}", **more)
+
+
+def store_before(mock: MockSegmentStore, **more: object) -> Tap:
+    return Tap(store=f"{mock.host}:{mock.port}", **more)
+
+
+async def make_stream(pravega: Client, segments: int = 2) -> None:
+    await pravega.controller.create_scope("shop")
+    await pravega.controller.create_stream("shop", "orders", segments=segments)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+async def read_events(pravega: Client, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async with pravega.event_reader("shop", "orders", from_="head") as events:
+        async for event in events:
+            found.append(event.data)
+            if len(found) == count:
+                break
+    return found
+
+
+# --- clients ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "plain"])
+async def test_a_client_that_is_pointed_at_a_tap_reaches_all_stores_through_it(watched: bool) -> None:
+    events = [b"order %d" % number for number in range(60)]
+    async with MockCluster(2) as cluster, before(cluster, watched=watched) as tap:
+        assert tap.address is None, "no store is known yet"
+        async with connect(tap.controller_uri) as pravega:
+            await make_stream(pravega, segments=6)
+            async with pravega.event_writer("shop", "orders") as writer:
+                for number, event in enumerate(events):
+                    await writer.submit(event, routing_key=str(number))
+                await writer.flush()
+            assert sorted(await read_events(pravega, len(events))) == sorted(events)
+            stores = {store.address for store in cluster.stores}
+            assert set(tap.addresses) == stores
+            assert not set(tap.addresses.values()) & stores
+            connections = [each for store in cluster.stores for each in store.hub.connections]
+            assert len(connections) == len(tap.links) > 0, "somebody came by another way"
+        if watched:
+            assert len(tap.requests(APPENDS, stage="replied")) >= 6
+
+
+async def test_an_acknowledgement_that_never_comes_does_not_double_what_is_stored() -> None:
+    async with MockCluster() as cluster, before(cluster) as tap, connect(tap.controller_uri) as pravega:
+        await make_stream(pravega, segments=1)
+        tap.faults.add(APPENDS, nth=[2, 5], do="close after", name="lost ack")
+        async with pravega.event_writer("shop", "orders") as writer:
+            for number in range(8):
+                await writer.write(b"%d" % number, routing_key="k")
+        assert await read_events(pravega, 8) == [b"%d" % number for number in range(8)]
+        assert [each.rule for each in tap.faults.decisions] == ["lost ack"] * 2
+        segments = {
+            name: each for part in cluster.stores[0].store.containers.values() for name, each in part.segments.items()
+        }
+        assert segments["shop/orders/0.#epoch.0"].length == 8 * 9
+
+
+async def test_a_client_gets_all_through_a_network_that_breaks_again_and_again() -> None:
+    events = [b"%d" % number for number in range(300)]
+    async with MockCluster(2) as cluster, before(cluster) as tap, connect(tap.controller_uri) as pravega:
+        await make_stream(pravega, segments=3)
+        async with pravega.event_writer("shop", "orders") as writer:
+            for number, event in enumerate(events):
+                await writer.submit(event, routing_key=str(number % 10))
+                if number % 60 == 59:
+                    await tap.wait_for(APPENDS, since=tap.mark() - 1, stage="received")
+                    assert tap.cut() > 0
+            await writer.flush()
+        found = await read_events(pravega, len(events))
+        assert sorted(found) == sorted(events)
+        for key in range(10):
+            of_key = [each for each in found if int(each) % 10 == key]
+            assert of_key == sorted(of_key, key=int)
+
+
+async def test_what_goes_wrong_is_said_by_a_file_or_by_settings(tmp_path: Path) -> None:
+    file = tmp_path / "faults.yaml"
+    file.write_text("rules:\n  - match: type = HELLO\n    do: close\n    name: from the file\n")
+    rules = FaultSettings(rules=(Rule(name="given", do="close"),))
+    async with MockSegmentStore() as mock:
+        for given, name in ((file, "from the file"), (rules, "given")):
+            async with store_before(mock, faults=given) as tap, await Peer.connect(tap) as peer:  # type: ignore[arg-type]
+                assert tap.faults.rules == [name]
+                peer.send_bytes(bytes.fromhex("ffffff81000000080000001100000005"))
+                assert await peer.closed() == b""
+        file.write_text("rules:\n  - mtch: type = HELLO\n    do: close\n")
+        with pytest.raises(FaultFileError, match="line 2"):
+            store_before(mock, faults=file)
+        with pytest.raises(ValueError, match="watched=True"):
+            store_before(mock, faults=rules, watched=False)
+        with pytest.raises(NoFaults):
+            _ = store_before(mock, watched=False).faults
+
+
+# --- recordings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["watched", "plain"])
+async def test_a_tap_records_what_the_store_itself_records(tmp_path: Path, watched: bool) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        recorder = FileRecorder(tmp_path / "store.wtrace", recorder="a test", wire_version=17)
+        mock.server.hub.recorder = recorder
+        async with store_before(mock, record=tmp_path / "tap.wtrace", watched=watched) as tap:
+            await writes(tap.host, tap.port)
+            await until(lambda: not tap.links and not mock.server.hub.connections)
+        recorder.close()
+    ours, theirs = read_all(tmp_path / "tap.wtrace"), read_all(tmp_path / "store.wtrace")
+    assert streams(ours) == streams(theirs)
+    for kind in (RecordKind.FRAME, RecordKind.CLOSE):
+        shown = [
+            sorted((each.connection, each.data) for each in each_ if each.kind is kind) for each_ in (ours, theirs)
+        ]
+        assert shown[0] == shown[1]
+    opened = [[unpack_data(each.data) for each in every if each.kind is RecordKind.OPEN] for every in (ours, theirs)]
+    assert [each["store"] for each in opened[0]] == [each["store"] for each in opened[1]]
+    assert [set(each) for each in opened[0]] == [set(each) for each in opened[1]] == [{"peer", "store"}] * 2
+    await check_replayed_as_a_server(ours)
+
+
+async def test_a_recording_answers_a_client_as_the_cluster_did(tmp_path: Path) -> None:
+    async def writes_one(uri: str, *, new: bool = False) -> None:
+        async with connect(uri) as pravega:
+            if new:
+                await make_stream(pravega, segments=1)
+            async with pravega.event_writer("shop", "orders") as writer:
+                await writer.write(b"tea", routing_key="table 7")
+
+    async with MockCluster() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
+        await writes_one(tap.controller_uri, new=True)
+    records = read_all(tmp_path / "run.wtrace")
+    async with TraceServer(records, mode="match") as server:
+        made = replay_controller(read_script(records), server.host, server.port)
+        async with await ControllerServer.start(made) as controller:
+            await writes_one(f"tcp://127.0.0.1:{controller.port}")
+        assert server.problems == []
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_delegation_tokens_are_left_out_of_a_recording_but_on_request(tmp_path: Path, kept: bool) -> None:
+    path = tmp_path / "run.wtrace"
+    async with (
+        MockSegmentStore() as mock,
+        store_before(mock, record=path, record_tokens=kept) as tap,
+        await Peer.connect(tap) as peer,  # type: ignore[arg-type]  # it asks for host and port alone
+    ):
+        assert len(await peer.ask(HELLO, create(), set_up(token="the-secret-token"))) == 3
+    assert (b"the-secret-token" in path.read_bytes()) is kept
+    assert len([each for each in read_all(path) if each.kind is RecordKind.FRAME]) == 6
+
+
+async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        async with store_before(mock, record=path, record_values={"what": "a try"}) as tap:
+            await writes(tap.host, tap.port)
+            assert names_in(tmp_path) == ["run.jsonl.wtrace"], "it is kept if the tap is killed"
+        assert names_in(tmp_path) == ["run.jsonl"]
+        with TraceFile(path) as trace:
+            assert trace.form == "fixture"
+            assert len(list(trace.records())) > 20
+            assert trace.metadata.values == {"what": "a try"}
+            assert trace.metadata.recorder.endswith(" tap")
+        for taken in (path, tmp_path / "other.jsonl"):
+            if taken != path:
+                taken.with_name("other.jsonl.wtrace").write_text("")
+            with pytest.raises(FileExistsError, match="never takes the place"):
+                await store_before(mock, record=taken).start()
+
+
+async def test_a_recording_to_which_nobody_came_leaves_no_file(tmp_path: Path) -> None:
+    async with MockSegmentStore() as mock:
+        async with store_before(mock, record=tmp_path / "run.jsonl"):
+            assert names_in(tmp_path) == ["run.jsonl.wtrace"]
+        tap = store_before(mock, record=tmp_path / "run.wtrace", port=mock.port)
+        with pytest.raises(OSError, match="is taken by another process"):
+            await tap.start()
+        assert names_in(tmp_path) == []
+        with pytest.raises(UnknownSuffix):
+            store_before(mock, record=tmp_path / "run.txt")
+
+
+async def test_a_disk_that_takes_no_more_ends_the_recording_and_not_the_connections(tmp_path: Path) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        tap = store_before(mock, record=tmp_path / "run.wtrace")
+        await tap.start()
+        assert tap._file is not None
+        tap._file.failure = OSError(28, "No space left on device", "run.wtrace")
+        assert len(await writes(tap.host, tap.port)) > 5
+        with pytest.raises(OSError, match="No space left"):
+            await tap.stop()
+        await tap.stop()
+
+
+# --- addresses --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"controller": "http://a:1"}, "its scheme can be tcp or tls"),
+        ({"controller": "tcp://a:1,b:2"}, "stands before one controller, not 2"),
+        ({"controller": "tcp://a:b"}, "is no host and port"),
+        ({"store": "a"}, "a store's address has a port"),
+        ({"store": "[::1]"}, "a store's address has a port"),
+        ({"controller": "tls://a:1", "store": "b:2"}, "either both speak TLS or none"),
+        ({}, "needs a controller or a store"),
+    ],
+)
+def test_addresses_that_do_not_do_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Tap(**given)
+
+
+async def test_addresses_are_those_that_people_write() -> None:
+    tap = Tap("tls://localhost", "tls://[::1]:12345")
+    assert tap.settings.controller == ("localhost", 9090)
+    assert tap.settings.store == ("::1", 12345)
+    assert tap.settings.tls
+    with pytest.raises(RuntimeError, match="stands before no controller"):
+        _ = tap.controller_uri
+    with pytest.raises(RuntimeError, match="stands before no store"):
+        _ = tap.port
+    await asyncio.sleep(0)
