@@ -78,6 +78,8 @@ LATE_LOOKS = 1_000
 LATE_LOOK_S = 0.01
 """How often, and how far apart, is looked again: gRPC closes its sockets on threads of its own, in its own time."""
 THREADS_END_S = 2.0
+MOST_OF_A_REASON = 8_000
+"""Characters of what the first try of a test failed with that are shown, from the end."""
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
@@ -238,10 +240,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Name what passed at the second try, and what did not run and why, in every run and whatever the options."""
     failed = {report.nodeid for kind in ("failed", "error") for report in terminalreporter.getreports(kind)}
-    if again := sorted({report.nodeid for report in terminalreporter.getreports("rerun")} - failed):
+    if again := {each.nodeid: each for each in terminalreporter.getreports("rerun") if each.nodeid not in failed}:
         terminalreporter.section("passed at the second try", sep="=", yellow=True)
-        for nodeid in again:
+        for nodeid, first_try in sorted(again.items()):
             terminalreporter.line(f"passed at the second try: {nodeid}")
+            terminalreporter.line(f"  the first, in its {first_try.when}: {first_try.longreprtext[-MOST_OF_A_REASON:]}")
     missing: Counter[str] = Counter()
     for report in terminalreporter.getreports("skipped"):
         where = report.longrepr

@@ -199,12 +199,16 @@ def test_a_missing_part_is_named_when_tests_run_in_parallel(pytester: pytest.Pyt
     result.stdout.fnmatch_lines(["NOT RUN: a part of this machine is not here (1 test)"])
 
 
-def test_a_test_with_a_program_of_others_gets_a_second_try_by_name_and_no_other(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "in parallel"])
+def test_a_test_with_a_program_of_others_gets_a_second_try_by_name_and_no_other(
+    pytester: pytest.Pytester, options: tuple[str, ...]
+) -> None:
     partner = "a program of other people"
-    result = run(pytester, UNLUCKY, more=f"\nPARTS[{partner!r}] = lambda: True\nPARTNERS = {{{partner!r}}}\n")
+    result = run(pytester, UNLUCKY, *options, more=f"\nPARTS[{partner!r}] = lambda: True\nPARTNERS = {{{partner!r}}}\n")
     result.assert_outcomes(passed=1, failed=3)
     named = [line for line in result.outlines if line.startswith("passed at the second try: ")]
     assert [line.rpartition("::")[2] for line in named] == ["test_with_a_partner"]
+    result.stdout.fnmatch_lines(["  the first, in its call: *", "E * TimeoutError: too slow"])
 
 
 def test_a_group_is_run_by_one_worker_and_other_tests_by_all(pytester: pytest.Pytester) -> None:
