@@ -317,6 +317,14 @@ class RunningFaults:
         count: int = self._do("release", name)
         return count
 
+    def disable(self, name: str) -> None:
+        """As `Faults.disable`: a rule is asked no more, its counts stay. Raises NoSuchRule."""
+        self._do("disable", name)
+
+    def enable(self, name: str) -> None:
+        """As `Faults.enable`: a rule that was disabled is asked again. Raises NoSuchRule."""
+        self._do("enable", name)
+
     def held(self, name: str) -> int:
         """How much a rule holds now."""
         count: int = self._do("held", name)

@@ -54,12 +54,13 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How a rule stands: how many requests or replies have fitted, and at how many of them it fired."""
+    """How a rule stands: how many requests or replies have fitted, at how many it fired, and whether it is asked."""
 
     name: str
     rule: Rule
     matched: int
     fired: int
+    enabled: bool = True
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -85,13 +86,14 @@ class Plan(msgspec.Struct, frozen=True):
 class _Rule:
     """A rule, its filter and its counts."""
 
-    __slots__ = ("counts", "draws", "fired", "holds", "matched", "name", "rule", "waits")
+    __slots__ = ("counts", "draws", "enabled", "fired", "holds", "matched", "name", "rule", "waits")
 
     def __init__(self, rule: Rule, name: str) -> None:
         self.rule = rule
         self.name = name
         self.holds: Filter | None = parse_filter(rule.match) if rule.match.strip() else None
         self.waits = all(isinstance(each, Delay | Hold) for each in rule.do)
+        self.enabled = True
         self.matched = 0
         self.counts: Counter[Any] = Counter()
         self.fired: Counter[Any] = Counter()
@@ -126,6 +128,17 @@ class Decider:
             raise KeyError(name)
         self._rules = left
 
+    def enable(self, name: str, *, on: bool) -> None:
+        """A rule is asked from now on, or not. Raises KeyError."""
+        found = next((each for each in self._rules if each.name == name), None)
+        if found is None:
+            raise KeyError(name)
+        found.enabled = on
+
+    def is_asked(self, name: str) -> bool:
+        """Whether there is such a rule, and it is asked."""
+        return any(each.enabled for each in self._rules if each.name == name)
+
     @property
     def names(self) -> list[str]:
         """Of the rules, in order."""
@@ -133,7 +146,7 @@ class Decider:
 
     @property
     def looks_at_replies(self) -> bool:
-        return any(each.rule.on == "reply" for each in self._rules)
+        return any(each.rule.on == "reply" and each.enabled for each in self._rules)
 
     def unmatched(self) -> list[tuple[str, Rule]]:
         """The rules that nothing has fitted so far, with their names."""
@@ -145,7 +158,7 @@ class Decider:
 
     def tallies(self) -> list[Tally]:
         """How each rule stands, in order."""
-        return [Tally(each.name, each.rule, each.matched, each.fired.total()) for each in self._rules]
+        return [Tally(each.name, each.rule, each.matched, each.fired.total(), each.enabled) for each in self._rules]
 
     def decide(self, seen: Seen) -> Plan | None:
         """What is to happen with a request, or a reply; None if nothing is. Counts and records."""
@@ -154,7 +167,7 @@ class Decider:
         before: list[tuple[str, Delay | Hold]] = []
         after: list[tuple[str, Delay | Hold]] = []
         for each in self._rules:
-            if each.rule.on != on or (chosen is not None and not each.waits):
+            if each.rule.on != on or not each.enabled or (chosen is not None and not each.waits):
                 continue
             action = self._asked(each, seen)
             if isinstance(action, Delay | Hold):

@@ -157,6 +157,20 @@ class Faults:
         for each in [name] if name is not None else list(self._held):
             self._release(each)
 
+    def disable(self, name: str) -> None:
+        """A rule is asked no more, and what it holds goes on; its place and its counts stay. Raises NoSuchRule."""
+        self._enable(name, on=False)
+        self._release(name)
+
+    def enable(self, name: str) -> None:
+        """A rule that was disabled is asked again. Raises NoSuchRule."""
+        self._enable(name, on=True)
+
+    def _enable(self, name: str, *, on: bool) -> None:
+        self._known(name)
+        self._decider.enable(name, on=on)
+        self._looks_at_replies = self._decider.looks_at_replies
+
     def _known(self, name: str) -> None:
         if name not in self._decider.names:
             raise NoSuchRule(name, tuple(self._decider.names))
@@ -214,8 +228,8 @@ class Faults:
                 done.set_result(None)
 
     def _hold(self, name: str, waiting: Waiting) -> None:
-        if name not in self._decider.names:
-            waiting.released()  # the rule was cleared while this waited for something else
+        if not self._decider.is_asked(name):
+            waiting.released()  # the rule was cleared or disabled while this waited for something else
             return
         self._held.setdefault(name, []).append(waiting)
         self._tell_held()

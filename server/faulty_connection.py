@@ -72,12 +72,16 @@ class _Reply:
 
 
 class FaultyConnection(Connection):
-    """One peer of a store with faults. faults: of the store. store: its number in the cluster."""
+    """One peer of a store with faults. faults: of the store. store: its number in the cluster.
+
+    Attributes:
+        number: of the connection, over all stores, as rules and requests have it.
+        bytes_in, bytes_out: what was read from the peer, and what left for it.
+    """
 
     __slots__ = (
         "_blocked",
         "_failed",
-        "_fault_number",
         "_faults",
         "_late",
         "_numbers_are_wrong",
@@ -85,13 +89,18 @@ class FaultyConnection(Connection):
         "_queue",
         "_store",
         "_waits_of",
+        "bytes_in",
+        "bytes_out",
+        "number",
     )
 
     def __init__(self, hub: ConnectionHub, faults: Faults, store: int = 0, *, admin: bool = False) -> None:
         super().__init__(hub, admin=admin)
         self._faults = faults
         self._store = store
-        self._fault_number = faults.next_connection()
+        self.number = faults.next_connection()
+        self.bytes_in = 0
+        self.bytes_out = 0
         self._blocked = False
         self._failed: dict[tuple[str, UUID], Error] = {}
         """Writers of which a rule refused an append, and how, while what came with it is carried out."""
@@ -153,7 +162,8 @@ class FaultyConnection(Connection):
             self._failed.clear()
 
     def _take_plain(self, nbytes: int) -> int:
-        """Each request is decided about."""
+        """Each request is decided about; this is told of every read, so it is where reads are counted."""
+        self.bytes_in += nbytes
         return 0
 
     def _take(self, session: Session, item: Command | Append) -> None:
@@ -163,7 +173,7 @@ class FaultyConnection(Connection):
             item,
             faults.next_request(),
             store=self._store,
-            connection=self._fault_number,
+            connection=self.number,
             now_s=faults.clock.now_s(),
             started_s=faults.started_s,
         )
@@ -359,7 +369,7 @@ class FaultyConnection(Connection):
             self._send(session, [frame], request, after)  # a rule on the request has spoilt it
             return
         now_s = self._faults.clock.now_s()
-        about = reply_seen(reply, len(frame), request, store=self._store, connection=self._fault_number, now_s=now_s)
+        about = reply_seen(reply, len(frame), request, store=self._store, connection=self.number, now_s=now_s)
         plan = self._faults.decide(about)
         if plan is None:
             self._send(session, [frame], request, after)
@@ -449,6 +459,7 @@ class FaultyConnection(Connection):
         if not written:
             return
         self._delayed_bytes -= cost
+        self.bytes_out += size
         session.out, session.out_bytes = written, size
         super()._write()
         if was_full and not self._is_full():

@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from itertools import islice
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -255,6 +256,20 @@ class Observer:
         """The requests that fit and have reached a stage, oldest first. Raises FilterError."""
         holds, wanted = _predicate(match), Stage(stage)
         return [each for each in self._seen if each.reached(wanted) and holds(each)]
+
+    def latest(self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000) -> list[Seen]:
+        """The last `limit` requests that fit, newest first. Raises FilterError.
+
+        after: only requests with a greater number. look_at: no more of them are looked at, so that it stays short.
+        """
+        holds = _predicate(match)
+        found: list[Seen] = []
+        for each in islice(reversed(self._seen), look_at):
+            if each.number <= after or len(found) == limit:
+                break
+            if holds(each):
+                found.append(each)
+        return found
 
     def mark(self) -> int:
         """The number of the last request: `wait_for(since=…)` counts those behind it."""

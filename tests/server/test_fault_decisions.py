@@ -179,3 +179,25 @@ def test_a_delay_of_nothing_is_no_wait() -> None:
     assert plan is not None
     assert not plan.before
     assert Delay(delay_ms=0).word == "delay"
+
+
+def test_a_rule_that_is_disabled_is_not_asked_and_goes_on_counting_when_it_is_again() -> None:
+    made = decider({"name": "second", "nth": 2}, {"name": "last", "do": "drop"})
+    assert fires(made, read()) == [True]
+    made.enable("second", on=False)
+    made.enable("last", on=False)
+    assert fires(made, read(), read()) == [False, False]
+    assert [(each.matched, each.fired, each.enabled) for each in made.tallies()] == [(1, 0, False), (1, 1, False)]
+    made.enable("second", on=True)
+    plan = made.decide(read())
+    assert plan is not None
+    assert plan.rule == "second"
+
+
+def test_a_disabled_rule_on_replies_is_no_reason_to_look_at_them() -> None:
+    made = decider({"name": "late", "on": "reply"})
+    assert made.looks_at_replies
+    made.enable("late", on=False)
+    assert not made.looks_at_replies
+    with pytest.raises(KeyError, match="other"):
+        made.enable("other", on=True)

@@ -12,7 +12,8 @@ from segstore.server.cluster import Cluster
 from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.config import LimitSettings
 from segstore.server.fault_rules import reply_class
-from segstore.server.faults import Faults
+from segstore.server.faults import Faults, NoSuchRule
+from segstore.server.faulty_connection import FaultyConnection
 from segstore.server.observe import Observer
 from segstore.wire import (
     AppendSetup,
@@ -382,6 +383,32 @@ async def test_what_is_held_goes_on_when_it_is_released() -> None:
         assert mock.faults.release("second") == 1
         assert acknowledged(await peer.receive(2)) == [2, 3]
         assert mock.faults.held("second") == 0
+
+
+async def test_what_a_rule_holds_goes_on_when_it_is_disabled_and_it_holds_again_when_it_is_enabled() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, do="hold", name="held")
+        peer.send(append(1))
+        await mock.faults.wait_held("held")
+        mock.faults.disable("held")
+        assert acknowledged(await peer.receive(1)) == [1]
+        assert acknowledged(await peer.ask(append(2))) == [2]
+        mock.faults.enable("held")
+        peer.send(append(3))
+        await mock.faults.wait_held("held")
+        assert stored(mock) == 8
+        with pytest.raises(NoSuchRule, match="no rule has the name 'other'"):
+            mock.faults.disable("other")
+
+
+async def test_a_connection_with_faults_counts_its_bytes() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        (connection,) = mock.server.hub.connections
+        assert isinstance(connection, FaultyConnection)
+        assert connection.bytes_in == mock.server.service.counters.bytes_in > 0
+        assert connection.bytes_out == mock.server.service.counters.bytes_out > 0
+        assert connection.number == mock.requests()[-1].connection
+        assert acknowledged(await peer.ask(append(1))) == [1]
 
 
 async def test_a_held_reply_is_of_what_was_carried_out() -> None:

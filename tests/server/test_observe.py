@@ -34,6 +34,18 @@ def test_long_names_count() -> None:
     assert len(observer.requests()) == 1
 
 
+def test_the_latest_requests_come_newest_first_and_no_more_are_looked_at_than_is_said() -> None:
+    observer = Observer()
+    for number in range(1, 21):
+        observer.add(seen(number, segment=f"a/b/{number % 2}"))
+    assert [each.number for each in observer.latest(limit=3)] == [20, 19, 18]
+    assert [each.number for each in observer.latest("segment = a/b/1", limit=3)] == [19, 17, 15]
+    assert [each.number for each in observer.latest(limit=10, after=18)] == [20, 19]
+    assert [each.number for each in observer.latest("segment = a/b/1", limit=10, look_at=4)] == [19, 17]
+    with pytest.raises(FilterError):
+        observer.latest("nonsense", limit=1)
+
+
 def test_a_request_is_a_subject_of_filters() -> None:
     each = seen(3, at_s=2.0)
     each.replied_s = 2.25
