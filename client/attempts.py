@@ -138,7 +138,7 @@ class Attempts:
             self._refused_s = None
         elif self._refused_s is None:
             self._refused_s = began_s
-        bound = self._bound(now_s)
+        bound = self._bound(error, now_s)
         if bound is not None:
             raise self._exhausted(bound, error) from error
         pause_s = retry.delay_ms(self.failures, self._random or Random()) / 1000
@@ -147,9 +147,7 @@ class Attempts:
         return pause_s if pause_s < left_s else left_s / 2
 
     def _is_refusal(self, error: ClientError | None) -> bool:
-        """Whether nobody was there to ask, and nobody else can be named."""
-        if isinstance(error, NoNodeAvailable):
-            return bool(error.details.get("refused"))
+        """Whether a store was not there to ask, and nobody else can be named."""
         return not self._may_move and isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut)
 
     def _ends_s(self) -> float:
@@ -159,8 +157,10 @@ class Attempts:
             ends_s = min(ends_s, self._refused_s + self._settings.refused_timeout_ms / 1000)
         return ends_s
 
-    def _bound(self, now_s: float) -> str | None:
+    def _bound(self, error: ClientError | None, now_s: float) -> str | None:
         """The setting that allows no further attempt."""
+        if self._call and isinstance(error, NoNodeAvailable) and error.details.get("refused"):
+            return "refused_timeout_ms"  # it was waited for already: that is what the error says
         if self._settings.retry.exhausted(self.failures):
             return "retry"
         if now_s < self._ends_s():

@@ -67,8 +67,7 @@ async def tried(attempts: Attempts, clock: Clock, error: ClientError, lasts_s: f
 @pytest.mark.parametrize(
     ("call", "error", "lasts_s", "least_s", "most_s", "bound"),
     [
-        (True, refused(), 10.0, 9, 11, "refused_timeout_ms"),
-        (True, refused(), 0.0, 5, 10, "retry"),
+        (True, refused(), 9.0, 9, 10, "refused_timeout_ms"),
         (True, silent(), 30.0, 55, 70, "call_timeout_ms"),
         (True, ConnectTimedOut("too slow", endpoint="s:1"), 20.0, 55, 80, "call_timeout_ms"),
         (False, refused(), 10.0, 100, 130, "recovery_timeout_ms"),
@@ -87,25 +86,28 @@ async def test_by_default_a_call_ends_soon_if_all_refuse_and_later_if_they_are_s
 
 
 async def test_a_refusal_of_a_store_is_the_last_word_only_where_no_controller_can_name_another() -> None:
+    no_store = ConnectFailed("nobody listens", endpoint="s:1")
     ends = []
-    for may_move in (True, False):
+    for may_move, lasts_s in ((True, 1.0), (False, 1.0), (False, 0.0)):
         clock = Clock()
         attempts = Attempts(DEFAULTS, "it", call=True, may_move=may_move, now_s=clock)
-        ends.append((await tried(attempts, clock, ConnectFailed("nobody listens", endpoint="s:1"), 1.0))[1])
+        ends.append((await tried(attempts, clock, no_store, lasts_s))[1])
     assert ends[0] > 50
     assert ends[1] < 12
+    assert 5 < ends[2] <= 10
 
 
 async def test_another_failure_between_refusals_shows_that_somebody_is_there() -> None:
     clock = Clock()
-    attempts = Attempts(DEFAULTS, "it", call=True, now_s=clock)
-    for error in (refused(), ConnectionLost("gone", endpoint="s:1"), refused()):
+    attempts = Attempts(DEFAULTS, "it", call=True, may_move=False, now_s=clock)
+    no_store = ConnectFailed("nobody listens", endpoint="s:1")
+    for error in (no_store, ConnectionLost("gone", endpoint="s:1"), no_store):
         async with attempts.one():
             clock.now += 8
         attempts.failed(error)
     clock.now += 3
     with pytest.raises(RetriesExhausted):
-        attempts.failed(refused())
+        attempts.failed(no_store)
 
 
 async def test_the_error_says_what_was_asked_how_often_how_long_and_what_to_do() -> None:
