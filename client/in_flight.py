@@ -90,7 +90,7 @@ class InFlight:
 
     __slots__ = (
         "_behind",
-        "_next",
+        "_last_taken",
         "_sent_before",
         "added",
         "first_queued",
@@ -109,7 +109,7 @@ class InFlight:
         self.newest: Pending | Append | None = None
         self._behind: deque[Pending | Append] = deque()
         """The appends in flight but for the oldest: many writers have one, and do not touch this then."""
-        self._next = 1
+        self._last_taken = 0
         self._sent_before = 0
         """The last number that was in flight when the writer was set up; the store may have had it twice."""
         self.held_bytes = 0
@@ -147,14 +147,13 @@ class InFlight:
         item = self.first_queued
         if item is None:
             raise IndexError("nothing is queued")
-        append: Pending | Append = item
-        if not self.queued_behind:
+        if self.newest is None and not self.queued_behind:  # so it is where many writers have one append in flight each
             self.first_queued = None
-        else:
-            append = self._with_others(item, most_events, most_bytes)
-        if append is item:
-            self._next += item.events
-            item.last = self._next - 1
+            self.oldest = self.newest = item
+            item.last = self._last_taken = self._last_taken + item.events
+            item.sent_s = now_s
+            return item
+        append = self._with_others(item, most_events, most_bytes)
         append.sent_s = now_s
         if self.newest is None:
             self.oldest = append
@@ -166,7 +165,7 @@ class InFlight:
     def _with_others(self, item: Pending, most_events: int, most_bytes: int) -> Pending | Append:
         """An append of the first item and those that follow it; the item where none does."""
         queue, items, size, events = self.queued_behind, [item], len(item.data), item.events
-        following: Pending | None = queue.popleft()
+        following = queue.popleft() if queue else None
         while following is not None and events < most_events:
             grown = size + len(following.data)
             if grown > most_bytes:
@@ -176,11 +175,12 @@ class InFlight:
             events += following.events
             following = queue.popleft() if queue else None
         self.first_queued = following
-        if len(items) == 1:
-            return item
-        first = self._next
-        self._next = first + events
-        return Append(first, first + events - 1, items, size)
+        first = self._last_taken + 1
+        self._last_taken += events
+        if len(items) > 1:
+            return Append(first, self._last_taken, items, size)
+        item.last = self._last_taken
+        return item
 
     def _drop_oldest(self) -> None:
         if self.oldest is self.newest:
@@ -228,22 +228,22 @@ class InFlight:
             self.held_bytes -= size
             self.settled += len(items)
             return items, size
-        lowest = self._next if append is None else append.first
+        lowest = self._last_taken + 1 if append is None else append.first
         if previous >= number:
             raise BadAck(f"acknowledges event {number}, and {previous} before it")
         if lowest <= previous:
             raise BadAck(f"acknowledged event {previous} before, of which event {lowest} was not part")
-        if number >= self._next:
-            raise BadAck(f"acknowledges event {number}, the last sent is {self._next - 1}")
+        if number > self._last_taken:
+            raise BadAck(f"acknowledges event {number}, the last sent is {self._last_taken}")
         return self._release(number)
 
     def set_up(self, last: int) -> tuple[list[Pending], int]:
         """What a set-up acknowledges: the store has this writer's events up to `last`. Raises OtherWriter."""
-        if last >= self._next:
+        if last > self._last_taken:
             if self.oldest is not None:
-                raise OtherWriter(f"has event {last}, the last sent is {self._next - 1}")
-            self._next = last + 1  # a writer of this id has written before
-        self._sent_before = self._next - 1
+                raise OtherWriter(f"has event {last}, the last sent is {self._last_taken}")
+            self._last_taken = last  # a writer of this id has written before
+        self._sent_before = self._last_taken
         return self._release(last)
 
     def _release(self, number: int) -> tuple[list[Pending], int]:

@@ -28,7 +28,7 @@ progress.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from random import Random
 from typing import Any, Final
@@ -217,10 +217,9 @@ class WriterMachine:
             if left <= 0:
                 self._ask_turn()
                 return
-            append = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
-            left -= appends.send(append)
+            left -= appends.send(events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s))
             if self._ack_timer is None:
-                self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+                self._ack_timer = self._loop.call_at(outbox.now_s + self._ack_limit_s, self._ack_due)
 
     async def _carry_one(self, item: Pending) -> None:
         """Nothing is in flight, and nothing is sent until this ends."""
@@ -297,18 +296,18 @@ class WriterMachine:
         if self.state is not _OPEN or flow is None:  # of a set-up before: the answer to the new one covers it
             return
         events = self._events
-        stored: Sequence[Pending]
-        try:
-            if writer != self._writer_bytes:
-                raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
-            alone = events.acknowledged_alone(number, previous)
-            if alone is None:
+        stored: list[Pending] | None = None
+        alone = events.acknowledged_alone(number, previous) if writer == self._writer_bytes else None
+        if alone is not None:
+            size = len(alone.data)
+        else:
+            try:
+                if writer != self._writer_bytes:
+                    raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
                 stored, size = events.acknowledged(number, previous)
-            else:
-                stored, size = (alone,), len(alone.data)
-        except BadAck as cause:
-            self._refused(cause)
-            return
+            except BadAck as cause:
+                self._refused(cause)
+                return
         if length > self.segment_length:
             self.segment_length = length
         if self._sizing is not None:
@@ -316,7 +315,13 @@ class WriterMachine:
         if not flow.closed:
             flow.bytes_in_flight -= size
             flow.connection.outbox.bytes_in_flight -= size
-        if stored:
+        if alone is not None:
+            if self._stumbled:
+                self._progressed()
+            self._tell(alone.done, None)
+            if self._waits is not None:
+                self._settle()
+        elif stored:
             self._stored(stored)
         if self._trying:
             self._send_others()
@@ -358,10 +363,14 @@ class WriterMachine:
         if stored:
             self._stored(stored)
 
-    def _stored(self, items: Sequence[Pending]) -> None:
+    def _progressed(self) -> None:
+        """An event was stored."""
+        self._stumbled = False
+        self._setup.failures = 0
+
+    def _stored(self, items: list[Pending]) -> None:
         if self._stumbled:
-            self._stumbled = False
-            self._setup.failures = 0
+            self._progressed()
         for item in items:
             done = item.done
             if isinstance(done, _Future):

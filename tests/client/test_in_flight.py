@@ -51,6 +51,31 @@ def test_an_ack_that_cannot_be_is_refused_and_changes_nothing(
     assert len(events.acknowledged(3, -(2**63))[0]) == 3
 
 
+def test_an_ack_of_the_one_item_in_flight_covers_it_and_any_other_leaves_all_as_it_is(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    events = InFlight()
+    assert events.acknowledged_alone(0, -1) is None
+    first, *others = (item(loop, b"abc", 2), item(loop), item(loop))
+    events.add(first)
+    assert events.take(100, 100) is first
+    assert (first.first, first.last, first.size, first.items) == (1, 2, 3, [first])
+    assert events.acknowledged_alone(1, 0) is None, "only part of it"
+    assert events.acknowledged_alone(3, 0) is None, "more than was sent"
+    assert events.acknowledged_alone(2, 1) is None, "of which part was acknowledged before"
+    events.add(others[0])
+    events.take(100, 100)
+    assert events.acknowledged_alone(2, 0) is None, "another one is in flight"
+    assert events.acknowledged(2, 0) == ([first], 3)
+    assert events.acknowledged_alone(3, 2) is others[0]
+    assert (events.held_bytes, events.settled, events.last_stored) == (0, 2, 3)
+    for each in (others[1], item(loop)):
+        events.add(each)
+    events.take(100, 100)
+    assert events.acknowledged_alone(5, 3) is None, "two in one append"
+    assert len(events.acknowledged(5, 3)[0]) == 2
+
+
 def test_a_set_up_that_knows_more_than_was_sent_is_refused(loop: asyncio.AbstractEventLoop) -> None:
     events = InFlight()
     events.add(item(loop))
@@ -106,10 +131,13 @@ def test_whatever_is_acknowledged_cut_and_sent_again_each_item_comes_out_once_an
                 sent = list(events.sent)
                 if sent:
                     last = random.choice(sent).last
-                    stored, _ = (
-                        events.acknowledged(last, acknowledged) if random.random() < 0.5 else events.set_up(last)
-                    )
-                    out += stored
+                    alone = events.acknowledged_alone(last, acknowledged) if random.random() < 0.5 else None
+                    if alone is not None:
+                        out.append(alone)
+                    elif random.random() < 0.5:
+                        out += events.acknowledged(last, acknowledged)[0]
+                    else:
+                        out += events.set_up(last)[0]
                     acknowledged = last
             assert events.held_bytes == sum(len(each.data) for each in added[len(out) :])
         out += events.take_all()
