@@ -153,7 +153,14 @@ class Cluster(Observed):
                 await self.members.start()
             if with_controller and self.settings.controller_port is not None:
                 await self.start_controller()
-            self._control_api = await control_api(self.settings, self.stores, self._faults, lambda: self.controller)
+            self._control_api = await control_api(
+                self.settings,
+                self.stores,
+                self._faults,
+                lambda: self.controller,
+                controller_address=lambda: self.controller_address,
+                members=self.members,
+            )
             self.http_address = None if self._control_api is None else self._control_api.address
         except BaseException:
             await self.stop(drain_s=0)

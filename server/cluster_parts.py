@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.controller.controller import Controller
@@ -36,15 +36,15 @@ async def control_api(
     stores: Sequence[SegmentStoreServer],
     faults: Faults | None,
     controller: Callable[[], Controller | None],
+    **more: Any,
 ) -> ControlApi | None:
-    """The control API, listening; None where settings have no port for it. Raises as it does."""
+    """The control API, listening; None where settings have no port for it. more: of `Controlled`. Raises as it does."""
     if settings.http_port is None:
         return None
     from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
 
-    made = ControlApi(
-        Controlled(stores, faults, controller), settings.store.host, settings.http_port, names=[settings.public_host]
-    )
+    controlled = Controlled(stores, faults, controller, data=settings.data, **more)
+    made = ControlApi(controlled, settings.store.host, settings.http_port, names=[settings.public_host])
     await made.start()
     return made
 

@@ -201,7 +201,15 @@ class ClusterProcess:
         leader.on_failure, leader.on_lost = self._store_failed, self._overtaken
         await ownership.start()
         self._following = asyncio.create_task(self._follow(), name="cluster process")
-        self._control_api = await control_api(settings, self.stores, self._faults, lambda: self.controller)
+        self._control_api = await control_api(
+            settings,
+            self.stores,
+            self._faults,
+            lambda: self.controller,
+            controller_address=lambda: self.controller_address,
+            owner_elsewhere=self._owners.of,
+            why_not_moved="a cluster of processes shares them out by itself, through ZooKeeper",
+        )
         self.http_address = None if self._control_api is None else self._control_api.address
         await self._settle()
 

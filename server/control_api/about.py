@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,10 @@ import msgspec
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
-from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.models import Health, Version
-from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.controlled import Controlled, host_and_port
+from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
+from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.runner import SegmentStoreServer
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
@@ -37,6 +39,31 @@ def router(controlled: Controlled) -> APIRouter:
             oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
         )
 
+    @made.get("/v1/server", tags=["server"], summary="What is served, and where")
+    async def server() -> Served:
+        settings = controlled.stores[0].settings
+        return Served(
+            segstore=controlled.version,
+            started_ms=controlled.started_ms,
+            controller=host_and_port(controlled.controller_address()),
+            data=None if controlled.data is None else shown(str(controlled.data)),
+            tls=settings.tls_cert is not None,
+            containers=controlled.containers,
+            stores=[
+                StoreInfo(
+                    store=each.number,
+                    address=host_and_port(each.address),
+                    admin_address=host_and_port(each.admin_address),
+                    serving=each.address is not None and not each.hub.closing,
+                )
+                for each in controlled.stores
+            ],
+        )
+
+    @made.get("/v1/counters", tags=["server"], summary="Counters as plain numbers")
+    async def counters() -> Counts:
+        return Counts(time_s=time.monotonic(), stores=[_counts(each) for each in controlled.stores])
+
     @made.get(
         "/metrics",
         tags=["server"],
@@ -55,6 +82,20 @@ def router(controlled: Controlled) -> APIRouter:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return made
+
+
+def _segments(store: SegmentStoreServer) -> int:
+    return sum(len(container.segments) for container in store.store.containers.values())
+
+
+def _counts(store: SegmentStoreServer) -> StoreCounts:
+    counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
+    now = {name: counted.pop(name) for name in _GAUGES}
+    return StoreCounts(
+        store=store.number,
+        totals=counted,
+        now={**now, "outstanding_bytes": store.hub.outstanding_bytes, "segments": _segments(store)},
+    )
 
 
 class _Counters:
@@ -82,8 +123,7 @@ class _Counters:
         segments = GaugeMetricFamily("segstore_segments", "Segments, those of indexes included.", labels=["store"])
         for each in stores:
             held.add_metric([str(each.number)], each.hub.outstanding_bytes)
-            count = sum(len(container.segments) for container in each.store.containers.values())
-            segments.add_metric([str(each.number)], count)
+            segments.add_metric([str(each.number)], _segments(each))
         yield held
         yield segments
         faults = self._controlled.faults

@@ -1,8 +1,8 @@
 """The application of the control API: its resources put together, with one form of refusal and one description.
 
 Every resource is a coroutine, so that it runs on the store's loop and not in a thread; those that look through many
-segments give way now and then. The description is at /v1/openapi.json. There are no pages that load scripts from
-elsewhere.
+segments give way now and then. The description is at /v1/openapi.json, a page for people at /. No page loads scripts
+from elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import about, faults, looking, streams
+from segstore.server.control_api import about, containers, faults, looking, page, requests, streams
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import Problem, install
 
@@ -45,7 +45,7 @@ def make_app(controlled: Controlled) -> FastAPI:
         generate_unique_id_function=_operation,
         responses=_refusals(400, 403, 404, 408, 409, 413, 415, 422, 500, 501),
     )
-    for resources in (about, streams, looking, faults):
+    for resources in (about, streams, looking, containers, faults, requests, page):
         app.include_router(resources.router(controlled))
     install(app)
     described = app.openapi

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from segstore.server.control_api.watch import Watch
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller.controller import Controller
 from segstore.server.faults import Faults
@@ -13,23 +17,51 @@ from segstore.server.runner import SegmentStoreServer
 from segstore.server.store.errors import StoreError
 from segstore.server.writer_counts import WriterCounts
 
-__all__ = ["Controlled"]
+if TYPE_CHECKING:
+    from segstore.server.members import Members
+
+__all__ = ["Controlled", "host_and_port"]
+
+_ALONE = "there is one store, so nobody to move them to; several in one process are `segstore serve --stores 2`"
 
 
-def _no_controller() -> Controller | None:
+def _nothing(*_: Any) -> None:
     return None
+
+
+def host_and_port(address: tuple[str, int] | None) -> str | None:
+    """An address as people write it."""
+    if address is None:
+        return None
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True)
 class Controlled:
     """stores: of this process. faults: of all of them, None where nothing can go wrong on request. controller: gives
-    the controller, if there is one now. names: of writers. version: of this project."""
+    the controller, if there is one now; controller_address: where it listens. data: the directory, None for memory.
+    members: who own the containers by turns, where several stores are in this process; else why_not_moved is a sentence
+    on that. owner_elsewhere: the address of a container's owner that is not in this process. names: of writers. watch:
+    keeps requests for who asks. started_ms: when this was made. version: of this project."""
 
     stores: Sequence[SegmentStoreServer]
     faults: Faults | None = None
-    controller: Callable[[], Controller | None] = _no_controller
+    controller: Callable[[], Controller | None] = _nothing
+    controller_address: Callable[[], tuple[str, int] | None] = _nothing
+    data: Path | None = None
+    members: Members | None = None
+    why_not_moved: str = _ALONE
+    owner_elsewhere: Callable[[int], tuple[str, int] | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)
+    watch: Watch = field(default_factory=Watch)
+    started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     version: str = field(default_factory=lambda: version("segstore"))
+
+    @property
+    def containers(self) -> int:
+        """How many there are in the cluster."""
+        return self.stores[0].settings.containers
 
     def count_writers(self) -> None:
         """From now on the stores count what writers append."""

@@ -57,10 +57,14 @@ def router(controlled: Controlled) -> APIRouter:
                     matched=each.matched,
                     fired=each.fired,
                     held=there.held(each.name),
+                    enabled=each.enabled,
                 )
                 for each in there.tallies()
             ],
         )
+
+    def one(name: str) -> FaultRule:
+        return next(each for each in state().rules if each.name == name)
 
     @made.get("", summary="Rules and how they stand")
     async def list_faults() -> FaultRules:
@@ -100,12 +104,22 @@ def router(controlled: Controlled) -> APIRouter:
     @made.get("/{name:path}", summary="One rule and how it stands")
     async def get_fault(name: _Name) -> FaultRule:
         known(name)
-        return next(each for each in state().rules if each.name == name)
+        return one(name)
 
     @made.delete("/{name:path}", summary="Take a rule out, and release what it holds", status_code=204)
     async def remove_fault(name: _Name) -> Response:
         known(name).clear(name)
         return Response(status_code=204)
+
+    @made.post("/{name:path}/disable", summary="Have a rule asked no more, and release what it holds")
+    async def disable_fault(name: _Name) -> FaultRule:
+        known(name).disable(name)
+        return one(name)
+
+    @made.post("/{name:path}/enable", summary="Have a rule asked again")
+    async def enable_fault(name: _Name) -> FaultRule:
+        known(name).enable(name)
+        return one(name)
 
     @made.post("/{name:path}/release", summary="Let go on what a rule holds now")
     async def release_fault(name: _Name) -> Released:

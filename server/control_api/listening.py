@@ -158,6 +158,7 @@ class ControlApi:
     async def stop(self) -> None:
         """Answers what was asked, for a moment, then closes all connections. May be called twice."""
         server, self._server = self._server, None
+        self.controlled.watch.close()
         if server is not None:
             try:
                 async with asyncio.timeout(2 * _DRAIN_S):

@@ -1,4 +1,4 @@
-"""Looking at stores: their segments and their connections."""
+"""Looking at stores: their segments and their connections, of which one can be closed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from fastapi import APIRouter, Path, Query
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import (
     AllSegments,
+    Closed,
     ConnectionInfo,
     Connections,
     SegmentDetails,
     SegmentSummary,
 )
 from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.faulty_connection import FaultyConnection
+from segstore.server.listener import Connection
+from segstore.server.session import Ending, Session
 from segstore.server.store.errors import StoreError
 from segstore.server.store.segment import Segment
 from segstore.wire.names import is_index
@@ -24,6 +28,7 @@ from segstore.wire.names import is_index
 __all__ = ["router"]
 
 _AT_ONCE = 20_000
+_ASKED = "the control API was asked to close it"
 _Name = Annotated[str, Path(max_length=65_535, description="The segment's full name; `#` is written `%23`.")]
 _Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
 
@@ -34,27 +39,32 @@ def router(controlled: Controlled) -> APIRouter:
     @made.get("/segments", tags=["segments"], summary="Segments by name")
     async def list_segments(
         prefix: Annotated[str, Query(description="Only names that begin so.")] = "",
+        contains: Annotated[str, Query(max_length=65_535, description="Only names that this is in.")] = "",
         after: Annotated[str, Query(description="Only names behind this one: `next` of the page before.")] = "",
         limit: _Limit = 100,
         indexes: Annotated[bool, Query(description="Those of indexes too.")] = False,
     ) -> AllSegments:
-        names: list[tuple[str, int, int]] = []
+        names: list[str] = []
+        total = 0
         for store in controlled.stores:
             for container in list(store.store.containers.values()):
                 for done, name in enumerate(list(container.segments), 1):
-                    if name.startswith(prefix) and name > after and (indexes or not is_index(name)):
-                        names.append((name, store.number, container.container_id))
+                    if name.startswith(prefix) and contains in name and (indexes or not is_index(name)):
+                        total += 1
+                        if name > after:
+                            names.append(name)
                     if done % _AT_ONCE == 0:
                         await asyncio.sleep(0)
         page = heapq.nsmallest(limit + 1, names)
         found = []
-        for name, _, _ in page[:limit]:
+        for name in page[:limit]:
             segment = _find(controlled, name)
             if segment is not None:  # it may be gone since
                 found.append(segment)
         return AllSegments(
+            total=total,
             segments=[_summary(number, container, segment) for number, container, segment in found],
-            next=shown(page[limit - 1][0]) if len(page) > limit else None,
+            next=shown(page[limit - 1]) if len(page) > limit else None,
         )
 
     @made.get("/segments/{name:path}", tags=["segments"], summary="One segment")
@@ -75,23 +85,56 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.get("/connections", tags=["connections"], summary="Open connections")
     async def list_connections(limit: _Limit = 1_000) -> Connections:
-        found = [
-            ConnectionInfo(
-                store=store.number,
-                peer=shown(session.peer),
-                admin=each.admin,
-                writers=session.writer_count,
-                waiting_reads=len(session.reads),
-                held_bytes=each.held_bytes,
-            )
-            for store in controlled.stores
-            for each in store.hub.connections
-            if (session := each.session) is not None
-        ]
-        found.sort(key=lambda each: (each.store, each.peer))
-        return Connections(total=len(found), connections=found[:limit])
+        found = sorted(
+            (
+                (store.number, _number(each) or 0, session.peer, each, session)
+                for store in controlled.stores
+                for each in store.hub.connections
+                if (session := each.session) is not None
+            ),
+            key=lambda each: each[:3],
+        )
+        shown_now = [_connection(store, each, session) for store, _, _, each, session in found[:limit]]
+        return Connections(total=len(found), connections=shown_now)
+
+    @made.delete("/connections/{number}", tags=["connections"], summary="Close a connection")
+    async def close_connection(
+        number: Annotated[int, Path(description="As in the list.")],
+        drain: Annotated[bool, Query(description="Write what is queued first; else it is lost.")] = False,
+    ) -> Closed:
+        if controlled.faults is None:
+            raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
+        for store in controlled.stores:
+            for each in store.hub.connections:
+                if _number(each) == number and each.session is not None:
+                    peer = shown(each.session.peer)
+                    if drain:
+                        each.end(_ASKED, Ending.FLUSHED)
+                    else:
+                        each.cut(_ASKED)
+                    return Closed(peer=peer)
+        raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
 
     return made
+
+
+def _number(connection: Connection) -> int | None:
+    return connection.number if isinstance(connection, FaultyConnection) else None
+
+
+def _connection(store: int, connection: Connection, session: Session) -> ConnectionInfo:
+    counted = connection if isinstance(connection, FaultyConnection) else None
+    return ConnectionInfo(
+        number=None if counted is None else counted.number,
+        store=store,
+        peer=shown(session.peer),
+        admin=connection.admin,
+        writers=session.writer_count,
+        waiting_reads=len(session.reads),
+        bytes_in=None if counted is None else counted.bytes_in,
+        bytes_out=None if counted is None else counted.bytes_out,
+        held_bytes=connection.held_bytes,
+    )
 
 
 def _find(controlled: Controlled, name: str) -> tuple[int, int, Segment] | None:

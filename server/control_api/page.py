@@ -1,0 +1,65 @@
+"""The live page at /: what the API says, once a second while somebody looks, for people.
+
+It is one file, `page.html`, with its style and its script inside, and a policy that lets nothing else in: both are
+named by their hashes, nothing is loaded from anywhere, it can ask this server alone and stands in no frame. What peers
+have named (segments, peers, rules) reaches it as JSON only, and the script puts it there as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from importlib.resources import files
+from typing import Final
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, Response
+
+from segstore.server.control_api.controlled import Controlled
+
+__all__ = ["policy", "router", "text"]
+
+_INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+
+
+def text() -> str:
+    """The page."""
+    return files(__package__).joinpath("page.html").read_text("utf-8")
+
+
+def policy(page: str) -> str:
+    """The Content-Security-Policy of a page: what is inside of it may run, and nothing else."""
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, inside in _INLINE.findall(page):
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        hashes[kind].append(f"'sha256-{digest}'")
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(hashes['script'])}",
+            f"style-src {' '.join(hashes['style'])}",
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        )
+    )
+
+
+def router(_: Controlled) -> APIRouter:
+    made = APIRouter()
+    page = text()
+    headers = {
+        "content-security-policy": policy(page),
+        "cross-origin-opener-policy": "same-origin",
+        "referrer-policy": "no-referrer",
+    }
+
+    @made.get("/", include_in_schema=False)
+    async def live_page() -> Response:
+        return HTMLResponse(page, headers=headers)
+
+    return made
