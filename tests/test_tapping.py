@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -227,6 +230,15 @@ async def test_a_disk_that_takes_no_more_ends_the_recording_and_not_the_connecti
         with pytest.raises(OSError, match="No space left"):
             await tap.stop()
         await tap.stop()
+
+
+# --- the page ---------------------------------------------------------------------------------------------------
+
+
+def test_the_program_of_the_page_runs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "tap.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 # --- addresses --------------------------------------------------------------------------------------------------

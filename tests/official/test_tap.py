@@ -1,0 +1,37 @@
+"""The official client through a tap: it never hears of another address, and what breaks on the way is not felt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segstore.server.cluster import MockCluster
+from segstore.tapping import Tap
+from segstore.tracing import TraceFile
+from segstore.wire.trace import RecordKind
+from tests.official.client import run
+from tests.official.support import MARKS, uri
+
+pytestmark = MARKS
+
+
+async def test_events_come_back_through_a_tap_that_records_them(tmp_path: Path) -> None:
+    path = tmp_path / "run.wtrace"
+    async with MockCluster(2) as cluster, Tap(uri(cluster), record=path, watched=False) as tap:
+        what = {"scope": "a", "stream": "s", "segments": 4, "keys": 20, "per_key": 50}
+        found = await run(f"tcp://{tap.controller_uri}", "events.write_and_read", **what)
+        assert found == {"events": 1_000, "wrong": [], "problem": ""}
+        assert set(tap.addresses) == {store.address for store in cluster.stores}
+        carried = sum(store.service.counters.connections for store in cluster.stores)
+    with TraceFile(path) as trace:
+        kinds = [each.kind for each in trace.records()]
+    assert kinds.count(RecordKind.OPEN) == kinds.count(RecordKind.CLOSE) == carried
+    assert RecordKind.BYTES not in kinds
+
+
+async def test_acknowledgements_that_never_come_do_not_double_events() -> None:
+    async with MockCluster(2) as cluster, Tap(uri(cluster)) as tap:
+        tap.faults.add("type = APPEND_BLOCK_END", nth=(2, 5, 9), do="close after", name="lost ack")
+        what = {"scope": "a", "stream": "s", "segments": 2, "keys": 10, "per_key": 100}
+        found = await run(f"tcp://{tap.controller_uri}", "events.write_and_read", **what)
+        assert found == {"events": 1_000, "wrong": [], "problem": ""}
+        assert "lost ack" in {each.rule for each in tap.faults.decisions}
