@@ -24,7 +24,7 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-lowest lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
-	bench-ownership conformance fuzz docs cert proto soak spark-cluster clean
+	bench-ownership bench-tap conformance fuzz docs cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ bench-pooling: $(DEV) ## sockets and speed of a thousand segment writers, pooled
 
 bench-pipeline: $(DEV) ## traces as rows: in one process and on Spark; the trace's size: ARGS="--megabytes 1000"
 	$(PY) -m bench.pipeline $(ARGS)
+
+bench-tap: $(DEV) ## a connection through a tap beside the same one without it
+	$(PY) -m bench.tap $(ARGS)
 
 bench-durable: $(DEV) ## what durability costs, how soon 1 GB is open again, memory under --memory-bytes
 	$(PY) -m bench.durable $(ARGS)

@@ -50,7 +50,7 @@ BENCHMARKS: Final = (
     *map(
         _own,
         (
-            "durable", "capacity", "ownership", "client", "official_client", "pooling", "setup_timeout",
+            "tap", "durable", "capacity", "ownership", "client", "official_client", "pooling", "setup_timeout",
             "lazy_producers", "large_events", "pipeline", "matching", "stream_lag",
         ),
     ),

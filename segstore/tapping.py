@@ -54,7 +54,7 @@ class Tap(TapServer):
         record_tokens: whether delegation tokens are kept in it. record_values: said in its head.
     faults: what goes wrong from the start, or the file that says so.
     clock: of the times of requests and of delays.
-    watched: False leaves out all that faults and requests need: bytes pass, and nothing is looked at.
+    watched: False keeps no requests for `wait_for`; without faults, bytes pass then and nothing is looked at.
     Others are the fields of `TapSettings`, with `tls` as the addresses say.
 
     Raises ValueError for what does not do, FaultFileError, OSError.
@@ -73,8 +73,6 @@ class Tap(TapServer):
         watched: bool = True,
         **settings: Any,
     ) -> None:
-        if faults is not None and not watched:
-            raise ValueError("faults need watched=True")
         if record is not None and record.suffix not in (CAPTURE, FIXTURE):
             raise UnknownSuffix(record)
         if isinstance(faults, Path):
@@ -83,7 +81,9 @@ class Tap(TapServer):
         if len({tls for _, tls in given}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
         addresses: dict[str, Any] = {name: where for (name, where), _ in given}
-        made = Faults(clock or LoopClock(), faults, observer=Observer()) if watched else None
+        made = None
+        if watched or faults is not None:
+            made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
         super().__init__(TapSettings(**addresses, tls=any(tls for _, tls in given), **settings), faults=made)
         self._record = record
         self._record_tokens = record_tokens
@@ -205,6 +205,6 @@ def run_tap(announce: str = "text", **options: Any) -> None:
     allow_many_connections()
 
     async def main() -> None:
-        await _run(Tap(watched=options.get("faults") is not None, **options), announce)
+        await _run(Tap(watched=False, **options), announce)
 
     uvloop.run(main())

@@ -16,6 +16,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller.server import ControllerServer
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import NoFaults
+from segstore.server.observe import NotObserved
 from segstore.server.replay import TraceServer
 from segstore.server.replay_controller import replay_controller
 from segstore.server.replay_script import read_script
@@ -127,8 +128,8 @@ async def test_what_goes_wrong_is_said_by_a_file_or_by_settings(tmp_path: Path) 
         file.write_text("rules:\n  - mtch: type = HELLO\n    do: close\n")
         with pytest.raises(FaultFileError, match="line 2"):
             store_before(mock, faults=file)
-        with pytest.raises(ValueError, match="watched=True"):
-            store_before(mock, faults=rules, watched=False)
+        with pytest.raises(NotObserved):
+            store_before(mock, faults=rules, watched=False).requests()
         with pytest.raises(NoFaults):
             _ = store_before(mock, watched=False).faults
 

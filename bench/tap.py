@@ -1,0 +1,158 @@
+"""How fast is a connection through a tap, beside the same connection without it?
+
+One store and three taps before it run side by side, each in a process of its own: a tap that only passes bytes on, one
+that records them too, one with rules. This process sends the same appends to the store directly and through each tap:
+one at a time, each when the one before is acknowledged, or as fast as they are taken. Compared is the time that passes
+in the same round. Sender, tap and store share the machine's cores, so with two of them a tap takes from the others what
+it needs itself.
+
+The traces go to a folder beside the results, so that the file system is that of the working copy and no memory disk.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.harness import Effort, Figure, Report, take_turns
+from bench.pages import main
+from bench.pictures import Bars
+from bench.processes import ROOT, serving
+from bench.server import WRITER, Load, acknowledged, exchange, writer
+from segstore.wire import AppendBlock, AppendBlockEnd, encode
+
+__all__ = ["run"]
+
+RESULTS: Final = Path(__file__).parent / "results"
+RECEIVE_BYTES: Final = 4096
+STOP_S: Final = 30.0
+GOAL: Final = 2.0
+GOAL_ONE_AT_A_TIME: Final = 3.0
+"""Each append and each acknowledgement wakes one process more, and there is nothing to do it beside."""
+ONE_AT_A_TIME: Final = Load("appends of 100 bytes, one at a time", 2_000, 100, 1, GOAL_ONE_AT_A_TIME)
+PIPELINED: Final = (
+    Load("appends of 100 bytes, as fast as they are taken", 30_000, 100, 1, GOAL),
+    Load("appends of 10 KB, as fast as they are taken", 4_000, 10_240, 1, GOAL),
+)
+RULES: Final = "rules:\n  - {match: type = SEAL_SEGMENT, do: close, name: never}\n"
+DIRECT: Final = "direct"
+PLAIN: Final = "through a tap"
+RECORDING: Final = "with a recording"
+WITH_RULES: Final = "with rules"
+
+
+def run(effort: Effort) -> Report:
+    report = Report("A tap", question="How fast is a connection through a tap, beside the same one without it?")
+    rows = []
+    rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=RESULTS) as folder, serving() as store:
+        rules = Path(folder, "faults.yaml")
+        rules.write_text(RULES, "utf-8")
+        for load in (ONE_AT_A_TIME, *PIPELINED):
+            trace = Path(folder, f"{load.size}-{load.count}.wtrace")
+            with (
+                _tapping(store.port) as plain,
+                _tapping(store.port, "--record", str(trace)) as recording,
+                _tapping(store.port, "--faults", str(rules)) as ruled,
+            ):
+                ports = {DIRECT: store.port, PLAIN: plain, RECORDING: recording, WITH_RULES: ruled}
+                appends = _one_at_a_time if load is ONE_AT_A_TIME else _pipelined
+                count, send = appends(load, effort)
+                contenders = {name: _timed(port, send) for name, port in ports.items()}
+                for each in contenders.values():
+                    each()  # the first round pays for what the others use again
+                times = take_turns(contenders, rounds)
+            trace.unlink()
+            ratios = {name: times.ratio(name, DIRECT) for name in ports}
+            goal = GOAL_ONE_AT_A_TIME if load is ONE_AT_A_TIME else GOAL
+            report.figures.append(
+                Figure(f"{load.name}: time through a tap, of direct", ratios[PLAIN], goal, at_most=True)
+            )
+            each_us = [times.median(name) / count * 1e6 for name in ports]
+            rows.append((load.name, *(f"{us:.1f}" for us in each_us), *(f"{ratios[n]:.2f}" for n in list(ports)[1:])))
+    heading = ("load", *(f"{name}, µs an append" for name in ports), "tap ×", "recording ×", "rules ×")
+    report.tables.append((heading, rows))
+    one, *others = (figure.value for figure in report.figures)
+    report.says = (
+        f"Appends one at a time take {one:.2f} times as long; pipelined ones at most {max(others):.2f} times, "
+        "where sender, tap and store share the cores."
+    )
+    names = (DIRECT, PLAIN, RECORDING, WITH_RULES)
+    shown = {name: [float(row[at]) for row in rows] for at, name in enumerate(names, 1)}
+    title = "Time for an append, direct and through a tap"
+    report.pictures.append(Bars("tap-time", title, "", "µs an append", shown, groups=[row[0] for row in rows]))
+    report.notes.append("the rules are there and match nothing; each frame is decoded for them")
+    return report
+
+
+@contextmanager
+def _tapping(port: int, *options: str) -> Iterator[int]:
+    """The port of a tap before a store on this machine; it is stopped in the end."""
+    tap = [sys.executable, "-c", "from segstore.cli import main; main()", "tap", "--announce", "json"]
+    process = subprocess.Popen(
+        [*tap, "--store", f"127.0.0.1:{port}", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    if process.stdout is None:
+        raise RuntimeError("a tap without its standard output")
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"segstore tap ended with status {process.wait(STOP_S)} before it listened")
+        yield int(json.loads(line)["segment_store"].rpartition(":")[2])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_S)
+        process.stdout.close()
+
+
+def _timed(port: int, send: Callable[[socket.socket], None]) -> Callable[[], float]:
+    """What measures how long the appends of one round take."""
+
+    def measured() -> float:
+        with writer(port) as peer:
+            start = time.perf_counter()
+            send(peer)
+            return time.perf_counter() - start
+
+    return measured
+
+
+def _pipelined(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
+    data, count, last = load.frames(effort)
+    return count, lambda peer: exchange(peer, data, acknowledged(last))
+
+
+def _one_at_a_time(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
+    count = max(20, round(load.count * effort.scale))
+    frames = [
+        encode(AppendBlock(WRITER, bytes(load.size)))
+        + encode(AppendBlockEnd(WRITER, load.size, b"", 1, number, 7 << 32 | number))
+        for number in range(1, count + 1)
+    ]
+
+    def send(peer: socket.socket) -> None:
+        for number, frame in enumerate(frames, 1):
+            peer.sendall(frame)
+            done = acknowledged(number)
+            while not done(memoryview(peer.recv(RECEIVE_BYTES))):
+                pass
+
+    return count, send
+
+
+if __name__ == "__main__":
+    sys.exit(main("tap", run))
