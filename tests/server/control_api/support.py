@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 
 from segstore.server import MockSegmentStore
+from segstore.wire import Hello
+from tests.server.support import Peer
 
-__all__ = ["asking", "raw", "refusal"]
+__all__ = ["asking", "peer_of", "raw", "refusal"]
 
 
 @asynccontextmanager
@@ -22,6 +24,17 @@ async def asking(**settings: Any) -> AsyncIterator[tuple[MockSegmentStore, httpx
         httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as http,
     ):
         yield mock, http
+
+
+@asynccontextmanager
+async def peer_of(mock: MockSegmentStore) -> AsyncIterator[Peer]:
+    """A peer that has said Hello."""
+    peer = await Peer.connect(mock)
+    try:
+        await peer.ask(Hello(17, 5))
+        yield peer
+    finally:
+        peer.writer.transport.abort()
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str, str]:

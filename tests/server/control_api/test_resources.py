@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.wire import WIRE_VERSION, Hello
-from tests.server.control_api.support import asking, refusal
-from tests.server.support import SEGMENT, WRITER, Peer, append, create, set_up, until
-
-
-@asynccontextmanager
-async def peer_of(mock: MockSegmentStore) -> AsyncIterator[Peer]:
-    """A peer that has said Hello."""
-    peer = await Peer.connect(mock)
-    try:
-        await peer.ask(Hello(17, 5))
-        yield peer
-    finally:
-        peer.writer.transport.abort()
+from segstore.wire import WIRE_VERSION, SegmentCreated
+from tests.server.control_api.support import asking, peer_of, refusal
+from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 
 
 async def get(http: httpx.AsyncClient, path: str, **params: Any) -> Any:
@@ -60,6 +48,18 @@ async def test_segments_are_listed_in_pages_and_looked_at_by_name() -> None:
         assert "scope/s9/0.#epoch.0" in said
 
 
+async def test_segments_are_found_by_a_part_of_their_name_and_counted_on_all_pages() -> None:
+    async with asking() as (mock, http):
+        for number in range(12):
+            mock.store.create_segment(f"scope/s{number}/0.#epoch.0", now_ms=7)
+        page = await get(http, "/v1/segments", contains="s1", limit=2)
+        assert [each["name"] for each in page["segments"]] == ["scope/s1/0.#epoch.0", "scope/s10/0.#epoch.0"]
+        assert page["total"] == 3
+        last = await get(http, "/v1/segments", contains="s1", limit=2, after=page["next"])
+        assert ([each["name"] for each in last["segments"]], last["total"]) == (["scope/s11/0.#epoch.0"], 3)
+        assert (await get(http, "/v1/segments", contains="nowhere"))["total"] == 0
+
+
 async def test_a_name_that_utf8_cannot_carry_is_listed_all_the_same() -> None:
     async with asking() as (mock, http):
         mock.store.create_segment("odd \ud800", now_ms=0)
@@ -75,6 +75,58 @@ async def test_connections_show_their_writers() -> None:
         assert found["total"] == 1
         assert found["connections"][0]["writers"] == 1
         assert found["connections"][0]["peer"].startswith("127.0.0.1:")
+
+
+async def test_what_is_served_is_told_with_its_addresses(tmp_path: Path) -> None:
+    async with asking(admin_port=0) as (mock, http):
+        served = await get(http, "/v1/server")
+        assert served["stores"] == [
+            {
+                "store": 0,
+                "address": f"127.0.0.1:{mock.port}",
+                "admin_address": f"127.0.0.1:{mock.admin_port}",
+                "serving": True,
+            }
+        ]
+        assert (served["controller"], served["data"], served["tls"]) == (None, None, False)
+        assert mock._control_api is not None
+        object.__setattr__(mock._control_api.controlled, "data", tmp_path / "odd \udc80")
+        assert (await get(http, "/v1/server"))["data"] == str(tmp_path / "odd ") + "\\udc80"
+
+
+async def test_counters_are_plain_numbers_and_those_that_go_down_are_apart() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        first = await get(http, "/v1/counters")
+        await peer.ask(create())
+        second = await get(http, "/v1/counters")
+        (before,), (after,) = first["stores"], second["stores"]
+        assert second["time_s"] >= first["time_s"]
+        assert after["totals"]["bytes_in"] > before["totals"]["bytes_in"] > 0
+        assert after["now"] == {"connections_open": 1, "outstanding_bytes": 0, "segments": len(mock.segments)}
+        assert set(after["totals"]) & set(after["now"]) == set()
+
+
+async def test_a_connection_is_closed_by_its_number_and_the_others_stay() -> None:
+    async with asking() as (mock, http), peer_of(mock) as one, peer_of(mock) as other:
+        found = (await get(http, "/v1/connections"))["connections"]
+        assert [each["number"] for each in found] == [1, 2]
+        assert all(each["bytes_in"] > 0 and each["bytes_out"] > 0 for each in found)
+        answer = await http.delete("/v1/connections/1")
+        assert answer.json() == {"peer": found[0]["peer"]}
+        assert await one.closed() == b""
+        assert refusal(await http.delete("/v1/connections/7"))[::2] == (404, "path.number")
+        await until(lambda: len(mock.server.hub.connections) == 1)
+        assert len(await other.ask(create())) == 1
+        assert (await http.delete("/v1/connections/2", params={"drain": True})).status_code == 200
+        assert await other.closed() == b""
+
+
+async def test_connections_without_numbers_are_listed_and_cannot_be_closed() -> None:
+    async with asking(watched=False) as (mock, http), peer_of(mock):
+        (found,) = (await get(http, "/v1/connections"))["connections"]
+        assert (found["number"], found["bytes_in"], found["bytes_out"]) == (None, None, None)
+        assert refusal(await http.delete("/v1/connections/1"))[0] == 409
+        assert len(mock.server.hub.connections) == 1
 
 
 async def test_what_a_writer_appends_is_counted_by_its_id_and_stays_when_it_has_gone() -> None:
@@ -132,6 +184,19 @@ async def test_rules_of_faults_are_added_fire_and_are_taken_out() -> None:
         assert (await http.delete("/v1/faults/rule 1")).status_code == 204
         assert mock.faults.rules == []
         assert refusal(await http.delete("/v1/faults/rule 1"))[::2] == (404, "path.name")
+
+
+async def test_a_rule_is_disabled_and_enabled_and_keeps_its_counts() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await http.post("/v1/faults", json={"name": "no/create", "match": "type = CREATE_SEGMENT", "do": "WrongHost"})
+        await peer.ask(create())
+        off = await http.post("/v1/faults/no%2Fcreate/disable")
+        assert (off.json()["enabled"], off.json()["fired"]) == (False, 1)
+        assert [type(each) for each in await peer.ask(create())] == [SegmentCreated]
+        on = await http.post("/v1/faults/no%2Fcreate/enable")
+        assert (on.json()["enabled"], on.json()["matched"]) == (True, 1)
+        for word in ("disable", "enable"):
+            assert refusal(await http.post(f"/v1/faults/other/{word}"))[::2] == (404, "path.name")
 
 
 async def test_what_a_rule_holds_is_released() -> None:

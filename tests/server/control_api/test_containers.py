@@ -1,0 +1,132 @@
+"""Containers over HTTP: whose they are, and moves between the stores of a process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from segstore.server.cluster import MockCluster
+from segstore.server.control_api import containers
+from tests.server.control_api.support import asking, refusal
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+@asynccontextmanager
+async def several(**settings: Any) -> AsyncIterator[tuple[MockCluster, httpx.AsyncClient]]:
+    async with (
+        MockCluster(http_port=0, **settings) as mock,
+        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as http,
+    ):
+        yield mock, http
+
+
+async def owners(http: httpx.AsyncClient) -> list[int | None]:
+    return [each["store"] for each in (await http.get("/v1/containers")).json()["containers"]]
+
+
+async def test_containers_are_listed_with_their_owners() -> None:
+    async with several(stores=2, containers=4) as (mock, http):
+        told = (await http.get("/v1/containers")).json()
+        assert (told["stores"], told["movable"]) == (2, True)
+        assert await owners(http) == [0, 1, 0, 1]
+        address = mock.stores[1].address
+        assert address is not None
+        segments = len(mock.stores[1].store.containers[3].segments)
+        assert told["containers"][3] == {
+            "container": 3,
+            "store": 1,
+            "address": f"{address[0]}:{address[1]}",
+            "open": True,
+            "segments": segments,
+        }
+
+
+async def test_a_move_is_answered_when_the_store_serves_the_container() -> None:
+    async with several(stores=2, containers=4) as (mock, http):
+        answer = await http.post("/v1/containers/1/move", json={"to": 0})
+        assert answer.status_code == 200
+        assert (answer.json()["container"], answer.json()["store"]) == (1, 0)
+        assert mock.members is not None
+        assert mock.members.owner(1) == 0
+        again = await http.post("/v1/containers/1/move", json={"to": 0})
+        assert again.json()["store"] == 0
+
+
+async def test_moves_of_one_container_to_two_stores_at_once_both_end() -> None:
+    async with several(stores=3, containers=3) as (_, http):
+        asked = [http.post("/v1/containers/0/move", json={"to": store}) for store in (1, 2)]
+        answers = await asyncio.gather(*asked)
+        assert [each.status_code for each in answers] == [200, 200]
+        assert (await owners(http))[0] in (1, 2)
+
+
+async def test_a_store_that_was_stopped_takes_nothing_and_is_shown_so() -> None:
+    async with several(stores=2, containers=2) as (mock, http):
+        await mock.stop_store(1)
+        status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 1}))
+        assert (status, said, where) == (409, "store 1 is stopped", "body.to")
+        served = (await http.get("/v1/server")).json()["stores"]
+        assert [each["serving"] for each in served] == [True, False]
+
+
+async def test_a_move_that_does_not_come_about_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_MOVE_S", 0.05)
+    async with several(stores=2, containers=2) as (mock, http):
+        mock.cut_session(1)
+        status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 1}))
+        assert (status, where) == (409, "body.to")
+        assert said.startswith("store 1 has not taken container 0 within 0.05 s")
+        mock.heal_session(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "where"),
+    [
+        ("/v1/containers/9/move", {"to": 0}, 404, "path.container"),
+        ("/v1/containers/-1/move", {"to": 0}, 404, "path.container"),
+        ("/v1/containers/x/move", {"to": 0}, 422, "path.container"),
+        ("/v1/containers/0/move", {"to": 2}, 422, "body.to"),
+        ("/v1/containers/0/move", {"to": -1}, 422, "body.to"),
+        ("/v1/containers/0/move", {"to": "1"}, 422, "body.to"),
+        ("/v1/containers/0/move", {"to": 1, "now": True}, 422, "body.now"),
+        ("/v1/containers/0/move", {}, 422, "body.to"),
+    ],
+)
+async def test_a_move_that_cannot_be_is_refused_with_its_place(
+    path: str, sent: dict[str, Any], status: int, where: str
+) -> None:
+    async with several(stores=2, containers=2) as (_, http):
+        before = await owners(http)
+        assert refusal(await http.post(path, json=sent))[::2] == (status, where)
+        assert await owners(http) == before
+
+
+async def test_a_store_that_is_alone_says_why_nothing_moves() -> None:
+    async with asking(containers=2) as (_, http):
+        status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 0}))
+        assert (status, where) == (409, "path")
+        assert "there is one store" in said
+        told = (await http.get("/v1/containers")).json()
+        assert (told["movable"], [each["store"] for each in told["containers"]]) == (False, [0, 0])
+
+
+async def test_a_page_of_another_origin_moves_nothing() -> None:
+    async with several(stores=2, containers=2) as (_, http):
+        before = await owners(http)
+        other = {"origin": "http://evil.example"}
+        assert refusal(await http.post("/v1/containers/0/move", json={"to": 1}, headers=other))[0] == 403
+        assert await owners(http) == before
+
+
+async def test_a_container_of_another_process_is_shown_with_its_address() -> None:
+    async with asking(containers=2, own=frozenset({0})) as (mock, http):
+        assert mock._control_api is not None
+        object.__setattr__(mock._control_api.controlled, "owner_elsewhere", lambda _: ("::1", 7))
+        (_, other) = (await http.get("/v1/containers")).json()["containers"]
+        assert other == {"container": 1, "store": None, "address": "[::1]:7", "open": False, "segments": None}

@@ -1,0 +1,194 @@
+"""The live page: nothing comes from outside, names are text; a browser shows what happens and does what is asked."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
+from segstore.server.control_api import ControlApi, Controlled
+from segstore.server.control_api.app import make_app
+from segstore.server.control_api.page import policy, text
+from segstore.wire import GetStreamSegmentInfo
+from segstore.wire.names import container_of
+from tests.server.control_api.browser import Browser
+from tests.server.control_api.support import asking, peer_of, refusal
+from tests.server.support import append, create, set_up
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">\u202e\u0007"
+SHOWN = "<img src=x onerror=\"document.title='owned'\">\\u{202e}\\u{7}"
+
+
+def inside(kind: str) -> str:
+    (found,) = re.findall(rf"<{kind}>(.*?)</{kind}>", text(), re.DOTALL)
+    return str(found)
+
+
+async def test_the_page_comes_with_a_policy_that_lets_nothing_in_but_what_is_inside() -> None:
+    async with asking() as (_, http):
+        answer = await http.get("/")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.text == text()
+        for name, value in (
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cross-origin-opener-policy", "same-origin"),
+        ):
+            assert answer.headers[name] == value
+        rules = dict(each.strip().partition(" ")[::2] for each in answer.headers["content-security-policy"].split(";"))
+        for kind in ("script", "style"):
+            digest = base64.b64encode(hashlib.sha256(inside(kind).encode()).digest()).decode()
+            assert rules[f"{kind}-src"] == f"'sha256-{digest}'"
+        assert rules["connect-src"] == "'self'"
+        assert {rules[each] for each in ("default-src", "base-uri", "form-action", "frame-ancestors")} == {"'none'"}
+
+
+async def test_the_page_is_for_the_names_of_this_machine_only() -> None:
+    async with asking() as (_, http):
+        assert refusal(await http.get("/", headers={"host": "rebound.example"}))[0] == 403
+        framed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+        assert refusal(await http.get("/", headers=framed))[0] == 403
+
+
+def test_the_page_needs_nothing_from_outside_and_makes_no_elements_of_text() -> None:
+    page, script = text(), inside("script")
+    assert re.findall(r"(?:https?:)?//[\w.]+\.\w+|@import|url\(", page) == []
+    links = re.findall(r'(?:src|href|action)="([^"]*)"', page)
+    assert {each for each in links if not each.startswith("#")} == {"data:,", "/v1/openapi.json"}
+    assert re.findall(r"\s(?:on\w+|style)=", page.replace(script, "")) == []
+    for sink in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval(",
+        "Function(",
+        "srcdoc",
+        "cookie",
+    ):
+        assert sink not in script
+
+
+def test_a_page_that_was_changed_on_its_way_has_another_policy() -> None:
+    assert policy(text()) != policy(text().replace('"use strict"', '"use strict";alert(1)'))
+
+
+async def test_every_resource_that_the_script_asks_for_is_described() -> None:
+    described = make_app(Controlled([])).openapi()["paths"]
+    asked = re.findall(r'ask\("([A-Z]+)", "([^"]+)"', inside("script"))
+    assert len(asked) == inside("script").count("ask(") - 1  # all but its own definition are written so
+    assert len(set(asked)) >= 12
+    for method, path in asked:
+        assert method.lower() in described[path], (method, path)
+
+
+browser = pytest.mark.needs("chromium")
+
+
+@browser
+async def test_a_browser_shows_segments_requests_and_rules_and_hostile_names_as_text(tmp_path: Path) -> None:
+    async with asking() as (mock, _), peer_of(mock) as peer, Browser(tmp_path) as page:
+        mock.store.create_segment(HOSTILE, now_ms=0)
+        await peer.ask(create(), set_up(), append(1, b"four"))
+        await peer.ask(GetStreamSegmentInfo(9, HOSTILE, ""))
+        await page.open(f"{mock.http_url}/")
+
+        await page.until("document.querySelectorAll('#segments tbody tr').length >= 2")
+        names = await page.get("[...document.querySelectorAll('#segments td:first-child')].map((e) => e.textContent)")
+        assert SHOWN in names
+        rows = await page.until("document.querySelector('#requests tbody')?.innerText")
+        assert SHOWN in rows
+        assert "APPEND_BLOCK_END" in rows
+        assert "replied" in rows
+        assert await page.until("document.querySelector('#connections tbody')?.innerText.includes('127.0.0.1:')")
+        assert await page.get("document.querySelectorAll('img').length") == 0
+        assert await page.get("document.title") == "segstore"
+
+        # a filter of the language, and one that cannot be read
+        await page.type("#requests input[name=match]", "type = APPEND_BLOCK_END")
+        await page.until("document.querySelectorAll('#requests tbody tr').length === 1")
+        await page.type("#requests input[name=match]", " and and")
+        await page.until("document.querySelector('#requests-note').textContent.includes('column')")
+
+        # a rule with a hostile name, by the keyboard; the focus stays on its button while the page goes on
+        await page.get("document.querySelector('#faults input[name=name]').value = '<b>x</b>'")
+        await page.get("document.querySelector('#faults input[name=match]').value = 'type = APPEND_BLOCK_END'")
+        await page.type("#faults input[name=do]", "WrongHost")
+        await page.until("document.querySelectorAll('#faults tbody tr').length === 1")
+        assert mock.faults.rules == ["<b>x</b>"]
+        await peer.ask(append(2))
+        await page.until("document.querySelector('#faults tbody tr').cells[4].textContent === '1'")
+        await page.get("document.querySelector('#faults tbody button').focus()")
+        await page.press("Enter", "\r")
+        await page.until("document.activeElement.textContent === 'Enable'")
+        assert not mock.faults.tallies()[0].enabled
+        assert await page.get("document.querySelector('#faults b')") is None
+        assert [each for each in page.complaints if "422" not in each] == []  # that of the filter
+
+
+@browser
+async def test_the_page_says_that_the_store_is_gone_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    async with MockSegmentStore() as mock, Browser(tmp_path) as page:
+        controlled = Controlled([mock.server], mock.server.faults)
+        api = ControlApi(controlled, "127.0.0.1", 0)
+        await api.start()
+        assert api.address is not None
+        await page.open(f"http://127.0.0.1:{api.address[1]}/")
+        await page.until("document.querySelector('#facts').children.length > 4")
+        assert await page.get("document.querySelector('#gone').hidden")
+        await api.stop()
+        await page.until("!document.querySelector('#gone').hidden && document.title === 'segstore: gone'")
+        mock.store.create_segment("scope/new/0.#epoch.0", now_ms=0)
+        again = ControlApi(Controlled([mock.server], mock.server.faults), "127.0.0.1", api.address[1])
+        await again.start()
+        try:
+            await page.until("document.querySelector('#gone').hidden && document.title === 'segstore'")
+            await page.until("document.querySelector('#segments').textContent.includes('scope/new/0')")
+            light = await page.get("getComputedStyle(document.body).backgroundColor")
+            dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+            await page.do("Emulation.setEmulatedMedia", features=dark)
+            assert await page.get("getComputedStyle(document.body).backgroundColor") != light
+        finally:
+            await again.stop()
+
+
+@browser
+@pytest.mark.usefixtures("grpc_runs")
+async def test_a_container_is_moved_by_the_page(tmp_path: Path) -> None:
+    segment = "scope/stream/0.#epoch.0"
+    async with MockCluster(stores=2, containers=2, http_port=0) as mock, Browser(tmp_path) as page:
+        container = container_of(segment, 2)
+        giver = mock.owner_of(segment)
+        assert giver is not None
+        await page.open(f"{mock.http_url}/")
+        await page.until("document.querySelectorAll('#containers tbody tr').length === 2")
+        row = f"document.querySelectorAll('#containers tbody tr')[{container}]"
+        await page.get(f"{row}.querySelector('select').value = '{1 - giver}'")
+        await page.get(f"{row}.querySelector('button').focus()")
+        await page.press("Enter", "\r")
+        await page.until(f"{row}.cells[1].textContent === '{1 - giver}'")
+        assert mock.owner_of(segment) == 1 - giver
+
+
+async def test_nothing_is_kept_for_a_page_that_nobody_looks_at() -> None:
+    async with MockSegmentStore() as mock, httpx.AsyncClient(trust_env=False) as http:
+        mock.faults.observer = None  # as `serve` has it
+        controlled = Controlled([mock.server], mock.faults)
+        controlled.watch.forget_s = 0.01
+        api = ControlApi(controlled, "127.0.0.1", 0)
+        await api.start()
+        try:
+            assert api.address is not None
+            told = (await http.get(f"http://127.0.0.1:{api.address[1]}/v1/requests")).json()
+            assert told["on_demand"] is True
+        finally:
+            await api.stop()
+        assert mock.faults.observer is None
