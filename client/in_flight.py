@@ -147,13 +147,13 @@ class InFlight:
         item = self.first_queued
         if item is None:
             raise IndexError("nothing is queued")
-        if self.newest is None and not self.queued_behind:  # so it is where many writers have one append in flight each
-            self.first_queued = None
-            self.oldest = self.newest = item
+        behind = self.queued_behind
+        append: Pending | Append = item
+        if not behind or item.events >= most_events:
+            self.first_queued = behind.popleft() if behind else None
             item.last = self._last_taken = self._last_taken + item.events
-            item.sent_s = now_s
-            return item
-        append = self._with_others(item, most_events, most_bytes)
+        else:
+            append = self._with_others(item, most_events, most_bytes)
         append.sent_s = now_s
         if self.newest is None:
             self.oldest = append
@@ -165,7 +165,7 @@ class InFlight:
     def _with_others(self, item: Pending, most_events: int, most_bytes: int) -> Pending | Append:
         """An append of the first item and those that follow it; the item where none does."""
         queue, items, size, events = self.queued_behind, [item], len(item.data), item.events
-        following = queue.popleft() if queue else None
+        following: Pending | None = queue.popleft()
         while following is not None and events < most_events:
             grown = size + len(following.data)
             if grown > most_bytes:
@@ -199,17 +199,15 @@ class InFlight:
         return item
 
     def acknowledged_alone(self, number: int, previous: int) -> Pending | None:
-        """The one item in flight, if that is all that an ack covers and nothing is wrong with it; else nothing was
-        done. So it is with nearly every ack where many writers have one append in flight each."""
+        """The item that an ack covers, if it is one alone in its append and nothing is wrong with the ack; else nothing
+        was done. So it is with nearly every ack where many writers have few appends in flight each."""
         item = self.oldest
-        if (
-            type(item) is not Pending
-            or item.last != number
-            or number - previous < item.events
-            or item is not self.newest
-        ):
+        if type(item) is not Pending or item.last != number or number - previous < item.events:
             return None
-        self.oldest = self.newest = None
+        if item is self.newest:
+            self.oldest = self.newest = None
+        else:
+            self.oldest = self._behind.popleft()
         self.last_stored = number
         self.held_bytes -= len(item.data)
         self.settled += 1

@@ -41,7 +41,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         return done
 
     def append(
-        self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, *, now: bool = False
+        self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, now: bool = False
     ) -> None:
         """As `write`, for a future of the caller's, or a function: cheaper where there are many.
 
