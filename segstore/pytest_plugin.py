@@ -1,9 +1,9 @@
 """Fixtures for people's own tests: mock stores, faults, traces that answer, recordings.
 
-Registered under the name `segstore`. `segstore_server`, `segstore_cluster`, `segstore_faults`, `segstore_trace` and
-`segstore_explore` serve from an event loop beside the test, in a thread or in a process of its own, made when the first
-of them is used; so they are the same for synchronous tests and for coroutines. Each test has servers of its own, on
-free ports.
+Registered under the name `segstore`. `segstore_server`, `segstore_cluster`, `segstore_faults`, `segstore_tap`,
+`segstore_trace` and `segstore_explore` serve from an event loop beside the test, in a thread or in a process of its
+own, made when the first of them is used; so they are the same for synchronous tests and for coroutines. Each test has
+servers of its own, on free ports.
 
 Invariants: a run that uses none of the fixtures imports nothing of segstore but this module, and starts nothing; when a
 test has ended its servers have, and when the session has ended so have thread and process. What was not asked for is
@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from segstore.explorer import Exploration
-    from segstore.testing import RunningFaults, RunningServer, RunningTrace, ServerProcess, Servers, ServerThread
+    from segstore.testing import (
+        RunningFaults,
+        RunningServer,
+        RunningTap,
+        RunningTrace,
+        ServerProcess,
+        Servers,
+        ServerThread,
+    )
 
 __all__ = [
     "UnmatchedFault",
@@ -41,6 +49,7 @@ __all__ = [
     "segstore_faults",
     "segstore_hosts",
     "segstore_server",
+    "segstore_tap",
     "segstore_trace",
 ]
 
@@ -292,6 +301,34 @@ def segstore_server(segstore_cluster: Callable[..., RunningServer], request: pyt
 def segstore_faults(segstore_server: RunningServer) -> RunningFaults:
     """What is to go wrong at `segstore_server`: segstore_faults.add("type = APPEND_BLOCK_END", do="close after")."""
     return segstore_server.faults
+
+
+@pytest.fixture
+def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningTap]]:
+    """Stands between clients and a Pravega when called: segstore_tap("tcp://HOST:PORT", faults="faults.yaml").
+
+    Without a controller or store=, that is `segstore_server`. Options are those of `segstore.tapping.Tap`.
+    """
+    running: list[RunningTap] = []
+
+    def start(
+        controller: str | None = None, store: str | None = None, *, process: bool | None = None, **options: Any
+    ) -> RunningTap:
+        __tracebackhide__ = True
+        faults = options.get("faults")
+        if isinstance(faults, str | Path):
+            beside = request.path.parent / faults
+            options["faults"] = beside if beside.is_file() else Path(faults)
+        if controller is None and store is None:
+            controller = request.getfixturevalue("segstore_server").controller_uri
+        running.append(segstore_hosts.get(process).tap(controller, store, **options))
+        return running[-1]
+
+    yield start
+    unmatched = [line for each in running if each.watched for line in each.faults.unmatched()]
+    for each in reversed(running):
+        each.stop()
+    _tell_unmatched(request, unmatched)
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------

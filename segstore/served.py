@@ -10,10 +10,10 @@ import gc
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from segstore import __version__
-from segstore.hosting import ThreadHost
+from segstore.hosting import Stoppable, ThreadHost
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.auth import Accounts, Authority
 from segstore.server.controller.config import ControllerConfig
@@ -32,7 +32,10 @@ from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Record, TraceError
 
-__all__ = ["Served", "ServedTrace"]
+if TYPE_CHECKING:
+    from segstore.tapping import Tap
+
+__all__ = ["Served", "ServedTap", "ServedTrace", "Watched", "end"]
 
 __tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
 
@@ -41,11 +44,43 @@ T = TypeVar("T")
 _EVENT_HEADER_BYTES: Final = 8
 
 
-class Served:
+def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
+    """Stops it."""
+    return thing.stop()
+
+
+class Watched:
+    """What notes its requests, and has faults: a cluster, or a tap before one."""
+
+    observed: MockCluster | Tap
+
+    def requests(self, match: str, stage: StageName) -> list[Seen]:
+        return [copy.copy(each) for each in self.observed.requests(match, stage)]
+
+    def mark(self) -> int:
+        return self.observed.mark()
+
+    async def wait_for(self, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
+        found = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+        return copy.copy(found)
+
+    def add_fault(self, match: Any, do: Any, rest: dict[str, Any]) -> str:
+        return self.observed.faults.add(match, do, **rest)
+
+    def faults(self, name: str, *given: Any) -> Any:
+        """What an attribute of the faults is, or what a method of that name returns."""
+        found = getattr(self.observed.faults, name)
+        return found(*given) if callable(found) else copy.copy(found)
+
+    def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+        self.observed.faults.round_trip_ms = given
+
+
+class Served(Watched):
     """A cluster that is served for a test, and who records it. Made by `start`."""
 
     def __init__(self, host: ThreadHost, cluster: MockCluster, recorder: FileRecorder | None) -> None:
-        self.cluster = cluster
+        self.observed = self.cluster = cluster
         self._host = host
         self._recorder = recorder
         self._stopped = False
@@ -183,28 +218,36 @@ class Served:
                 return each.store
         raise NotOwner(segment, container=container)
 
-    # --- what it was asked, and what is to go wrong ------------------------------------------------------------------
 
-    def requests(self, match: str, stage: StageName) -> list[Seen]:
-        return [copy.copy(each) for each in self.cluster.requests(match, stage)]
+class ServedTap(Watched):
+    """A tap for a test. Made by `start`."""
 
-    def mark(self) -> int:
-        return self.cluster.mark()
+    def __init__(self, tap: Tap) -> None:
+        self.observed = self.tap = tap
 
-    async def wait_for(self, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
-        found = await self.cluster.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
-        return copy.copy(found)
+    @classmethod
+    async def start(cls, host: ThreadHost, controller: str | None, store: str | None, **options: Any) -> ServedTap:
+        """As `segstore.testing.ServerThread.tap`."""
+        if controller is not None:
+            await _hold_grpc(host)
+        from segstore.tapping import Tap  # which brings the client, for who asks for it
 
-    def add_fault(self, match: Any, do: Any, rest: dict[str, Any]) -> str:
-        return self.cluster.faults.add(match, do, **rest)
+        tap = Tap(controller, store, **options)
+        await tap.start()
+        return cls(tap)
 
-    def faults(self, name: str, *given: Any) -> Any:
-        """What an attribute of the faults is, or what a method of that name returns."""
-        found = getattr(self.cluster.faults, name)
-        return found(*given) if callable(found) else copy.copy(found)
+    async def stop(self) -> None:
+        """Raises OSError if the disk did not take all of the recording. May be called twice."""
+        await self.tap.stop(drain_s=1.0)
 
-    def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
-        self.cluster.faults.round_trip_ms = given
+    def addresses(self) -> list[tuple[str, int]]:
+        return [(host, port) for host, port in self.tap.addresses.values()]
+
+    def controller_uri(self) -> str:
+        return self.tap.controller_uri
+
+    def cut(self) -> int:
+        return self.tap.cut()
 
 
 async def _hold_grpc(host: ThreadHost) -> None:

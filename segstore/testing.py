@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from segstore.hosting import PATIENCE_S, Host, InAnotherProcess, ProcessHost, ThreadHost
-from segstore.served import Served, ServedTrace
+from segstore.served import Served, ServedTap, ServedTrace, Watched, end
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.fault_decisions import Decision
@@ -42,12 +42,15 @@ from segstore.wire.trace import Record
 __all__ = [
     "AsyncView",
     "InAnotherProcess",
+    "Running",
     "RunningFaults",
     "RunningServer",
+    "RunningTap",
     "RunningTrace",
     "ServerProcess",
     "ServerThread",
     "Servers",
+    "Waits",
     "WouldBlock",
     "in_a_thread",
 ]
@@ -122,6 +125,14 @@ class Servers(Host):
         trace = trace if isinstance(trace, Path) else list(trace)
         return RunningTrace(self, self.create(ServedTrace.start, trace=trace, **options))
 
+    def tap(self, controller: str | None = None, store: str | None = None, **options: Any) -> RunningTap:
+        """Starts a tap before a controller, a store or both; options are those of `segstore.tapping.Tap`.
+
+        Raises ValueError for what does not do, FaultFileError, OSError.
+        """
+        key = self.create(ServedTap.start, controller=controller, store=store, **options)
+        return RunningTap(self, key, watched=options.get("watched", True))
+
 
 class ServerThread(ThreadHost, Servers):
     """Servers in a thread of this process."""
@@ -131,26 +142,66 @@ class ServerProcess(ProcessHost, Servers):
     """Servers in a process of their own, which begins with the first of them."""
 
 
-class RunningServer:
-    """A mock store or several, with a controller. Made by `Servers.serve`.
+class Running:
+    """What notes its requests and has faults, in a thread or a process beside.
 
     Attributes:
         watched: whether requests are kept and faults may be added; all are, but those with the setting watched=False.
         faults: what is to go wrong.
-        aio: what waits, for coroutines.
     """
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
         self.watched = watched
         self._host = host
         self._key = key
-        self._addresses: list[tuple[str, int]] = host.run(Served.addresses, key)
         self.faults = RunningFaults(self)
-        self.aio = AsyncView(self)
         self._stopped = False
 
     def _do(self, function: Callable[..., Any], *given: Any, timeout_s: float = PATIENCE_S) -> Any:
         return self._host.run(function, self._key, *given, timeout_s=timeout_s)
+
+    # --- what it was asked ------------------------------------------------------------------------------------------
+
+    def requests(self, match: str = "", stage: StageName = "received") -> list[Seen]:
+        """The requests that fit a filter and have reached a stage, oldest first, as they are now. FilterError."""
+        found: list[Seen] = self._do(Watched.requests, match, stage)
+        return found
+
+    def mark(self) -> int:
+        """The number of the last request: `wait_for(since=…)` counts those behind it."""
+        number: int = self._do(Watched.mark)
+        return number
+
+    def wait_for(
+        self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
+    ) -> Seen:
+        """Waits until `count` requests that fit have reached a stage; the one that made them so many.
+
+        Raises NotSeen, FilterError; WouldBlock in a coroutine.
+        """
+        _refuse_to_block("wait_for", "server.aio.wait_for(…)")
+        given = match, count, stage, timeout_s, since
+        found: Seen = self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
+        return found
+
+    def stop(self) -> None:
+        """Ends all connections and stops listening; what was asked can still be looked at. May be called twice."""
+        self._do(end)
+        if not self._stopped:
+            self._stopped = True
+            weakref.finalize(self, self._host.forget, self._key).atexit = False
+
+
+class RunningServer(Running):
+    """A mock store or several, with a controller. Made by `Servers.serve`.
+
+    Attributes: those of `Running`, and aio: what waits, for coroutines.
+    """
+
+    def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
+        super().__init__(host, key, watched=watched)
+        self._addresses: list[tuple[str, int]] = host.run(Served.addresses, key)
+        self.aio = AsyncView(self)
 
     # --- where it is ------------------------------------------------------------------------------------------------
 
@@ -230,78 +281,92 @@ class RunningServer:
         count: int = self._do(Served.cut)
         return count
 
-    # --- what it was asked ------------------------------------------------------------------------------------------
 
-    def requests(self, match: str = "", stage: StageName = "received") -> list[Seen]:
-        """The requests that fit a filter and have reached a stage, oldest first, as they are now. FilterError."""
-        found: list[Seen] = self._do(Served.requests, match, stage)
+class RunningTap(Running):
+    """A tap before a Pravega. Made by `Servers.tap`. Attributes: those of `Running`, and aio: what waits."""
+
+    def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
+        super().__init__(host, key, watched=watched)
+        self.aio = Waits(self)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first store, through the tap. LookupError if none is known yet."""
+        addresses = self.addresses
+        if not addresses:
+            raise LookupError("the tap knows of no store: it hears of one when the controller names it")
+        return addresses[0]
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Of each store that is known by now, through the tap."""
+        found: list[tuple[str, int]] = self._do(ServedTap.addresses)
         return found
 
-    def mark(self) -> int:
-        """The number of the last request: `wait_for(since=…)` counts those behind it."""
-        number: int = self._do(Served.mark)
-        return number
+    @property
+    def host(self) -> str:
+        return self.address[0]
 
-    def wait_for(
+    @property
+    def port(self) -> int:
+        return self.address[1]
+
+    @property
+    def controller_uri(self) -> str:
+        """host:port of the controller, through the tap."""
+        uri: str = self._do(ServedTap.controller_uri)
+        return uri
+
+    def cut(self) -> int:
+        """Breaks all connections at once, as a failing network does; how many there were."""
+        count: int = self._do(ServedTap.cut)
+        return count
+
+
+class Waits:
+    """What waits, as awaitables of the caller's own loop."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+
+    async def wait_for(
         self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
     ) -> Seen:
-        """Waits until `count` requests that fit have reached a stage; the one that made them so many.
-
-        Raises NotSeen, FilterError; WouldBlock in a coroutine.
-        """
-        _refuse_to_block("wait_for", "server.aio.wait_for(…)")
-        given = match, count, stage, timeout_s, since
-        found: Seen = self._do(Served.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
+        """As `Running.wait_for`."""
+        found: Seen = await self._await(Watched.wait_for, match, count, stage, timeout_s, since)
         return found
 
-    def stop(self) -> None:
-        """Ends all connections and stops listening; what it holds can still be looked at. May be called twice."""
-        self._do(Served.stop)
-        if not self._stopped:
-            self._stopped = True
-            weakref.finalize(self, self._host.forget, self._key).atexit = False
+    async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
+        """As `RunningFaults.wait_held`."""
+        await self._await(Watched.faults, "wait_held", name, count, timeout_s)
+
+    async def _await(self, function: Callable[..., Any], *given: Any) -> Any:
+        return await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
 
 
-class AsyncView:
-    """What waits for a `RunningServer`, as awaitables of the caller's own loop."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self._server = server
+class AsyncView(Waits):
+    """What waits for a `RunningServer`."""
 
     async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
         """As `RunningServer.run`."""
         found: T = await self._await(Served.run, function)
         return found
 
-    async def wait_for(
-        self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
-    ) -> Seen:
-        """As `RunningServer.wait_for`."""
-        found: Seen = await self._await(Served.wait_for, match, count, stage, timeout_s, since)
-        return found
-
-    async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
-        """As `RunningFaults.wait_held`."""
-        await self._await(Served.faults, "wait_held", name, count, timeout_s)
-
-    async def _await(self, function: Callable[..., Any], *given: Any) -> Any:
-        return await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
-
 
 class RunningFaults:
     """The `Faults` of a running server: the same calls, made where it is."""
 
-    def __init__(self, server: RunningServer) -> None:
+    def __init__(self, server: Running) -> None:
         self._server = server
 
     def _do(self, name: str, *given: Any) -> Any:
-        return self._server._do(Served.faults, name, *given)
+        return self._server._do(Watched.faults, name, *given)
 
     def add(
         self, match: str | Rule = "", do: str | Action | Mapping[str, Any] | Sequence[Any] = (), **rest: Any
     ) -> str:
         """As `Faults.add`: a rule behind the others; its name."""
-        name: str = self._server._do(Served.add_fault, match, do, rest)
+        name: str = self._server._do(Watched.add_fault, match, do, rest)
         return name
 
     def load(self, source: Path | str | FaultSettings) -> None:
@@ -334,7 +399,7 @@ class RunningFaults:
         """Waits until a rule holds so much. Raises TimeoutError; WouldBlock in a coroutine."""
         _refuse_to_block("wait_held", "server.aio.wait_held(…)")
         given = "wait_held", name, count, timeout_s
-        self._server._do(Served.faults, *given, timeout_s=timeout_s + PATIENCE_S)
+        self._server._do(Watched.faults, *given, timeout_s=timeout_s + PATIENCE_S)
 
     @property
     def rules(self) -> list[str]:
@@ -356,7 +421,7 @@ class RunningFaults:
 
     @round_trip_ms.setter
     def round_trip_ms(self, given: float | Mapping[int, float]) -> None:
-        self._server._do(Served.set_round_trip_ms, given)
+        self._server._do(Watched.set_round_trip_ms, given)
 
     def unmatched(self) -> list[str]:
         """One line for each rule that nothing has fitted, or that was fitted and has not fired."""

@@ -267,6 +267,47 @@ def test_a_factory_starts_as_many_clusters_as_a_test_wants(suite: pytest.Pyteste
 
 @pytest.mark.needs("pravega, the official client")
 @slow
+def test_a_tap_stands_before_the_store_or_before_another(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import pytest
+        from talk import *
+
+        def store_of(server):
+            return f"{server.host}:{server.port}"
+
+        def test_before_the_store(segstore_server, segstore_tap):
+            tap = segstore_tap(store=store_of(segstore_server), faults="faults.yaml")
+            assert tap.address != segstore_server.address
+            assert talk(tap, *BEGIN, append(1, b"a"), append(2, b"b"))[-2:] == ["DATA_APPENDED", "closed"]
+            assert segstore_server.events(SEGMENT) == [b"a", b"b"]
+            assert [each.action for each in tap.faults.decisions] == ["close after"]
+
+        def test_before_its_controller(segstore_server, segstore_tap):
+            tap = segstore_tap()
+            assert tap.controller_uri != segstore_server.controller_uri
+            with pytest.raises(LookupError):
+                tap.address
+
+        @pytest.mark.asyncio
+        async def test_what_waits_is_awaited(segstore_server, segstore_tap):
+            tap = segstore_tap(store=store_of(segstore_server))
+            tap.faults.add("type = APPEND_BLOCK_END", do="hold", name="slow")
+            talking = asyncio.create_task(talk_async(tap, *BEGIN, append(1, b"a")))
+            await tap.aio.wait_held("slow")
+            assert segstore_server.events(SEGMENT) == []
+            tap.faults.release("slow")
+            await talking
+            assert (await tap.aio.wait_for("type = APPEND_BLOCK_END", stage="replied")).reply == "DATA_APPENDED"
+
+        def test_a_rule_that_nothing_fits_is_told(segstore_server, segstore_tap):
+            segstore_tap(store=store_of(segstore_server)).faults.add("type = SEAL_SEGMENT", do="close")
+    """)
+    suite.makefile(".yaml", faults="rules: [{match: type = APPEND_BLOCK_END, nth: 2, do: close after}]")
+    result = suite.runpytest_inprocess(*STRICT, "-o", "segstore_unmatched_faults=error")
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines(["*fault 'rule 1' has matched nothing: match 'type = SEAL_SEGMENT'*"])
+
+
 def test_the_official_client_finds_the_store_through_the_controller(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         from pravega_client import StreamManager
@@ -616,7 +657,7 @@ def test_it(request):
 
 def test_fixtures_marker_and_options_say_what_they_are(suite: pytest.Pytester) -> None:
     fixtures = suite.runpytest_inprocess("--fixtures", "-q").stdout.str()
-    for name in ("server", "cluster", "faults", "trace", "explore", "hosts"):
+    for name in ("server", "cluster", "faults", "tap", "trace", "explore", "hosts"):
         assert f"segstore_{name}" in fixtures
     suite.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.segstore(*settings): settings of *"])
     said = suite.runpytest_inprocess("--help").stdout

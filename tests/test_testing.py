@@ -387,3 +387,37 @@ def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before() ->
         servers._process.kill()
         with pytest.raises(RuntimeError, match="process has ended"):
             server.segments()
+
+
+# --- taps -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: Path) -> None:
+    server = servers.serve()
+    path = tmp_path / "run.wtrace"
+    tap = servers.tap(store=f"{server.host}:{server.port}", record=path)
+    tap.faults.add("type = KEEP_ALIVE", do="drop", name="silent")
+    with Client((tap.host, tap.port)) as client:
+        assert len(client.ask(HELLO, create(), set_up(), append(1))) == 4
+        assert tap.wait_for("type = APPEND_BLOCK_END").reply == "DATA_APPENDED"
+        assert [each.type_name for each in tap.requests()] == [each.type_name for each in server.requests()]
+        assert tap.cut() == 1
+    assert tap.faults.unmatched() == ["fault 'silent' has matched nothing: name 'silent', match 'type = KEEP_ALIVE'"]
+    tap.stop()
+    tap.stop()
+    with TraceFile(path) as trace:
+        assert len(list(trace.records())) == 10
+    server.stop()
+
+
+def test_a_tap_before_a_controller_hears_of_stores(servers: Servers) -> None:
+    server = servers.serve()
+    tap = servers.tap(f"tcp://{server.controller_uri}")
+    assert tap.addresses == []
+    with pytest.raises(LookupError, match="knows of no store"):
+        _ = tap.address
+    assert tap.controller_uri != server.controller_uri
+    with pytest.raises(ValueError, match="needs a controller or a store"):
+        servers.tap()
+    tap.stop()
+    server.stop()
