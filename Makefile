@@ -24,7 +24,7 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-lowest lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
-	bench-ownership bench-tap conformance fuzz docs cert proto soak spark-cluster clean
+	bench-ownership bench-tap conformance fuzz docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -102,6 +102,10 @@ fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 
 docs: $(CORE) ## write the pages of docs/ that are generated
 	$(PY) tools/make_docs.py $(ARGS)
+
+page-picture: $(CORE) ## take the picture of the live page, with chromium
+	@tools/system_packages.sh chromium
+	$(PY) tools/make_page_picture.py $(ARGS)
 
 cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'

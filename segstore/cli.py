@@ -211,7 +211,7 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--port", type=_PORT, default=12345, show_default=True, help="Segment store; 0 picks a free port.")
 @click.option("--controller-port", type=_PORT, default=9090, show_default=True, help="Controller (gRPC).")
 @click.option("--admin-port", type=_PORT, help="Admin commands of the segment store.")
-@click.option("--http-port", type=_PORT, help="Control API and metrics (HTTP).")
+@click.option("--http-port", type=_PORT, help="Live page, control API and metrics (HTTP).")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep everything here.")
 @click.option(
     "--memory-bytes", type=int, metavar="N", help="Of segments' bytes in memory, with --data; 512 MiB if not given."
