@@ -78,6 +78,7 @@ class WatchedLink(Link):
         self._block: list[bytes] = []
         self._backlog: deque[tuple[bytes, Command | Append | None]] = deque()
         self._blocked = False
+        self._out: list[bytes] = []
         self._overtaken = 0
         self._kept_bytes = 0
         self._asked = Asked()
@@ -114,6 +115,8 @@ class WatchedLink(Link):
                     self._reply(raw, command)
             self._tell(side, self._replies.problem)
             self._line.leave()
+            if self._backlog:
+                self._go_through()
 
     def ended(self, side: Side) -> None:
         self._ends(side.direction)
@@ -180,25 +183,33 @@ class WatchedLink(Link):
 
     def _go_through(self) -> None:
         """Decides about what has come, one after the other, as far as nothing keeps it back."""
-        while self._backlog and not self._blocked:
+        while self._backlog and not self._blocked and not self._asked.full:
             raw, item = self._backlog.popleft()
             if item is None:
-                self.store.write(raw)
+                self._out.append(raw)
             else:
                 self._take(raw, item)
-        if self._blocked or self._kept_bytes > _MOST_BYTES:
+        self._flush()
+        if self._backlog or self._blocked or self._kept_bytes > _MOST_BYTES:
             self.client.hold("of faults")
         else:
             self.client.go_on("of faults")
         if self.client.ended:
             self._end_if_all_passed()
 
+    def _flush(self) -> None:
+        """Writes to the store what has passed."""
+        if self._out:
+            out, self._out = self._out, []
+            self.store.write(b"".join(out))
+
     def _end_if_all_passed(self) -> None:
         """The client sends no more: what it has sent leaves first."""
         if self._backlog or self._blocked or self._overtaken or self._deaf or self.client.end_passed:
             return
-        self.store.write(b"".join([*self._block, self._requests.rest()]))
+        self._out += [*self._block, self._requests.rest()]
         self._block.clear()
+        self._flush()
         super().ended(self.client)
 
     def _take(self, raw: bytes, item: Command | Append) -> None:
@@ -214,7 +225,7 @@ class WatchedLink(Link):
             )
         except WireError as error:  # it cannot be written as it was read
             self._tell(self.client, str(error))
-            self.store.write(raw)
+            self._out.append(raw)
             return
         if faults.observer is not None:
             faults.observer.add(seen)
@@ -274,7 +285,7 @@ class WatchedLink(Link):
             self._refused.pop(item.writer_id, None)
         if not self._asked.add(item, Passed(seen, plan)):
             log.warning("connection from %s: the store answers too little; what it was asked is forgotten", self.peer)
-        self.store.write(raw)
+        self._out.append(raw)
 
     def _refuse(self, seen: Seen, action: Error, plan: Plan) -> None:
         """Answers a request in place of the store."""
@@ -433,6 +444,7 @@ class WatchedLink(Link):
         self._be_deaf()
         self._say(why)
         self.client.end_passed = True
+        self._flush()
         self.store.end_writing()
         self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self._stop, why)
 
@@ -448,6 +460,7 @@ class WatchedLink(Link):
         self._be_deaf()
         self._stopping = True
         self._ends(Direction.REPLY, why)
+        self._flush()
         self.store.close()
         if reset:
             self._line.leave()

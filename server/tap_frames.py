@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Asked", "Frames", "Passed", "Piece"]
 
 _header = struct.Struct(">ii").unpack_from
-_MOST_ASKED: Final = 8192
-"""Requests of a connection that are remembered: a store that answers none of so many will not."""
+_MANY: Final = 4096
+_MOST_ASKED: Final = 4 * _MANY
+"""Requests of a connection that are remembered, reads that wait at the tail among them."""
 
 
 class Piece(NamedTuple):
@@ -136,6 +137,11 @@ class Asked:
         if not isinstance(item, ReadSegment):  # which may wait at the tail for long
             self._prompt[self._count] = None
         return room
+
+    @property
+    def full(self) -> bool:
+        """Whether so many wait, reads apart, that the store should answer some before it is asked more."""
+        return len(self._prompt) >= _MANY
 
     def answered(self, reply: Command) -> list[Passed]:
         """The requests that a reply answers, oldest first."""

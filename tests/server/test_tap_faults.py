@@ -370,6 +370,18 @@ async def test_every_reply_takes_a_round_trip() -> None:
         assert await peer.receive(1) == [HELLO]
 
 
+async def test_a_store_is_not_asked_more_than_it_answers() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=9_000, do="drop reply", name="late")
+        peer.send(*(append(number, b"") for number in range(1, 9_001)), PONG)
+        last = 0
+        while last < 8_999:
+            last = max(acknowledged(await peer.receive(1)))
+        assert await peer.receive(1) == [PONG]
+        assert [each.nth for each in tap.faults.decisions] == [9_000]
+        assert len(tap.requests(APPENDS, stage="applied")) == 9_000
+
+
 # --- what happened ----------------------------------------------------------------------------------------------
 
 
