@@ -6,13 +6,17 @@ import asyncio
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
-from segstore.client import Client, connect
+from segstore.client import Client, ClientSettings, connect
+from segstore.client.errors import TokenRefused
 from segstore.server import FaultFileError, MockSegmentStore, Rule
 from segstore.server.cluster import MockCluster
+from segstore.server.controller.auth import Accounts, Authority
 from segstore.server.controller.server import ControllerServer
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import NoFaults
@@ -23,6 +27,7 @@ from segstore.server.replay_script import read_script
 from segstore.tapping import Tap
 from segstore.tracing import FileRecorder, TraceFile, UnknownSuffix
 from segstore.wire.trace import RecordKind, unpack_data
+from tests.server.certificates import write_certificate
 from tests.server.support import HELLO, Peer, create, set_up, until
 from tests.server.traffic import check_replayed_as_a_server, read_all, streams, writes
 
@@ -132,6 +137,35 @@ async def test_what_goes_wrong_is_said_by_a_file_or_by_settings(tmp_path: Path) 
             store_before(mock, faults=rules, watched=False).requests()
         with pytest.raises(NoFaults):
             _ = store_before(mock, watched=False).faults
+
+
+async def test_tls_passwords_and_tokens_pass_and_the_recording_holds_none_of_them(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    tls = {"tls_cert": certificate, "tls_key": key}
+    signed_with = "k" * 64
+    authority = Authority(Accounts(["ann:secret"]), signed_with, now_s=time.time)
+    path = tmp_path / "run.wtrace"
+    async with MockCluster(2, authority=authority, auth_key=signed_with, **tls) as cluster:
+        uri = f"tls://{cluster.controller_uri}"
+        async with Tap(uri, ca=certificate, record=path, **tls) as tap:
+            assert tap.controller_uri.startswith("localhost:"), "which its certificate carries"
+            settings = ClientSettings(tls_ca_file=certificate, username="ann", password="secret")
+            async with connect(f"tls://{tap.controller_uri}", settings) as pravega:
+                await make_stream(pravega)
+                async with pravega.event_writer("shop", "orders") as writer:
+                    await writer.write(b"tea", routing_key="table 7")
+                assert await read_events(pravega, 1) == [b"tea"]
+            wrong = settings.model_copy(update={"password": SecretStr("wrong")})
+            async with connect(f"tls://{tap.controller_uri}", wrong) as pravega:
+                with pytest.raises(TokenRefused):
+                    await pravega.controller.create_scope("b")
+        async with Tap(uri, ca=certificate) as plain:
+            settings = ClientSettings(username="ann", password="secret")
+            async with connect(plain.controller_uri, settings) as pravega:
+                assert await read_events(pravega, 1) == [b"tea"]
+    tokens = [each.data.split(b"shop/orders/")[1][14:] for each in read_all(path) if each.data[:4] == b"\0\0\0\1"]
+    assert tokens
+    assert {bytes(set(token[2:])) for token in tokens} == {b"*"}
 
 
 # --- recordings -------------------------------------------------------------------------------------------------

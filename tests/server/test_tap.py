@@ -16,7 +16,7 @@ from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.faults import Faults
 from segstore.server.observe import Observer
 from segstore.server.runner import AddressInUse, CannotListen, LoopClock
-from segstore.server.tap import TapServer, TapSettings
+from segstore.server.tap import TapServer, TapSettings, TooManyStores
 from segstore.server.tap_link import HIGH_BYTES
 from segstore.wire import AppendSetup, encode
 from segstore.wire.trace_blocks import Direction
@@ -489,3 +489,14 @@ async def test_each_store_has_a_port_of_its_own_that_stays() -> None:
             assert len(await peer.ask(HELLO, create())) == 2
         assert SEGMENT in other.segments
         assert SEGMENT not in one.segments
+
+
+async def test_stores_for_which_there_is_no_port_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap:
+        monkeypatch.setattr("segstore.server.tap.MOST_STORES", 1)
+        with pytest.raises(TooManyStores, match="b:2 would be the store number 2"):
+            await tap.through(Endpoint("b", 2))
+        monkeypatch.undo()
+        await tap.stop()
+        with pytest.raises(CannotListen, match="the tap shuts down"):
+            await tap.through(Endpoint("b", 2))
