@@ -340,6 +340,8 @@ class MockCluster(Cluster):
             again["admin_port"] = admin[1]
         settings = self.stores[number].settings.model_copy(update=again)
         await self._members.start_one(number, lambda each: self._make_store(each, settings))
+        if self._control_api is not None:
+            self._control_api.controlled.count_writers()
 
     def expire_session(self, number: int) -> None:
         """Ends a store's session with the coordination service, which it hears at once."""

@@ -143,10 +143,26 @@ def test_a_rule_that_is_not_there_is_not_released_and_those_that_are_there_are_n
     faults.add("type = APPEND_BLOCK_END", do="hold after", name="ack")
     faults.add("type = READ_SEGMENT", do="hold", name="read")
     assert faults.release("ack") == 0, "it holds nothing"
-    for call in (faults.release, faults.clear):
+    for call in (faults.release, faults.clear, faults.disable, faults.enable):
         with pytest.raises(NoSuchRule, match="no rule has the name 'ak'; there are 'ack', 'read'") as caught:
             call("ak")
         assert (caught.value.name, caught.value.known) == ("ak", ("ack", "read"))
+
+
+def test_a_rule_of_a_running_server_is_disabled_and_enabled(servers: Servers) -> None:
+    server = servers.serve()
+    server.faults.add("type = APPEND_BLOCK_END", do="hold after", name="ack")
+    with Client(server.address) as client:
+        client.ask(HELLO, create(), set_up())
+        client.send(append(1, b"x"))
+        server.faults.wait_held("ack")
+        server.faults.disable("ack")
+        client.receive(1)
+        client.ask(append(2, b"y"))
+        server.faults.enable("ack")
+        client.send(append(3, b"z"))
+        server.faults.wait_held("ack")
+        assert server.faults.rules == ["ack"]
 
 
 def test_waiting_ends_when_it_happens_or_when_its_time_is_over(servers: Servers) -> None:

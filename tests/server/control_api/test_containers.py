@@ -66,13 +66,16 @@ async def test_moves_of_one_container_to_two_stores_at_once_both_end() -> None:
         assert (await owners(http))[0] in (1, 2)
 
 
-async def test_a_store_that_was_stopped_takes_nothing_and_is_shown_so() -> None:
+async def test_a_store_that_was_stopped_takes_nothing_and_is_shown_so_until_it_is_started() -> None:
     async with several(stores=2, containers=2) as (mock, http):
         await mock.stop_store(1)
         status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 1}))
         assert (status, said, where) == (409, "store 1 is stopped", "body.to")
         served = (await http.get("/v1/server")).json()["stores"]
         assert [each["serving"] for each in served] == [True, False]
+        await mock.start_store(1)
+        assert (await http.post("/v1/containers/0/move", json={"to": 1})).status_code == 200
+        assert mock.stores[1].service.writer_counts is not None
 
 
 async def test_a_move_that_does_not_come_about_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
