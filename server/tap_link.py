@@ -255,7 +255,7 @@ class Link:
                 await asyncio.get_running_loop().create_connection(
                     lambda: self.store, host, port, ssl=self.door.context
                 )
-        except OSError as error:
+        except (OSError, UnicodeError, OverflowError) as error:  # whatever a controller calls an address
             said = str(error) or f"it did not answer in {self.door.connect_timeout_s:g} s"
             why = f"the store at {joined(self.door.store)} cannot be reached: {said}"
             log.warning("connection from %s closed: %s", self.peer, why)

@@ -302,6 +302,17 @@ async def test_a_client_of_a_store_that_cannot_be_reached_is_let_go_and_the_stor
     assert f"the store at 127.0.0.1:{port} cannot be reached: " in caplog.text
 
 
+@pytest.mark.parametrize("address", [("127.0.0.1", 70_000), ("no.such.host.invalid", 1), ("a" * 300, 1), ("é..", 1)])
+async def test_what_is_no_address_at_all_is_a_store_that_cannot_be_reached(
+    address: tuple[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tap_before(*address) as tap, await connected(tap) as peer:
+        peer.send(HELLO)
+        assert await peer.closed() == b""
+        await until(lambda: not tap.links)
+    assert f"the store at {address[0]}:{address[1]} cannot be reached: " in caplog.text
+
+
 async def test_a_store_that_dies_ends_its_clients_and_one_that_comes_back_is_found_again(watched: bool) -> None:
     async with MockSegmentStore() as first, tap_before(first.host, first.port, watched=watched) as tap:
         port = first.port
