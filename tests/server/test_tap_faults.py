@@ -46,7 +46,7 @@ from tests.server.support import (
     set_up,
     until,
 )
-from tests.server.test_tap import entry, reset
+from tests.server.test_tap import entry, reset, upstream
 
 APPENDS = "type = APPEND_BLOCK_END"
 PONG = KeepAlive()
@@ -129,8 +129,29 @@ async def test_a_reset_is_felt_as_one(at: str, bytes_stored: int) -> None:
         await until(lambda: not tap.links)
 
 
-async def test_a_store_that_does_not_hear_the_end_is_waited_for_no_longer_than_it_takes() -> None:
-    """A read that waits at the tail is not answered: the connection ends all the same."""
+async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[bytes] = []
+
+    async def stays(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(16))
+        left.append(await reader.read())
+        while not reader.at_eof() or not writer.transport.is_closing():
+            writer.write(encode(PONG))
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr("segstore.server.tap_faults._LINGER_S", 0.02)
+    async with upstream(stays) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        faults.add("type = CREATE_SEGMENT", do="close before")
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
+            peer.send(HELLO, PONG, create())
+            assert (await peer.receive(1)) == [HELLO]
+            assert set(await peer.receive(1_000)) <= {PONG}
+            await until(lambda: not tap.links)
+    assert left == [encode(PONG)]
+
+
+async def test_a_read_that_waits_does_not_keep_a_connection_from_ending() -> None:
     async with tapped() as (_, tap), await writer_of(tap) as peer:
         tap.faults.add("type = KEEP_ALIVE", do="close before")
         peer.send(read(0), PONG)
