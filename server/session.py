@@ -22,6 +22,7 @@ from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.replies import refusal
+from segstore.server.set_up_writers import WRITER_BYTES, SetUpWriter, run_of
 from segstore.server.store.errors import BadAttribute, BadOffset, StoreError
 from segstore.wire import (
     AppendSetup,
@@ -34,19 +35,16 @@ from segstore.wire import (
     SegmentCreated,
     SetupAppend,
 )
-from segstore.wire.append_rows import END_HEADER, acknowledgement, acknowledgement_head
+from segstore.wire.append_rows import END_HEADER, acknowledgement
 from segstore.wire.block_decoder import Append
 from segstore.wire.codegen.runtime import UUIDS
 from segstore.wire.names import transient_name
 
 if TYPE_CHECKING:
     from segstore.server.service import StoreService, TimerHandle, WaitingRead
-    from segstore.server.store.container import Container
-    from segstore.server.store.segment import Segment
     from segstore.server.store.waiting import WakeReason
-    from segstore.server.writer_counts import WriterCount
     from segstore.wire import FrameDecoder
-    from segstore.wire.block_decoder import AppendBlockDecoder, Taken
+    from segstore.wire.block_decoder import AppendBlockDecoder
 
 __all__ = ["WRITE_ABOVE_BYTES", "Ending", "Session"]
 
@@ -66,53 +64,8 @@ class Ending(Enum):
     """At once: the replies to what came in the same read are not written, as in the reference."""
 
 
-_WRITER_BYTES = 400
-"""What a writer that was set up takes, roughly."""
-
-_MAX_RUN = 512
-"""Appends that are stored before their acknowledgements are made."""
-
-
 def _nobody() -> None:
     """Is told of replies when the connection is gone."""
-
-
-class _Writer:
-    """A writer that was set up for a segment.
-
-    Attributes:
-        container: where the segment lies.
-        last_stored, last_acknowledged: the numbers of the events that it sent and that was acknowledged last.
-        count: what it appends is counted there; None if nobody asks.
-        writer_id, id_bytes: the writer's id.
-        ack_head: with what its acknowledgements begin.
-        segment, taken: the segment, and what the block decoder has of the writer, once they were looked up.
-    """
-
-    __slots__ = (
-        "ack_head",
-        "container",
-        "count",
-        "id_bytes",
-        "last_acknowledged",
-        "last_stored",
-        "segment",
-        "taken",
-        "writer_id",
-    )
-
-    def __init__(
-        self, writer_id: UUID, container: Container, last_event_number: int, count: WriterCount | None
-    ) -> None:
-        self.writer_id = writer_id
-        self.id_bytes = writer_id.bytes
-        self.ack_head = acknowledgement_head(self.id_bytes)
-        self.segment: Segment | None = None
-        self.taken: Taken | None = None
-        self.container = container
-        self.count = count
-        self.last_stored = last_event_number
-        self.last_acknowledged = last_event_number
 
 
 class _Expiry:
@@ -179,9 +132,9 @@ class Session:
         self._service = service
         self._encode = service.encode
         self._encode_parts = service.encode_parts
-        self._writers: dict[tuple[str, int], _Writer] = {}
+        self._writers: dict[tuple[str, int], SetUpWriter] = {}
         self._refused: dict[tuple[str, int], StoreError] = {}
-        self._at_hand: dict[bytes, _Writer] = {}
+        self._at_hand: dict[bytes, SetUpWriter] = {}
         """Those of the writers that `append_plain` has found, by id alone, as the block decoder knows them."""
         self._store_changes = service.store.changes
         self._expiries: dict[tuple[str, int], _Expiry] = {}
@@ -243,7 +196,7 @@ class Session:
                     expected = item.expected_offset
                     following: Any = items[done] if expected is None and done < total else None
                     if type(following) is Append and following.writer_id is writer_id:
-                        run = _run_of(items, done - 1)
+                        run = run_of(items, done - 1)
                         if len(run) > 1:
                             stored = self._append_run(run, writer)
                             appended += stored
@@ -303,7 +256,7 @@ class Session:
         if self._store_changes != store.changes:  # containers have left since, and may have come back as other ones
             self._store_changes = store.changes
             at_hand.clear()
-        before: _Writer | None = None
+        before: SetUpWriter | None = None
         at = 0
         try:
             while (run := frames.append_rows(read, at, size)) is not None:
@@ -343,7 +296,7 @@ class Session:
             self.out_bytes = sum(map(len, out))
         return at
 
-    def _take_to_hand(self, id_bytes: bytes, blocks: AppendBlockDecoder) -> _Writer | None:
+    def _take_to_hand(self, id_bytes: bytes, blocks: AppendBlockDecoder) -> SetUpWriter | None:
         writer_id = UUIDS[id_bytes]
         taken = blocks.taken(writer_id)
         writer = None if taken is None else self._writers.get((taken.segment, writer_id.int))
@@ -357,7 +310,7 @@ class Session:
         self._at_hand[id_bytes] = writer
         return writer
 
-    def _append_run(self, run: Sequence[Append], writer: _Writer) -> int:
+    def _append_run(self, run: Sequence[Append], writer: SetUpWriter) -> int:
         """Stores appends that follow each other, and queues an acknowledgement for each; returns how many."""
         first = run[0]
         segment, writer_id = first.segment, first.writer_id
@@ -504,14 +457,14 @@ class Session:
             return
         key = (segment, writer_id.int)
         limit = service.settings.limits.connection_writer_bytes
-        if key not in self._writers and (len(self._writers) + 1) * _WRITER_BYTES > limit:
+        if key not in self._writers and (len(self._writers) + 1) * WRITER_BYTES > limit:
             self.end(f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold")
             return
         self._drop_writer(key)
         self._refused.pop(key, None)
         counts = service.writer_counts
         count = None if counts is None else counts.set_up(segment, writer_id)
-        self._writers[key] = _Writer(writer_id, container, last, count)
+        self._writers[key] = SetUpWriter(writer_id, container, last, count)
         self._at_hand.pop(writer_id.bytes, None)
         if token is not None and token.expires_s is not None:
             self._expire_at(token.expires_s, key)
@@ -531,7 +484,7 @@ class Session:
         if key in self._writers:
             self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
 
-    def _without_writer(self, append: Append, writer: _Writer | None) -> None:
+    def _without_writer(self, append: Append, writer: SetUpWriter | None) -> None:
         """An append without a writer that may send it: it fails like the one before it that it came with, or ends the
         connection.
         """
@@ -543,7 +496,7 @@ class Session:
         else:
             self.end(f"writer {writer_id} of {segment!r} sends event {append.event_number} after {writer.last_stored}")
 
-    def _find_container(self, append: Append, writer: _Writer) -> bool:
+    def _find_container(self, append: Append, writer: SetUpWriter) -> bool:
         self._at_hand.pop(writer.id_bytes, None)  # its segment is another one too
         try:
             writer.container = self._service.store.container_for(append.segment)
@@ -607,27 +560,6 @@ class Session:
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))
-
-
-def _run_of(items: Sequence[Command | Append], start: int) -> list[Append]:
-    """The appends from `start` on that go one after another to one segment, from one writer, without a condition."""
-    first = items[start]
-    assert type(first) is Append
-    segment, writer_id, number = first.segment, first.writer_id, first.event_number
-    run = [first]
-    for index in range(start + 1, min(len(items), start + _MAX_RUN)):
-        item = items[index]
-        if (
-            type(item) is not Append
-            or item.writer_id is not writer_id
-            or item.segment is not segment
-            or item.expected_offset is not None
-            or item.event_number < number
-        ):
-            break
-        number = item.event_number
-        run.append(item)
-    return run
 
 
 _SPECIAL: dict[type, Callable[[Session, Any], None]] = {
