@@ -247,6 +247,12 @@ class Link:
             self.end("the tap shuts down")
             return
         self._connecting = asyncio.create_task(self._connect(), name=f"segstore tap connects to {self.door.store}")
+        self._connecting.add_done_callback(self._tried)
+
+    def _tried(self, _: asyncio.Task[None]) -> None:
+        """The store is there, or is not; so too if it was never asked, because the end came before."""
+        self._connecting = None
+        self._tell_if_over()
 
     async def _connect(self) -> None:
         host, port = self.door.store
@@ -255,14 +261,11 @@ class Link:
                 await asyncio.get_running_loop().create_connection(
                     lambda: self.store, host, port, ssl=self.door.context
                 )
-        except (OSError, UnicodeError, OverflowError) as error:  # whatever a controller calls an address
+        except (OSError, ValueError, OverflowError) as error:  # whatever a controller calls an address
             said = str(error) or f"it did not answer in {self.door.connect_timeout_s:g} s"
             why = f"the store at {joined(self.door.store)} cannot be reached: {said}"
             log.warning("connection from %s closed: %s", self.peer, why)
             self.end(why)
-        finally:
-            self._connecting = None
-            self._tell_if_over()
 
     # --- what it carries --------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from segstore.server.faults import Faults
 from segstore.server.observe import Observer
 from segstore.server.runner import AddressInUse, CannotListen, LoopClock
 from segstore.server.tap import TapServer, TapSettings, TooManyStores
-from segstore.server.tap_link import HIGH_BYTES
+from segstore.server.tap_link import HIGH_BYTES, Link
 from segstore.wire import AppendSetup, encode
 from segstore.wire.trace_blocks import Direction
 from tests.server.certificates import trusting, write_certificate
@@ -302,7 +302,10 @@ async def test_a_client_of_a_store_that_cannot_be_reached_is_let_go_and_the_stor
     assert f"the store at 127.0.0.1:{port} cannot be reached: " in caplog.text
 
 
-@pytest.mark.parametrize("address", [("127.0.0.1", 70_000), ("no.such.host.invalid", 1), ("a" * 300, 1), ("é..", 1)])
+@pytest.mark.parametrize(
+    "address",
+    [("127.0.0.1", 70_000), ("no.such.host.invalid", 1), ("a" * 300, 1), ("é..", 1), ("a\0b", 1)],
+)
 async def test_what_is_no_address_at_all_is_a_store_that_cannot_be_reached(
     address: tuple[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -333,6 +336,20 @@ async def test_connections_can_be_cut_as_a_failing_network_does(watched: bool) -
         async with await connected(tap) as again:
             answers = await again.ask(HELLO, set_up())
             assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 1)
+
+
+async def test_a_connection_that_is_cut_before_its_store_is_asked_for_is_over(watched: bool) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+
+        class CutAtOnce(set[Link]):
+            def add(self, link: Link) -> None:
+                super().add(link)
+                asyncio.get_running_loop().call_soon(tap.cut)
+
+        tap.links = CutAtOnce()
+        async with await connected(tap) as peer:
+            await peer.closed()
+            await until(lambda: not tap.links)
 
 
 async def test_a_tap_that_stops_ends_what_is_under_way_and_leaves_nothing(watched: bool) -> None:
