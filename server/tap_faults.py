@@ -38,6 +38,7 @@ from segstore.wire import (
     COMMANDS,
     AppendSetup,
     ConditionalCheckFailed,
+    DataAppended,
     InvalidEventNumber,
     SetupAppend,
     WireError,
@@ -344,9 +345,8 @@ class WatchedLink(Link):
         if isinstance(reply, AppendSetup):
             self._hidden.pop(reply.writer_id, None)
         plan = _together([each.plan for each in passed])
-        errors = [self._instead_of(each) for each in passed]
-        if any(errors) and not isinstance(plan.action, Close):
-            frames = self._refused_from(reply, passed, errors)
+        if any(map(self._instead_of, passed)) and not isinstance(plan.action, Close):
+            frames = self._partly_refused(reply, passed)
         else:
             frames = self._changed([raw], seen, plan, plan.after, late=False)
         if not self._faults.looks_at_replies:
@@ -366,15 +366,28 @@ class WatchedLink(Link):
         number, action = self._hidden[seen.writer_id]
         return action if seen.event_number >= number else None
 
-    def _refused_from(self, reply: Any, passed: list[Passed], errors: list[Error | None]) -> list[bytes]:
-        """What the client hears of a reply to requests some of which a rule refuses: of appends, those behind too."""
-        first = next(index for index, error in enumerate(errors) if error is not None)
-        frames = []
-        if first:  # one acknowledgement for several
-            frames.append(encode(msgspec.structs.replace(reply, event_number=passed[first - 1].seen.event_number)))
-        for each, error in zip(passed[first:], errors[first:], strict=True):
-            frames.append(self._error(each.seen, error or self._hidden[reply.writer_id][1]))
-        return frames
+    def _partly_refused(self, reply: Any, passed: list[Passed]) -> list[bytes]:
+        """What the client hears of a reply to requests some of which a rule refuses: of appends, those behind too, but
+        not where only a condition was not met.
+        """
+        frames: list[bytes] = []
+        told = 0
+        for index, each in enumerate(passed):
+            error = self._instead_of(each)  # which may be because of the one before
+            if error is not None:
+                frames += self._acknowledged(reply, passed, told, index)
+                frames.append(self._error(each.seen, error))
+                told = index + 1
+        return frames + self._acknowledged(reply, passed, told, len(passed))
+
+    def _acknowledged(self, reply: Any, passed: list[Passed], start: int, end: int) -> list[bytes]:
+        """One reply to several appends as one to those from `start` to `end`."""
+        if start == end:
+            return []
+        numbers = {"event_number": passed[end - 1].seen.event_number}
+        if start and isinstance(reply, DataAppended):
+            numbers["previous_event_number"] = passed[start - 1].seen.event_number
+        return [encode(msgspec.structs.replace(reply, **numbers))]
 
     def _send_watched(self, frame: bytes, seen: tuple[Seen, ...], after: Wait) -> None:
         """Asks the rules on replies about a frame, and sends what they leave of it."""

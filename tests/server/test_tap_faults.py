@@ -246,6 +246,38 @@ async def test_an_error_after_the_store_has_applied_it_hides_that_it_has() -> No
         assert names(answers) == ["HELLO", "WRONG_HOST", "SEGMENT_ALREADY_EXISTS"]
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("WRONG_HOST", [(DataAppended, 1), WrongHost, WrongHost]),
+        ("CONDITIONAL_CHECK_FAILED", [(DataAppended, 1), (ConditionalCheckFailed, 2), (DataAppended, 3)]),
+    ],
+)
+async def test_one_acknowledgement_for_several_appends_is_taken_apart_where_a_rule_refuses_one(
+    error: str, said: list[object]
+) -> None:
+    async def acknowledges_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        await reader.readexactly(len(encode(set_up())))
+        writer.write(encode(AppendSetup(2, SEGMENT, WRITER, 0)))
+        await reader.readexactly(3 * len(encode(append(1))))
+        writer.write(encode(DataAppended(3, WRITER, 3, 0, 12)))
+        await reader.read()
+
+    async with upstream(acknowledges_once) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
+            assert len(await peer.ask(HELLO, set_up())) == 2
+            faults.add(APPENDS, nth=2, do={"error": error, "at": "after"})
+            peer.send(append(1), append(2), append(3))
+            heard = await peer.receive(3)
+            assert [
+                (type(each), each.event_number) if hasattr(each, "event_number") else type(each) for each in heard
+            ] == said
+            previous = [each.previous_event_number for each in heard if isinstance(each, DataAppended)]
+            assert previous == [0, 2][: len(previous)]
+
+
 # --- losing, doubling, spoiling ---------------------------------------------------------------------------------
 
 
