@@ -1,4 +1,4 @@
-"""What each writer has appended to each segment of a store, for statistics (79.8).
+"""What each writer has appended to each segment of the stores of a process, for statistics (79.8).
 
 Kept only where somebody can ask: a store without a control API has none of it. What is counted are appends over
 connections to the segments of streams; those of transactions and of large events, whose segments are merged later, show
@@ -32,7 +32,7 @@ class WriterCount(msgspec.Struct, gc=False):
 
 
 class WriterCounts:
-    """The counts of one store. exists: whether a segment is there.
+    """The counts of the stores of a process. exists: whether a segment is there.
 
     Attributes:
         uncounted: set-ups for which there was no room.

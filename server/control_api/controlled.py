@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,11 +64,16 @@ class Controlled:
         """How many there are in the cluster."""
         return self.stores[0].settings.containers
 
+    @cached_property
+    def counts(self) -> WriterCounts:
+        """What writers append. One for all stores: segments move between them, and stores are started again."""
+        return WriterCounts(lambda segment: any(each.service.has_segment(segment) for each in self.stores))
+
     def count_writers(self) -> None:
         """From now on the stores count what writers append."""
         for each in self.stores:
             if each.service.writer_counts is None:
-                each.service.writer_counts = WriterCounts(each.service.has_segment)
+                each.service.writer_counts = self.counts
 
     def store_of(self, segment: str) -> SegmentStoreServer | None:
         """The store that owns the segment's container; None if none of these does, or the name cannot be one."""

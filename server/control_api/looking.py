@@ -73,14 +73,13 @@ def router(controlled: Controlled) -> APIRouter:
         if found is None:
             raise ApiProblem(404, f"there is no segment {name[:200]!r} in the stores of this process", "path.name")
         number, container, segment = found
-        counts = next(each for each in controlled.stores if each.number == number).service.writer_counts
         return SegmentDetails(
             **_summary(number, container, segment).model_dump(),
             last_modified_ms=segment.last_modified_ms,
             events=segment.event_count,
             kind=_kind(segment),
             attributes=segment.attribute_count(),
-            writers=0 if counts is None else len(counts.of(name)),
+            writers=len(controlled.counts.of(name)),
         )
 
     @made.get("/connections", tags=["connections"], summary="Open connections")

@@ -18,7 +18,7 @@ from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.controller.errors import ControllerError
 from segstore.server.store.segment import Segment
-from segstore.server.writer_counts import WriterCounts
+from segstore.server.writer_counts import WriterCount
 from segstore.wire.names import is_index, parent_of, stream_of
 
 __all__ = ["router"]
@@ -38,23 +38,19 @@ def router(controlled: Controlled) -> APIRouter:
         if not found and not _known(controlled, scope, stream):
             raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
         writers = _Sums()
-        for segment, counts in found:
-            if counts is not None:
-                await names.find(segment.name, counts.of(segment.name))
-                writers.add(counts, segment.name)
+        for segment in found:
+            counts = controlled.counts.of(segment.name)
+            await names.find(segment.name, counts)
+            writers.add(counts)
         return StreamStats(
             scope=scope,
             stream=stream,
             segments=len(found),
-            open_segments=sum(not segment.sealed for segment, _ in found),
-            events=sum(segment.event_count or 0 for segment, _ in found),
-            bytes=sum(segment.length - segment.start_offset for segment, _ in found),
+            open_segments=sum(not segment.sealed for segment in found),
+            events=sum(segment.event_count or 0 for segment in found),
+            bytes=sum(segment.length - segment.start_offset for segment in found),
             writers=writers.sorted(),
-            uncounted=sum(
-                each.service.writer_counts.uncounted
-                for each in controlled.stores
-                if each.service.writer_counts is not None
-            ),
+            uncounted=controlled.counts.uncounted,
         )
 
     @made.get("/writers", tags=["writers"], summary="Registered names of writers")
@@ -73,8 +69,7 @@ def router(controlled: Controlled) -> APIRouter:
     async def remove_writer(name: Annotated[str, Path(max_length=255)]) -> Response:
         if name not in names:
             raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
-        all_counts = (each.service.writer_counts for each in controlled.stores)
-        names.remove(name, [count for counts in all_counts if counts is not None for count in counts.all()])
+        names.remove(name, list(controlled.counts.all()))
         return Response(status_code=204)
 
     return made
@@ -86,8 +81,9 @@ class _Sums:
     def __init__(self) -> None:
         self._by: dict[tuple[str | None, UUID | None], WriterTotals] = {}
 
-    def add(self, counts: WriterCounts, segment: str) -> None:
-        for writer_id, count in counts.of(segment).items():
+    def add(self, counts: dict[UUID, WriterCount]) -> None:
+        """Adds those of one segment."""
+        for writer_id, count in counts.items():
             key = (count.name, None if count.name is not None else writer_id)
             sums = self._by.get(key)
             if sums is None:
@@ -101,15 +97,15 @@ class _Sums:
         return sorted(self._by.values(), key=lambda each: (each.name is None, each.name or "", str(each.id)))
 
 
-async def _segments_of(controlled: Controlled, stream: str) -> list[tuple[Segment, WriterCounts | None]]:
-    """The stream's own segments, and the counts of their stores."""
+async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
+    """The stream's own segments."""
     prefix = f"{stream}/"
     found = []
     for store in controlled.stores:
         for container in list(store.store.containers.values()):
             for done, (name, segment) in enumerate(list(container.segments.items()), 1):
                 if name.startswith(prefix) and _is_own(name, stream):
-                    found.append((segment, store.service.writer_counts))
+                    found.append(segment)
                 if done % _AT_ONCE == 0:
                     await asyncio.sleep(0)
     return found

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api import containers
 from tests.server.control_api.support import asking, refusal
@@ -56,6 +57,25 @@ async def test_a_move_is_answered_when_the_store_serves_the_container() -> None:
         assert mock.members.owner(1) == 0
         again = await http.post("/v1/containers/1/move", json={"to": 0})
         assert again.json()["store"] == 0
+
+
+async def test_what_a_writer_appended_stays_its_own_when_containers_move_and_stores_start_again() -> None:
+    async with several(stores=2, containers=2) as (mock, http), connect(f"tcp://{mock.controller_uri}") as pravega:
+        await pravega.controller.create_scope("scope")
+        await pravega.controller.create_stream("scope", "stream", segments=2)
+        await http.post("/v1/writers", json={"name": "mover"})
+        async with pravega.event_writer("scope", "stream", name="mover") as writer:
+            for turn in range(4):
+                for number in range(8):
+                    await writer.write(b"event", routing_key=str(number))
+                for container in range(2):
+                    moved = await http.post(f"/v1/containers/{container}/move", json={"to": turn % 2})
+                    assert moved.status_code == 200
+        await mock.stop_store(0)
+        await mock.start_store(0)
+        said = (await http.get("/v1/streams/scope/stream/stats")).json()
+    assert said["events"] == 32
+    assert [(each["name"], each["segments"], each["events"]) for each in said["writers"]] == [("mover", 2, 32)]
 
 
 async def test_moves_of_one_container_to_two_stores_at_once_both_end() -> None:
