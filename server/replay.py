@@ -16,6 +16,7 @@ read either; what is to be passed on and is not taken is bounded, too.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -24,6 +25,7 @@ from typing import Any, Final, Literal, cast
 from segstore.server.accepting import stop_accepting
 from segstore.server.replay_problem import Problem, problem, request_frame
 from segstore.server.replay_script import Mode, Replay, ScriptedReply, Step, own_item, type_of
+from segstore.server.runner import AddressInUse, CannotListen
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -101,9 +103,15 @@ class TraceServer:
         return self.replay.unused()
 
     async def start(self) -> None:
-        """Listens. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Conversation(self), *self._where)
+        """Listens. Raises AddressInUse, CannotListen."""
+        loop, (host, port) = asyncio.get_running_loop(), self._where
+        try:
+            self._server = await loop.create_server(lambda: _Conversation(self), host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(host, port) from error
+            reason = error.strerror or error
+            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
 
     async def stop(self) -> None:
         """Ends all connections. May be called twice."""

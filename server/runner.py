@@ -62,8 +62,11 @@ class CannotListen(OSError):
 class AddressInUse(CannotListen):
     """The port is taken; the text says which and what to do."""
 
-    def __init__(self, host: str, port: int) -> None:
-        message = f"port {port} on {host} is taken by another process; choose another, or 0 for a free one"
+    def __init__(self, host: str, port: int, use: str = "", option: str = "") -> None:
+        """use, option: what the port is for, and the option that sets it, where a process has several ports."""
+        whose = f"port {port} on {host}, for {use}," if use else f"port {port} on {host}"
+        other = f"choose another with {option}" if option else "choose another"
+        message = f"{whose} is taken by another process; {other}, or 0 for a free one"
         super().__init__(message, host, port, errno.EADDRINUSE)
 
 

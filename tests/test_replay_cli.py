@@ -225,6 +225,14 @@ def test_options_that_do_not_fit_are_said_in_a_sentence(trace: Path, arguments: 
     assert says in result.output
 
 
+def test_a_port_that_is_taken_is_said_as_of_serve(trace: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("replay", trace, "--port", str(port))
+    said = f"segstore: port {port} on 127.0.0.1 is taken by another process; choose another, or 0 for a free one\n"
+    assert (result.exit_code, result.output) == (1, said)
+
+
 @pytest.mark.parametrize("command", [["replay", "--to", "127.0.0.1:1"], ["replay", "--port", "0"], ["explore"]])
 def test_a_trace_without_requests_is_no_script(tmp_path: Path, command: list[str]) -> None:
     empty = tmp_path / "empty.jsonl"

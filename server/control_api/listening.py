@@ -150,7 +150,7 @@ class ControlApi:
             if listening is not None:
                 listening.close()
             if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(host, port) from error
+                raise AddressInUse(host, port, "HTTP", "--http-port") from error
             reason = error.strerror or error
             raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
         return listening

@@ -58,7 +58,7 @@ async def test_a_port_that_is_taken_is_said_and_nothing_stays_open() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(AddressInUse, match="is taken"):
+        with pytest.raises(AddressInUse, match=r"for HTTP, is taken .*--http-port"):
             await MockSegmentStore(http_port=taken.getsockname()[1]).__aenter__()
 
 
