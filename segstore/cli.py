@@ -253,9 +253,22 @@ def _pem(help_text: str) -> dict[str, Any]:
     metavar="FILE",
     help="What is to go wrong (YAML or JSON).",
 )
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Record all traffic.")
+@click.option(
+    "--trace",
+    "--record",
+    "trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Record all traffic, to a new file.",
+)
 @click.option("--trace-redact", is_flag=True, help="Leave delegation tokens out of the recording.")
-@click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--announce",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the line is written that says where it listens.",
+)
 @click.option("--zookeeper", metavar="HOST:PORT", help="One cluster of all processes that name this and share --data.")
 @click.option("--configuration-zookeeper", metavar="HOST:PORT", help="For scopes and stream policies, if another.")
 @click.option("--session-timeout-ms", type=_MS, default=10_000.0, show_default=True, help="Of the ZooKeeper session.")
@@ -269,7 +282,13 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--session-reconnect-retries", type=click.IntRange(0), default=10, show_default=True, help="0: shutdown.")
 @click.option("--takeover-delay-ms", type=_MS, default=500.0, show_default=True, help="Before another's is taken.")
 @click.option("--preload", is_flag=True, help="Open what is owned again at once, not on first use.")
-@click.option("--stale-node", type=click.Choice(["wait", "replace"]), default="wait", show_default=True)
+@click.option(
+    "--stale-node",
+    type=click.Choice(["wait", "replace"]),
+    default="wait",
+    show_default=True,
+    help="A node of this store's name that an earlier session has left.",
+)
 @click.option("--load-report-interval-ms", type=_MS, default=5_000.0, show_default=True, help="Between load reports.")
 @click.option("--rebalance/--no-rebalance", default=True, show_default=True, help="Share containers evenly.")
 @click.option(

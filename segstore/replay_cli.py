@@ -128,8 +128,20 @@ _IGNORE = click.option(
     type=click.IntRange(0, 65535),
     help="As a server: a controller too, that sends clients there and knows the streams that the trace names.",
 )
-@click.option("--mode", type=click.Choice(["strict", "match"]), default="strict", show_default=True)
-@click.option("--missing", type=click.Choice(["error", "close", "pass"]), default="error", show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "match"]),
+    default="strict",
+    show_default=True,
+    help="As a server: requests come in the trace's order, or each is found wherever it is in the trace.",
+)
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "close", "pass"]),
+    default="error",
+    show_default=True,
+    help="What the trace does not answer: ErrorMessage, the connection's end, or on to --upstream.",
+)
 @click.option("--upstream", type=_Address(), help="Where --missing pass passes requests on to.")
 @click.option("--all", "all_differences", is_flag=True, help="With --to: go on after the first difference.")
 @_PACE

@@ -43,11 +43,17 @@ def _file(help_text: str) -> dict[str, Any]:
     "record",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Record the traffic of the stores: .wtrace or .jsonl, without delegation tokens.",
+    help="Record the traffic of the stores, to a new file: .wtrace or .jsonl, without delegation tokens.",
 )
 @click.option("--record-tokens", is_flag=True, help="Keep delegation tokens in the recording.")
 @click.option("--faults", **_file("What is to go wrong (YAML or JSON)."))
-@click.option("--announce", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--announce",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the line is written that says where it listens.",
+)
 def tap(**options: Any) -> int:
     """Stand between clients and a Pravega, and pass on what they say.
 
