@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from segstore.server.fault_file import read_faults, rule_problem
 from segstore.server.fault_rules import Action, FaultSettings, Rule
 from segstore.server.observe import Observer, Seen
 from segstore.server.service import Clock, TimerHandle
+from segstore.wire import COMMANDS
 
 __all__ = ["Faults", "NoFaults", "NoSuchRule", "Waiting"]
 
@@ -250,7 +252,10 @@ class Faults:
 
     def unmatched(self) -> list[str]:
         """One line for each rule that nothing has fitted, or that was fitted and has not fired."""
-        never = [f"fault {name!r} has matched nothing: {_said(rule)}" for name, rule in self._decider.unmatched()]
+        never = [
+            f"fault {name!r} has matched nothing: {_said(rule)}{_hint(rule)}"
+            for name, rule in self._decider.unmatched()
+        ]
         idle = [f"fault {name!r} has matched, but never fired: {_said(rule)}" for name, rule in self._decider.unfired()]
         return never + idle
 
@@ -288,6 +293,22 @@ class Faults:
     def wait(self, wait: Wait, go_on: Callable[[], None]) -> Waiting:
         """Calls back when the wait is over, maybe at once."""
         return Waiting(self, wait, go_on)
+
+
+_REPLIES = {
+    name.casefold(): each.type_name
+    for each in COMMANDS.values()
+    if (each.is_reply or each.is_failure) and not each.is_request
+    for name in (each.type_name, each.__name__)
+}
+"""Commands that only stores send, by both of their spellings."""
+
+
+def _hint(rule: Rule) -> str:
+    """What was meant, probably, where a rule looks at requests and its filter names a reply."""
+    words = re.findall(r"\w+", rule.match) if rule.on == "request" else []
+    replies = [_REPLIES[word.casefold()] for word in words if word.casefold() in _REPLIES]
+    return f"; {replies[0]} is a reply, and replies are looked at with on: reply" if replies else ""
 
 
 def _said(rule: Rule) -> str:
