@@ -64,7 +64,10 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Something waits: so many seconds, then until the rules named release it; what is behind it may overtake it."""
+    """Something waits: so many seconds, then until the rules named release it; what is behind it may overtake it.
+
+    What does not wait is not overtaken.
+    """
 
     seconds: float = 0.0
     holds: tuple[str, ...] = ()
@@ -251,4 +254,4 @@ def _together(waits: Iterable[tuple[str, Delay | Hold]]) -> Wait:
         else:
             holds.append(name)
         overtake = overtake or action.overtake
-    return Wait(seconds, tuple(holds), overtake)
+    return Wait(seconds, tuple(holds), overtake and bool(seconds or holds))

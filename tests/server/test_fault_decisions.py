@@ -173,6 +173,13 @@ def test_another_seed_decides_otherwise_and_about_as_often_as_it_should() -> Non
     assert 60 < sum(run(1)) < 140
 
 
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_what_does_not_wait_is_not_overtaken(at: str) -> None:
+    plan = decider({"do": {"delay_ms": 0, "at": at, "overtake": True}}).decide(read())
+    assert plan is not None
+    assert (plan.before, plan.after) == (Wait(), Wait())
+
+
 def test_a_delay_of_nothing_is_no_wait() -> None:
     made: Callable[[Seen], Plan | None] = decider({"do": {"delay_ms": 0}}).decide
     plan = made(read())
