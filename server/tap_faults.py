@@ -206,9 +206,12 @@ class WatchedLink(Link):
 
     def _end_if_all_passed(self) -> None:
         """The client sends no more: what it has sent leaves first."""
-        if self._backlog or self._blocked or self._overtaken or self._deaf or self.client.end_passed:
+        if self._backlog or self._blocked or self._overtaken or self._finished or self._stopping:
             return
-        self._out += [*self._block, self._requests.rest()]
+        if self.client.end_passed:
+            return
+        if not self._deaf:
+            self._out += [*self._block, self._requests.rest()]
         self._block.clear()
         self._flush()
         super().ended(self.client)

@@ -147,4 +147,4 @@ class Line:
     def clear(self) -> None:
         """Nothing leaves any more; the waits are cleared by whose they are."""
         self._line.clear()
-        self.bytes = 0
+        self._late = self.bytes = 0

@@ -151,6 +151,31 @@ async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeyp
     assert left == [encode(PONG)]
 
 
+async def test_a_client_that_does_not_wait_for_the_end_that_a_rule_makes_leaves_no_connection() -> None:
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        await reader.read()
+
+    async with upstream(says_nothing) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap:
+            faults.add(APPENDS, do="close after")
+            async with await peer_of(tap) as peer:
+                peer.send(HELLO, set_up(), append(1), append(2))
+                await tap.wait_for(APPENDS, stage="received")
+                peer.writer.write_eof()
+                await until(lambda: not tap.links)
+
+
+async def test_a_client_that_is_cut_while_its_answers_may_be_overtaken_leaves_no_connection() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, do={"hold": "after", "overtake": True}, name="held")
+        peer.send(append(1))
+        await tap.faults.wait_held("held")
+        tap.cut()
+        await until(lambda: not tap.links)
+
+
 async def test_a_read_that_waits_does_not_keep_a_connection_from_ending() -> None:
     async with tapped() as (_, tap), await writer_of(tap) as peer:
         tap.faults.add("type = KEEP_ALIVE", do="close before")
