@@ -259,7 +259,7 @@ def _pem(help_text: str) -> dict[str, Any]:
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Record all traffic, to a new file.",
+    help="Record all traffic, to a new capture (.wtrace).",
 )
 @click.option("--trace-redact", is_flag=True, help="Leave delegation tokens out of the recording.")
 @click.option(
