@@ -584,10 +584,15 @@ async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(capl
     async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = MERGE_SEGMENTS", do="close", name="never")
         mock.faults.add("type = HELLO", nth=2, do="close", name="idle")
+        mock.faults.add("type = DataAppended", do="drop", name="mistaken")
         await peer.ask(HELLO)
     said = [each.message for each in caplog.records if each.name == "segstore.server.faults"]
     assert said == [
         "fault 'never' has matched nothing: name 'never', match 'type = MERGE_SEGMENTS'",
+        (
+            "fault 'mistaken' has matched nothing: name 'mistaken', match 'type = DataAppended'"
+            "; DATA_APPENDED is a reply, and replies are looked at with on: reply"
+        ),
         "fault 'idle' has matched, but never fired: name 'idle', match 'type = HELLO', nth (2,)",
     ]
 
