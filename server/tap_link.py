@@ -184,7 +184,10 @@ class Side(asyncio.Protocol):
         elif transport.is_closing():
             return
         elif transport.can_write_eof():
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # asyncio's, of a peer that has left, before the loop has told
+                transport.abort()
         else:
             transport.close()
 

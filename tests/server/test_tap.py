@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -336,6 +337,27 @@ async def test_connections_can_be_cut_as_a_failing_network_does(watched: bool) -
         async with await connected(tap) as again:
             answers = await again.ask(HELLO, set_up())
             assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 1)
+
+
+async def test_the_end_of_a_client_can_be_passed_to_a_store_that_has_just_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap, await connected(tap) as peer:
+        await peer.ask(HELLO)
+        (link,) = tap.links
+        store = link.store.transport
+        assert store is not None
+
+        class Left:
+            """A transport whose peer has left, which it does not know."""
+
+            def write_eof(self) -> None:
+                raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(store, name)
+
+        monkeypatch.setattr(link.store, "transport", Left())
+        peer.writer.write_eof()
+        await until(lambda: not tap.links)
 
 
 async def test_a_connection_that_is_cut_before_its_store_is_asked_for_is_over(watched: bool) -> None:
