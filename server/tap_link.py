@@ -87,6 +87,7 @@ class Side(asyncio.Protocol):
         "_gone",
         "_link",
         "_reasons",
+        "_said_all",
         "_silent",
         "direction",
         "end_passed",
@@ -103,6 +104,7 @@ class Side(asyncio.Protocol):
         self._reasons: set[str] = set()
         self._silent = True
         self._gone = False
+        self._said_all = False
         self._early: list[bytes | None] = []
         self.direction = direction
         self.transport: asyncio.Transport | None = None
@@ -115,7 +117,7 @@ class Side(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
         self._link.made(self)
-        early, self._early = self._early, []
+        early, self._early, self._said_all = self._early, [], False
         for data in early:
             if data is None:
                 self.end_writing()
@@ -167,8 +169,10 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Sends, if there is anyone to send to; what is written before keeps until then."""
+        """Sends, if there is anyone to send to; what is written before keeps until then. Behind the end, nothing is."""
         transport = self.transport
+        if self._said_all:
+            return
         if transport is None:
             if not self._gone:
                 self._early.append(data)
@@ -178,6 +182,7 @@ class Side(asyncio.Protocol):
     def end_writing(self) -> None:
         """Nothing more is sent; what is to be sent leaves first."""
         transport = self.transport
+        self._said_all = True
         if transport is None:
             if not self._gone:
                 self._early.append(None)

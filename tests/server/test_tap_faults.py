@@ -167,6 +167,28 @@ async def test_a_client_that_does_not_wait_for_the_end_that_a_rule_makes_leaves_
                 await until(lambda: not tap.links)
 
 
+async def test_an_answer_in_place_of_a_store_that_has_ended_is_not_sent_behind_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def says_little(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        writer.write_eof()
+        await reader.read()
+
+    async with upstream(says_little) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap:
+            faults.add("type = READ_SEGMENT", do={"error": "NoSuchSegment"})
+            async with await peer_of(tap) as peer:
+                peer.send(HELLO)
+                assert await peer.closed() == encode(HELLO)
+                peer.send(read())
+                await tap.wait_for("type = READ_SEGMENT", stage="refused")
+                peer.writer.write_eof()
+                await until(lambda: not tap.links)
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio" and each.exc_info] == []
+
+
 async def test_a_client_that_is_cut_while_its_answers_may_be_overtaken_leaves_no_connection() -> None:
     async with tapped() as (_, tap), await writer_of(tap) as peer:
         tap.faults.add(APPENDS, do={"hold": "after", "overtake": True}, name="held")
