@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from random import Random
+from types import TracebackType
 from typing import Final
 
 from segstore.client.config import ClientSettings
@@ -104,25 +105,22 @@ class Attempts:
         self.failures = 0
         self._since_s = self._began_s = self._refused_s = self._last = None
 
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
+    def one(self) -> AbstractAsyncContextManager[None]:
         """An attempt, which ends at the latest when the time for all of them is over."""
         self._began_s = now_s = self._now_s()
         if self._since_s is None:
             self._since_s = now_s
-        left_s = max(self._since_s + self._limit_ms / 1000 - now_s, 0)
-        scope = asyncio.timeout(left_s)
-        try:
-            async with scope:
-                yield
-        except TimeoutError as cause:
-            if not scope.expired():
-                raise
-            self.failures += 1
-            none = RequestTimedOut(f"there was no answer within {self._limit_ms:.0f} ms", limit=self._limit_ms)
-            none.__cause__ = cause
-            last = self._last or none
-            raise self._exhausted(self._time_setting, last) from last
+        return _Attempt(self, asyncio.timeout(max(self._since_s + self._limit_ms / 1000 - now_s, 0)))
+
+    def ran_out(self, cause: BaseException) -> RetriesExhausted:
+        """What an attempt ends with that was not over in time."""
+        self.failures += 1
+        none = RequestTimedOut(f"there was no answer within {self._limit_ms:.0f} ms", limit=self._limit_ms)
+        none.__cause__ = cause
+        last = self._last or none
+        error = self._exhausted(self._time_setting, last)
+        error.__cause__ = last
+        return error
 
     def failed(self, error: ClientError | None) -> float:
         """An attempt has failed; returns for how many seconds to wait before the next, or raises RetriesExhausted.
@@ -187,3 +185,25 @@ class Attempts:
             elapsed_ms=round(elapsed_s * 1000),
             bounded_by=bound,
         )
+
+
+class _Attempt(AbstractAsyncContextManager[None]):
+    """Bounds an attempt. Thousands of writers may be set up at once, so it is small."""
+
+    __slots__ = ("_attempts", "_scope")
+
+    def __init__(self, attempts: Attempts, scope: asyncio.Timeout) -> None:
+        self._attempts = attempts
+        self._scope = scope
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError as cause:
+            exhausted = self._attempts.ran_out(cause)
+            raise exhausted from exhausted.__cause__
