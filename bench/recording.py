@@ -19,14 +19,12 @@ from typing import Final
 from bench.harness import Effort, Figure, Report, take_turns
 from bench.pictures import Bars
 from bench.processes import Serving, serving
-from bench.server import WRITER, Load, acknowledged, exchange, writer
-from segstore.wire import AppendBlock, AppendBlockEnd, encode
+from bench.server import Load, one_at_a_time, pipelined, writer
 
 __all__ = ["run"]
 
 RESULTS: Final = Path(__file__).parent / "results"
 GOAL: Final = 1.3
-RECEIVE_BYTES: Final = 4096
 PIPELINED: Final = (
     Load("appends of 100 bytes, as fast as they are taken", 30_000, 100, 1, GOAL),
     Load("appends of 1 KB, as fast as they are taken", 20_000, 1024, 1, GOAL),
@@ -43,7 +41,7 @@ def run(effort: Effort) -> Report:
         for load in (ONE_AT_A_TIME, *PIPELINED):
             file = Path(folder, f"{load.size}-{load.count}.wtrace")
             with serving() as plain, serving("--trace", str(file)) as recorded:
-                appends = _one_at_a_time if load is ONE_AT_A_TIME else _pipelined
+                appends = one_at_a_time if load is ONE_AT_A_TIME else pipelined
                 count, send = appends(load, effort)
                 contenders = {name: _cpu(store, send) for name, store in (("plain", plain), ("recorded", recorded))}
                 for each in contenders.values():
@@ -86,26 +84,3 @@ def _cpu(store: Serving, send: Callable[[socket.socket], None]) -> Callable[[], 
             return store.cpu_s() - before
 
     return measured
-
-
-def _pipelined(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
-    data, count, last = load.frames(effort)
-    return count, lambda peer: exchange(peer, data, acknowledged(last))
-
-
-def _one_at_a_time(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
-    count = max(20, round(load.count * effort.scale))
-    frames = [
-        encode(AppendBlock(WRITER, bytes(load.size)))
-        + encode(AppendBlockEnd(WRITER, load.size, b"", 1, number, 7 << 32 | number))
-        for number in range(1, count + 1)
-    ]
-
-    def send(peer: socket.socket) -> None:
-        for number, frame in enumerate(frames, 1):
-            peer.sendall(frame)
-            done = acknowledged(number)
-            while not done(memoryview(peer.recv(RECEIVE_BYTES))):
-                pass
-
-    return count, send

@@ -41,11 +41,12 @@ from segstore.wire import (
     encode,
 )
 
-__all__ = ["Load", "acknowledged", "exchange", "run", "writer"]
+__all__ = ["Load", "one_at_a_time", "pipelined", "run", "writer"]
 
 ROOT: Final = Path(__file__).parent.parent
 WAIT_S: Final = 30.0
 CHUNK_BYTES: Final = 1 << 18
+_REPLY_BYTES: Final = 4096
 WRITER: Final = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 ACK_BYTES: Final = len(encode(DataAppended(0, WRITER, 0, 0, 0)))
 _ack_number = struct.Struct(">q")
@@ -270,3 +271,31 @@ def exchange(peer: socket.socket, data: bytes, done: Callable[[memoryview], bool
                     selector.modify(peer, selectors.EVENT_READ)
     peer.setblocking(True)
     peer.settimeout(WAIT_S)
+
+
+def pipelined(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
+    """How many appends a round has, and what sends them as fast as they are taken."""
+    data, count, last = load.frames(effort)
+    return count, lambda peer: exchange(peer, data, acknowledged(last))
+
+
+def one_at_a_time(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
+    """How many appends a round has, and what sends each when the one before it is acknowledged."""
+    count = max(20, round(load.count * effort.scale))
+    frames = [
+        encode(AppendBlock(WRITER, bytes(load.size)))
+        + encode(AppendBlockEnd(WRITER, load.size, b"", 1, number, 7 << 32 | number))
+        for number in range(1, count + 1)
+    ]
+
+    def send(peer: socket.socket) -> None:
+        for number, frame in enumerate(frames, 1):
+            peer.sendall(frame)
+            done, is_done = acknowledged(number), False
+            while not is_done:
+                got = peer.recv(_REPLY_BYTES)
+                if not got:
+                    raise ConnectionError(f"closed before append {number} was acknowledged")
+                is_done = done(memoryview(got))
+
+    return count, send

@@ -27,13 +27,11 @@ from bench.harness import Effort, Figure, Report, take_turns
 from bench.pages import main
 from bench.pictures import Bars
 from bench.processes import ROOT, serving
-from bench.server import WRITER, Load, acknowledged, exchange, writer
-from segstore.wire import AppendBlock, AppendBlockEnd, encode
+from bench.server import Load, one_at_a_time, pipelined, writer
 
 __all__ = ["run"]
 
 RESULTS: Final = Path(__file__).parent / "results"
-RECEIVE_BYTES: Final = 4096
 STOP_S: Final = 30.0
 GOAL: Final = 2.5
 """Each byte is copied through one process more, on the same cores."""
@@ -67,7 +65,7 @@ def run(effort: Effort) -> Report:
                 _tapping(store.port, "--faults", str(rules)) as ruled,
             ):
                 ports = {DIRECT: store.port, PLAIN: plain, RECORDING: recording, WITH_RULES: ruled}
-                appends = _one_at_a_time if load is ONE_AT_A_TIME else _pipelined
+                appends = one_at_a_time if load is ONE_AT_A_TIME else pipelined
                 count, send = appends(load, effort)
                 contenders = {name: _timed(port, send) for name, port in ports.items()}
                 for each in contenders.values():
@@ -130,29 +128,6 @@ def _timed(port: int, send: Callable[[socket.socket], None]) -> Callable[[], flo
             return time.perf_counter() - start
 
     return measured
-
-
-def _pipelined(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
-    data, count, last = load.frames(effort)
-    return count, lambda peer: exchange(peer, data, acknowledged(last))
-
-
-def _one_at_a_time(load: Load, effort: Effort) -> tuple[int, Callable[[socket.socket], None]]:
-    count = max(20, round(load.count * effort.scale))
-    frames = [
-        encode(AppendBlock(WRITER, bytes(load.size)))
-        + encode(AppendBlockEnd(WRITER, load.size, b"", 1, number, 7 << 32 | number))
-        for number in range(1, count + 1)
-    ]
-
-    def send(peer: socket.socket) -> None:
-        for number, frame in enumerate(frames, 1):
-            peer.sendall(frame)
-            done = acknowledged(number)
-            while not done(memoryview(peer.recv(RECEIVE_BYTES))):
-                pass
-
-    return count, send
 
 
 if __name__ == "__main__":

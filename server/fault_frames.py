@@ -14,9 +14,11 @@ from segstore.server.fault_rules import Corrupt, Drop, Duplicate, Truncate
 if TYPE_CHECKING:
     import asyncio
 
-    from segstore.server.fault_rules import Action
+    from segstore.server.fault_rules import Action, Error
+    from segstore.server.observe import Seen
+    from segstore.wire import Command
 
-__all__ = ["corrupted", "end_by_reset", "spoilt"]
+__all__ = ["corrupted", "end_by_reset", "refusal", "spoilt"]
 
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
@@ -36,6 +38,17 @@ def spoilt(frames: list[bytes], action: Action | None, *, late: bool = False) ->
         case Truncate(truncate=length):
             return [each[:length] for each in frames if length]
     return frames
+
+
+def refusal(action: Error, seen: Seen) -> Command:
+    """The reply to a request that an error is for."""
+    return action.reply(
+        request_id=seen.request_id or 0,
+        segment=seen.segments[0] if seen.segments else "",
+        writer_id=seen.writer_id,
+        number=seen.event_number if seen.event_number >= 0 else seen.offset,
+        said=seen.type_name,
+    )
 
 
 def corrupted(frame: bytes, at: int, xor: int) -> bytes:

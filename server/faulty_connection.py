@@ -24,7 +24,7 @@ from uuid import UUID
 
 from segstore.server.deadlines import Missed
 from segstore.server.fault_decisions import Plan, Wait
-from segstore.server.fault_frames import end_by_reset, spoilt
+from segstore.server.fault_frames import end_by_reset, refusal, spoilt
 from segstore.server.fault_rules import Close, Drop, Duplicate, Error
 from segstore.server.listener import Connection, own
 from segstore.server.observe import Seen, reply_seen, request_seen
@@ -296,13 +296,7 @@ class FaultyConnection(Connection):
 
     def _error(self, session: Session, item: Command | Append | None, seen: Seen, action: Error) -> list[bytes]:
         """The frame of an error that is sent in place of the store or of its reply."""
-        reply = action.reply(
-            request_id=seen.request_id or 0,
-            segment=seen.segments[0] if seen.segments else "",
-            writer_id=seen.writer_id,
-            number=seen.event_number if seen.event_number >= 0 else seen.offset,
-            said=seen.type_name,
-        )
+        reply = refusal(action, seen)
         session.reply(reply)
         if isinstance(item, Append | SetupAppend) and not isinstance(reply, ConditionalCheckFailed):
             session.forget_writer(item.segment, item.writer_id)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from segstore.server.fault_decisions import Plan, Wait
-from segstore.server.fault_frames import spoilt
+from segstore.server.fault_frames import refusal, spoilt
 from segstore.server.fault_rules import Close, Drop, Duplicate, Error
 from segstore.server.observe import Seen, reply_seen, request_seen
 from segstore.server.tap_frames import Asked, Frames, Passed
@@ -312,13 +312,7 @@ class WatchedLink(Link):
 
     def _error(self, seen: Seen, action: Error) -> bytes:
         """The frame of an error that takes the place of the store's reply."""
-        reply = action.reply(
-            request_id=seen.request_id or 0,
-            segment=seen.segments[0] if seen.segments else "",
-            writer_id=seen.writer_id,
-            number=seen.event_number if seen.event_number >= 0 else seen.offset,
-            said=seen.type_name,
-        )
+        reply = refusal(action, seen)
         if seen.type_name in _OF_WRITERS and seen.writer_id is not None and type(reply) is not ConditionalCheckFailed:
             # As a store does when an append or its set-up fails: the writer is to be set up again.
             is_append = seen.type_name != "SETUP_APPEND"

@@ -274,6 +274,9 @@ class Link:
             why = f"the store at {joined(self.door.store)} cannot be reached: {said}"
             log.warning("connection from %s closed: %s", self.peer, why)
             self.end(why)
+        except Exception:
+            log.exception("connecting to %s failed in a way that nobody foresaw", joined(self.door.store))
+            self.end(f"the store at {joined(self.door.store)} cannot be reached")
 
     # --- what it carries --------------------------------------------------------------------------------------------
 
