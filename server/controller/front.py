@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.server import OPTIONS, TlsFiles, listen
-from segstore.wire.controller_api import METHODS, messages
+from segstore.wire.controller_api import METHODS, SERVICE, messages
 
 __all__ = ["ControllerFront"]
 
@@ -37,6 +37,9 @@ _CHANNEL: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
+_RAW: Final[dict[str, Any]] = {"request_serializer": bytes, "response_deserializer": bytes}
+_UNARY: Final = f"/{SERVICE}/"
+"""With what the methods begin of which one message asks and one answers, also those that are not known yet."""
 _STORE: Final = METHODS["getURI"].path
 _CONTROLLERS: Final = METHODS["getControllerServerList"].path
 
@@ -119,11 +122,22 @@ class ControllerFront(_Handler):
         async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
             metadata = context.invocation_metadata() or ()
             kept = tuple((key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT))
-            ask: Any = self._channel.stream_stream(method, request_serializer=bytes, response_deserializer=bytes)
-            call = ask(metadata=kept, timeout=context.time_remaining())
+            if method.startswith(_UNARY):
+                # As one operation of gRPC's: where sending is another one, a call that is refused before its message
+                # is sent may end with gRPC's own failure in the place of the status.
+                async for message in requests:
+                    unary: Any = self._channel.unary_unary(method, **_RAW)
+                    call = unary(message, metadata=kept, timeout=context.time_remaining())
+                    try:
+                        await self._answer(method, call, context, one=True)
+                    finally:
+                        call.cancel()
+                    return
+            stream: Any = self._channel.stream_stream(method, **_RAW)
+            call = stream(metadata=kept, timeout=context.time_remaining())
             sending = asyncio.create_task(_send(requests, call), name=f"segstore tap sends on {method}")
             try:
-                await self._answer(method, call, context)
+                await self._answer(method, call, context, one=False)
             finally:
                 call.cancel()  # of a call that is over it does nothing
                 sending.cancel()
@@ -131,13 +145,16 @@ class ControllerFront(_Handler):
 
         return handle
 
-    async def _answer(self, method: str, call: Any, context: Any) -> None:
+    async def _answer(self, method: str, call: Any, context: Any, *, one: bool) -> None:
         try:
             initial = tuple(await call.initial_metadata())
             if initial:
                 await context.send_initial_metadata(initial)
-            async for message in call:
-                await context.write(await self._replaced(method, message))
+            if one:
+                await context.write(await self._replaced(method, await call))
+            else:
+                async for message in call:
+                    await context.write(await self._replaced(method, message))
             code, details = await call.code(), await call.details()
             trailing = tuple(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
