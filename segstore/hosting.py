@@ -257,7 +257,8 @@ class ProcessHost(Host):
             process, self._process = self._process, None
         if process is None or process.stdin is None or process.stdout is None or self._reader is None:
             return
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # of a request that a process did not take any more
+            process.stdin.close()
         try:
             process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:

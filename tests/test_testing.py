@@ -386,7 +386,8 @@ def test_a_server_that_nobody_has_any_more_is_forgotten_there_too(servers: Serve
         servers.run(Served.segments, key, True)
 
 
-def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before() -> None:
+@pytest.mark.parametrize("is_waited_for", [False, True])
+def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before(is_waited_for: bool) -> None:
     servers = ServerProcess()
     servers.start()
     server = servers.serve()
@@ -401,6 +402,8 @@ def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before() ->
         server.faults.add("type = HELLO", do="drop")
         assert servers._process is not None
         servers._process.kill()
+        if is_waited_for:  # then the request cannot even be sent
+            servers._process.wait()
         with pytest.raises(RuntimeError, match="process has ended"):
             server.segments()
 
