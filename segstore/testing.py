@@ -24,6 +24,7 @@ import asyncio
 import concurrent.futures
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -142,7 +143,7 @@ class ServerProcess(ProcessHost, Servers):
     """Servers in a process of their own, which begins with the first of them."""
 
 
-class Running:
+class Running(ABC):
     """What notes its requests and has faults, in a thread or a process beside.
 
     Attributes:
@@ -159,6 +160,27 @@ class Running:
 
     def _do(self, function: Callable[..., Any], *given: Any, timeout_s: float = PATIENCE_S) -> Any:
         return self._host.run(function, self._key, *given, timeout_s=timeout_s)
+
+    @property
+    @abstractmethod
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each store."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the store; of several, of the first. LookupError for a tap that knows of none yet."""
+        addresses = self.addresses
+        if not addresses:
+            raise LookupError("the tap knows of no store: it hears of one when the controller names it")
+        return addresses[0]
+
+    @property
+    def host(self) -> str:
+        return self.address[0]
+
+    @property
+    def port(self) -> int:
+        return self.address[1]
 
     # --- what it was asked ------------------------------------------------------------------------------------------
 
@@ -206,22 +228,9 @@ class RunningServer(Running):
     # --- where it is ------------------------------------------------------------------------------------------------
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the store; of several, of the first."""
-        return self._addresses[0]
-
-    @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Of each store."""
+        """Host and port of each store."""
         return list(self._addresses)
-
-    @property
-    def host(self) -> str:
-        return self.address[0]
-
-    @property
-    def port(self) -> int:
-        return self.address[1]
 
     @property
     def admin_port(self) -> int:
@@ -290,26 +299,10 @@ class RunningTap(Running):
         self.aio = Waits(self)
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the first store, through the tap. LookupError if none is known yet."""
-        addresses = self.addresses
-        if not addresses:
-            raise LookupError("the tap knows of no store: it hears of one when the controller names it")
-        return addresses[0]
-
-    @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Of each store that is known by now, through the tap."""
+        """Host and port of each store that is known by now, through the tap."""
         found: list[tuple[str, int]] = self._do(ServedTap.addresses)
         return found
-
-    @property
-    def host(self) -> str:
-        return self.address[0]
-
-    @property
-    def port(self) -> int:
-        return self.address[1]
 
     @property
     def controller_uri(self) -> str:

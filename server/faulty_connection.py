@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial as bound
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from segstore.server.deadlines import Missed
 from segstore.server.fault_decisions import Plan, Wait
 from segstore.server.fault_frames import end_by_reset, refusal, spoilt
 from segstore.server.fault_rules import Close, Drop, Duplicate, Error
+from segstore.server.fault_waits import FaultWaits
 from segstore.server.listener import Connection, own
 from segstore.server.observe import Seen, reply_seen, request_seen
 from segstore.server.session import WRITE_ABOVE_BYTES, Ending
@@ -44,7 +46,7 @@ from segstore.wire.block_decoder import Append
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from segstore.server.faults import Faults, Waiting
+    from segstore.server.faults import Faults
     from segstore.server.hub import ConnectionHub
     from segstore.server.session import Session
     from segstore.wire import Buffer, Command
@@ -83,12 +85,12 @@ class FaultyConnection(Connection):
         "_blocked",
         "_failed",
         "_faults",
+        "_kept_waiting",
         "_late",
         "_numbers_are_wrong",
         "_overtaken",
         "_queue",
         "_store",
-        "_waits_of",
         "bytes_in",
         "bytes_out",
         "number",
@@ -109,12 +111,10 @@ class FaultyConnection(Connection):
         self._queue: deque[_Reply] = deque()
         self._overtaken = 0
         self._late: dict[int, deque[tuple[Seen, Plan]]] = {}
-        self._waits_of: set[Waiting] = set()
+        self._kept_waiting = FaultWaits(faults)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for waiting in tuple(self._waits_of):
-            waiting.cancel()
-        self._waits_of.clear()
+        self._kept_waiting.clear()
         self._queue.clear()
         self._delayed_bytes = 0
         super().connection_lost(exc)
@@ -191,7 +191,7 @@ class FaultyConnection(Connection):
             if not plan.before.overtake:
                 self._blocked = True
                 self._stop_reading()
-            self._wait(plan.before, lambda: self._go_on(kept, seen, plan, cost))
+            self._kept_waiting.add(plan.before, lambda: self._go_on(kept, seen, plan, cost))
 
     def _go_on(self, item: Command | Append, seen: Seen, plan: Plan, cost: int) -> None:
         """A request has waited long enough."""
@@ -217,22 +217,6 @@ class FaultyConnection(Connection):
             self._catch_up_soon()
         elif was_full and not self._is_full():
             self._catch_up_soon()
-
-    def _wait(self, wait: Wait, go_on: Any) -> None:
-        """Calls back when a wait is over, if the connection is there then."""
-        waiting: Waiting | None = None
-        over = False
-
-        def finish() -> None:
-            nonlocal over
-            over = True
-            if waiting is not None:
-                self._waits_of.discard(waiting)
-            go_on()
-
-        waiting = self._faults.wait(wait, finish)
-        if not over:
-            self._waits_of.add(waiting)
 
     def _stop_reading(self) -> None:
         transport = self._transport
@@ -407,7 +391,7 @@ class FaultyConnection(Connection):
                 self._queue.append(reply)
             self._delayed_bytes += reply.cost
             if wait:
-                self._wait(wait, lambda reply=reply, last=wait.overtake: self._is_ready(reply, last=last))
+                self._kept_waiting.add(wait, bound(self._is_ready, reply, last=wait.overtake))
         if frames and not wait:
             self._hub.reply_queued(self)
 

@@ -30,9 +30,10 @@ import msgspec
 from segstore.server.fault_decisions import Plan, Wait
 from segstore.server.fault_frames import refusal, spoilt
 from segstore.server.fault_rules import Close, Drop, Duplicate, Error
+from segstore.server.fault_waits import FaultWaits
 from segstore.server.observe import Seen, reply_seen, request_seen
 from segstore.server.tap_frames import Asked, Frames, Passed
-from segstore.server.tap_line import WAITING_BYTES, Line, Waits
+from segstore.server.tap_line import WAITING_BYTES, Line
 from segstore.server.tap_link import Door, Link, Side
 from segstore.wire import (
     COMMANDS,
@@ -90,7 +91,7 @@ class WatchedLink(Link):
         self._instead: deque[tuple[int, bytes, Seen, Wait]] = deque()
         """Answers in place of the store, each behind those to what was passed before."""
         self._numbers_are_wrong = False
-        self._waits = Waits(faults)
+        self._waits = FaultWaits(faults)
         self._line = Line(faults, door.number, self._waits, self._write)
         self._deaf = False
         self._stopping = False

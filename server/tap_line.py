@@ -15,46 +15,14 @@ from segstore.server.fault_decisions import Wait
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.server.faults import Faults, Waiting
+    from segstore.server.fault_waits import FaultWaits
+    from segstore.server.faults import Faults
     from segstore.server.observe import Seen
 
-__all__ = ["WAITING_BYTES", "Line", "Waits"]
+__all__ = ["WAITING_BYTES", "Line"]
 
 WAITING_BYTES: Final = 1024
 """What something that waits takes beside its bytes, roughly."""
-
-
-class Waits:
-    """The waits of a connection, which are over when it is."""
-
-    def __init__(self, faults: Faults) -> None:
-        self._faults = faults
-        self._waiting: set[Waiting] = set()
-        self._cleared = False
-
-    def add(self, wait: Wait, go_on: Callable[[], object]) -> None:
-        """Calls back when a wait is over, maybe at once."""
-        waiting: Waiting | None = None
-        over = False
-
-        def finish() -> None:
-            nonlocal over
-            over = True
-            if waiting is not None:
-                self._waiting.discard(waiting)
-            if not self._cleared:
-                go_on()
-
-        waiting = self._faults.wait(wait, finish)
-        if not over:
-            self._waiting.add(waiting)
-
-    def clear(self) -> None:
-        """Nothing waits any more, and nothing is called back."""
-        self._cleared = True
-        for waiting in tuple(self._waiting):
-            waiting.cancel()
-        self._waiting.clear()
 
 
 class _Leaving:
@@ -76,7 +44,7 @@ class Line:
         bytes: what it holds, roughly.
     """
 
-    def __init__(self, faults: Faults, store: int, waits: Waits, write: Callable[[bytes], object]) -> None:
+    def __init__(self, faults: Faults, store: int, waits: FaultWaits, write: Callable[[bytes], object]) -> None:
         self.bytes = 0
         self._faults = faults
         self._store = store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import segstore.explorer
 import segstore.replaying
 import segstore.testing  # noqa: F401
-from segstore import pytest_plugin as plugin
 from segstore.tracing import TraceFile
 from segstore.wire import decode
 from segstore.wire.trace import RecordKind, unpack_data
@@ -663,40 +661,3 @@ def test_fixtures_marker_and_options_say_what_they_are(suite: pytest.Pytester) -
     said = suite.runpytest_inprocess("--help").stdout
     said.fnmatch_lines(["mock segment store:", "*--segstore-record=DIR*"])
     said.fnmatch_lines(["*segstore_traces (paths):*", "*segstore_unmatched_faults (string):*"])
-
-
-# --- the page -------------------------------------------------------------------------------------------------------
-
-
-PAGE = (Path(__file__).parent.parent / "docs" / "pytest.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-
-
-def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None:
-    (settings,) = blocks("ini")
-    pytester.makeini(f"{settings}asyncio_default_fixture_loop_scope = function\n")
-    mine = [block for block in blocks("python") if "pravega_client" not in block]
-    assert len(mine) >= 5
-    pytester.makepyfile(test_page="\n\n".join(mine))
-    recorded_first = "test_a_request_is_seen_and_answered"
-    passed(pytester.runpytest_inprocess(*STRICT, "--segstore-record=traces", "-k", recorded_first), 1, deselected=5)
-    passed(pytester.runpytest_inprocess(*STRICT), 6)
-
-
-@pytest.mark.needs("pravega, the official client")
-@slow
-def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
-    options = "-o", f"segstore_traces={TRACES}"
-    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 2)
-
-
-def test_the_page_names_every_fixture_setting_and_option() -> None:
-    said = {*re.findall(r"`(segstore_\w+)", PAGE), *re.findall(r"(--segstore-\w+)", PAGE)}
-    source = Path(plugin.__file__).read_text(encoding="utf-8")
-    fixtures = set(re.findall(r"^@pytest\.fixture.*\ndef (\w+)", source, re.MULTILINE)) - {"segstore_hosts"}
-    settings = set(re.findall(r'"(segstore_\w+)",\s+"', source))
-    assert said == fixtures | settings | {"--segstore-record"}

@@ -24,7 +24,6 @@ from segstore.wire import (
     GetStreamSegmentInfo,
     Hello,
     InvalidEventNumber,
-    KeepAlive,
     NoSuchSegment,
     SealSegment,
     SegmentCreated,
@@ -36,24 +35,14 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.names import container_of
+from tests.server.fault_traffic import APPENDS, PONG, acknowledged, stored
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up, until
-
-APPENDS = "type = APPEND_BLOCK_END"
-PONG = KeepAlive()
 
 
 async def writer_of(mock: MockSegmentStore) -> Peer:
     peer = await Peer.connect(mock)
     assert len(await peer.ask(HELLO, create(), set_up())) == 3
     return peer
-
-
-def stored(mock: MockSegmentStore) -> int:
-    return mock.segments[SEGMENT].length
-
-
-def acknowledged(replies: list[object]) -> list[int]:
-    return [each.event_number for each in replies if isinstance(each, DataAppended)]
 
 
 # --- closing ----------------------------------------------------------------------------------------------------

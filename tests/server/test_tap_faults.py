@@ -26,7 +26,6 @@ from segstore.wire import (
     Event,
     GetStreamSegmentInfo,
     Hello,
-    KeepAlive,
     NoSuchSegment,
     SegmentCreated,
     SegmentRead,
@@ -34,6 +33,7 @@ from segstore.wire import (
     WrongHost,
     encode,
 )
+from tests.server.fault_traffic import APPENDS, PONG, acknowledged, stored
 from tests.server.support import (
     HELLO,
     SEGMENT,
@@ -47,9 +47,6 @@ from tests.server.support import (
     until,
 )
 from tests.server.test_tap import entry, reset, upstream
-
-APPENDS = "type = APPEND_BLOCK_END"
-PONG = KeepAlive()
 
 
 @asynccontextmanager
@@ -69,14 +66,6 @@ async def writer_of(tap: TapServer) -> Peer:
     peer = await peer_of(tap)
     assert len(await peer.ask(HELLO, create(), set_up())) == 3
     return peer
-
-
-def stored(mock: MockSegmentStore) -> int:
-    return mock.segments[SEGMENT].length
-
-
-def acknowledged(replies: list[object]) -> list[int]:
-    return [each.event_number for each in replies if isinstance(each, DataAppended)]
 
 
 def names(replies: list[object]) -> list[str]:

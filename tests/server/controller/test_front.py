@@ -188,7 +188,7 @@ async def test_a_client_that_gives_up_ends_its_call_and_its_time_is_passed_on() 
         left = context.time_remaining()
         await context.send_initial_metadata((("here", "1"),))
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()  # until it is cancelled
         finally:
             ended.put_nowait(left)
 
@@ -290,7 +290,7 @@ async def test_a_port_that_is_taken_is_refused() -> None:
 async def test_calls_under_way_end_when_the_front_is_closed() -> None:
     async def waits(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.send_initial_metadata((("here", "1"),))
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()  # until it is cancelled
 
     upstream = Upstream(waits)
     server = grpc.aio.server()

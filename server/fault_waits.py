@@ -1,0 +1,51 @@
+"""What rules of faults keep waiting on a connection, of a store or of a tap.
+
+Invariant: a wait that is over calls back once, unless `clear` came before: then never.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from segstore.server.fault_decisions import Wait
+    from segstore.server.faults import Faults, Waiting
+
+__all__ = ["FaultWaits"]
+
+
+class FaultWaits:
+    """The waits of a connection, which are over when it is."""
+
+    __slots__ = ("_cleared", "_faults", "_waiting")
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._waiting: set[Waiting] = set()
+        self._cleared = False
+
+    def add(self, wait: Wait, go_on: Callable[[], object]) -> None:
+        """Calls back when a wait is over, maybe at once."""
+        waiting: Waiting | None = None
+        over = False
+
+        def finish() -> None:
+            nonlocal over
+            over = True
+            if waiting is not None:
+                self._waiting.discard(waiting)
+            if not self._cleared:
+                go_on()
+
+        waiting = self._faults.wait(wait, finish)
+        if not over:
+            self._waiting.add(waiting)
+
+    def clear(self) -> None:
+        """Nothing waits any more, and nothing is called back."""
+        self._cleared = True
+        for waiting in tuple(self._waiting):
+            waiting.cancel()
+        self._waiting.clear()

@@ -1,0 +1,47 @@
+"""The page about the pytest plugin: its code runs as it says, and it names all that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from segstore import pytest_plugin as plugin
+from tests.test_pytest_plugin import SLOW_S, STRICT, TRACES, passed, slow
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+PAGE = (Path(__file__).parent.parent / "docs" / "pytest.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None:
+    (settings,) = blocks("ini")
+    pytester.makeini(f"{settings}asyncio_default_fixture_loop_scope = function\n")
+    mine = [block for block in blocks("python") if "pravega_client" not in block]
+    assert len(mine) >= 5
+    pytester.makepyfile(test_page="\n\n".join(mine))
+    recorded_first = "test_a_request_is_seen_and_answered"
+    passed(pytester.runpytest_inprocess(*STRICT, "--segstore-record=traces", "-k", recorded_first), 1, deselected=5)
+    passed(pytester.runpytest_inprocess(*STRICT), 6)
+
+
+@pytest.mark.needs("pravega, the official client")
+@slow
+def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
+    options = "-o", f"segstore_traces={TRACES}"
+    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 2)
+
+
+def test_the_page_names_every_fixture_setting_and_option() -> None:
+    said = {*re.findall(r"`(segstore_\w+)", PAGE), *re.findall(r"(--segstore-\w+)", PAGE)}
+    source = Path(plugin.__file__).read_text(encoding="utf-8")
+    fixtures = set(re.findall(r"^@pytest\.fixture.*\ndef (\w+)", source, re.MULTILINE)) - {"segstore_hosts"}
+    settings = set(re.findall(r'"(segstore_\w+)",\s+"', source))
+    assert said == fixtures | settings | {"--segstore-record"}
