@@ -284,7 +284,7 @@ def test_a_record_of_a_wrong_shape_disagrees(tmp_path: Path) -> None:
     assert "cannot be compared: ValueError" in output
 
 
-@pytest.mark.parametrize("given", [{"expectedLength": 5}, {"expectedLength": -1}, {}], ids=["length", "any", "no field"])
+@pytest.mark.parametrize("given", [{"expectedLength": 5}, {"expectedLength": -1}, {}], ids=["length", "any", "none"])
 def test_an_append_with_an_expected_length_is_refused(tmp_path: Path, given: dict[str, int]) -> None:
     record = next(each for each in records("vectors/append_streams.jsonl") if each["name"] == "one event, block 100")
     at, good = next((at, step) for at, step in enumerate(record["steps"]) if step["op"] == "append")
