@@ -18,6 +18,7 @@
         ├── IncompatibleVersion, ProtocolViolation
         ├── Closed             a flow, pool, writer or reader that was closed
         ├── RetriesExhausted   a Retriable happened too often; the last is its cause
+        ├── OutcomeUnknown     a call to the controller was lost that may or may not have been applied
         ├── SegmentTruncated, SegmentExists, NotSupported
         ├── ConditionFailed    of what was expected something is not so (BadKeyVersion, NoSuchKey, TransactionOver)
         ├── EventTooLarge, EntryRefused
@@ -69,6 +70,7 @@ __all__ = [
     "NoSuchStream",
     "NoSuchTable",
     "NotSupported",
+    "OutcomeUnknown",
     "PeerRefused",
     "ProtocolViolation",
     "ReaderExists",
@@ -266,6 +268,15 @@ class RetriesExhausted(Final):
     """
 
     advice = "check that the cluster runs and can be reached, then try again; for more patience raise what bounded it"
+
+
+class OutcomeUnknown(Final):
+    """A call to the controller was lost in flight: it may or may not have been applied, and is not safe to repeat.
+
+    ``details["method"]`` names it.
+    """
+
+    advice = "look whether it was applied, then decide whether to ask again"
 
 
 class SegmentTruncated(Final):

@@ -279,13 +279,13 @@ class ClusterProcess:
         control_api, self._control_api = self._control_api, None
         if control_api is not None:
             await control_api.stop()
+        front, self._front = self._front, None
+        if front is not None:  # while this process may lead, so that calls in flight can be answered
+            await front.aclose(min(drain_s, 1.0))
         following, self._following = self._following, None
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-        front, self._front = self._front, None
-        if front is not None:
-            await front.aclose(min(drain_s, 1.0))
         await self.server.stop(drain_s=drain_s)
         if self._storage is not None:
             await self._storage.aclose()

@@ -3,7 +3,8 @@
 A call is handed on as it is, bytes and metadata, and so is its answer, so that a client sees no difference. While
 nobody leads, calls are answered UNAVAILABLE, which clients ask again after.
 
-Invariant: a call is handed on once at most; who is no leader and is handed one answers UNAVAILABLE. Under TLS the
+Invariant: a call is handed on once at most; a process that does not lead and is handed one answers UNAVAILABLE. Where
+the leader may have applied a call that it did not answer, UNAVAILABLE comes with `OUTCOME_UNKNOWN`. Under TLS the
 processes trust each other by the certificate that they share.
 """
 
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
+from segstore.server.controller.in_flight import InFlight, trailing_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.server import OPTIONS, TlsFiles, listen
-from segstore.wire.controller_api import METHODS, SERVICE
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 
 __all__ = ["ForwardingServer"]
 
@@ -48,7 +50,7 @@ class ForwardingServer(_Handler):
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader
         self.port = 0
-        self._server = server
+        self._in_flight = InFlight(server, self)
         self._tls = tls
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._calls: dict[Any, Endpoint] = {}
@@ -61,7 +63,6 @@ class ForwardingServer(_Handler):
         """Listen. Raises OSError if that is not possible there."""
         server = grpc.aio.server(options=OPTIONS)
         self = cls(server, leader, tls)
-        server.add_generic_rpc_handlers((self,))
         self.port = await listen(server, host, port, tls)
         await server.start()
         return self
@@ -83,23 +84,25 @@ class ForwardingServer(_Handler):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
             assert leader is not None
             kept = [(key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT)]
-            ask = self._channel(leader).unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+            channel = self._channel(leader)
+            ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
             call = ask(request, metadata=(*kept, (_HANDED_ON, "1")), timeout=context.time_remaining())
             self._calls[call] = leader
             try:
                 answer: bytes = await call
                 context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+                return answer
             except asyncio.CancelledError:
                 if call in self._calls:
                     raise
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the controller's leader has gone")
-                raise AssertionError("abort raises") from None
             except grpc.aio.AioRpcError as error:
-                await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
-                raise AssertionError("abort raises") from error
+                if error.code() is not grpc.StatusCode.CANCELLED:  # which is how gRPC ends what a server still has
+                    await context.abort(error.code(), error.details() or "", trailing_of(error, channel))
             finally:
                 self._calls.pop(call, None)
-            return answer
+            said = "the controller's leader has gone and has not answered the call"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
+            raise AssertionError("abort raises")
 
         return handle
 
@@ -125,8 +128,8 @@ class ForwardingServer(_Handler):
         return channel
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those under way `grace_s` seconds, then end."""
-        await self._server.stop(grace_s)
+        """Take no more calls, give those in flight `grace_s` seconds, then end."""
+        await self._in_flight.stop(grace_s)
         channels, self._channels = self._channels, {}
         for each in channels.values():
             await each.close(None)

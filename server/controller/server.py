@@ -23,10 +23,11 @@ from segstore.server.controller.answers import answer
 from segstore.server.controller.auth import Authority
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.in_flight import InFlight
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
-from segstore.wire.controller_api import METHODS, SERVICE, Method
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
 __all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "listen"]
 
@@ -88,12 +89,11 @@ class ControllerServer:
         self,
         controller: Controller,
         authority: Authority,
-        server: grpc.aio.Server | None,
         settled: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._controller = controller
         self._authority = authority
-        self._server = server
+        self._in_flight: InFlight | None = None
         self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
         self._endpoint = Endpoint("", 0)
@@ -128,9 +128,9 @@ class ControllerServer:
         Raises `OSError` if it cannot listen there.
         """
         server = grpc.aio.server(options=OPTIONS)
-        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), server, settled)
+        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), settled)
         self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
-        server.add_generic_rpc_handlers((self.handlers,))
+        self._in_flight = InFlight(server, self.handlers)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
         await server.start()
@@ -146,7 +146,7 @@ class ControllerServer:
         settled: Callable[[], Awaitable[None]],
     ) -> Self:
         """Serve those calls that somebody hands to `handlers`; arguments as for `start`."""
-        self = cls(controller, authority, None, settled)
+        self = cls(controller, authority, settled)
         self.handlers = self._handlers(serve(controller, servers))
         self._keeper = asyncio.create_task(self._keep(), name="controller")
         return self
@@ -161,13 +161,13 @@ class ControllerServer:
         return self._endpoint.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those under way `grace_s` seconds, then end."""
+        """Take no more calls, give those in flight `grace_s` seconds, then end."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-        if self._server is not None:
-            await self._server.stop(grace_s)
+        if self._in_flight is not None:
+            await self._in_flight.stop(grace_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,7 +228,7 @@ class ControllerServer:
             try:
                 return await perform(request, context)
             except JournalFailed as error:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (OUTCOME_UNKNOWN,))
                 raise AssertionError("abort raises") from error
             except ControllerError as error:
                 _log.debug("%s: %s", name, error)

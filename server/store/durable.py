@@ -473,9 +473,8 @@ class Durability:
             self.tidy_soon()
             return
         await committer.settled()
-        first = min((each.header.batch for each in captured), default=self._last)
-        if other is not None:
-            first = min(first, other[0])
+        batches = [each.header.batch for each in captured] + ([] if other is None else [other[0]])
+        first = min(batches, default=self._last)
         done = [(entry, last) for entry, last in self._ended if last <= first]
         manifest = directory.manifest
         gone = {entry.number for entry, _ in done} | ({each.number for each in self._present} if ending else set())
