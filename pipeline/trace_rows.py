@@ -125,7 +125,13 @@ class RowMaker:
         """The row of something that could not be read. Raises BadTrace."""
         if self.fail_fast:
             raise BadTrace(found.path, found.offset, found.reason)
-        said = {"file": found.path, "block": found.offset, "kind": "skipped", "size": found.size, "error": found.reason}
+        said = {
+            "file": storable(found.path),
+            "block": found.offset,
+            "kind": "skipped",
+            "size": found.size,
+            "error": storable(found.reason),
+        }
         return tuple(said.get(name) for name in self._names)
 
     def row(self, path: str, located: Located) -> Row:
@@ -205,7 +211,7 @@ def _known(record: Record) -> dict[str, Any]:
 
 
 _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
-    "file": lambda path, located, record: path,
+    "file": lambda path, located, record: storable(path),
     "block": lambda path, located, record: located.block,
     "record": lambda path, located, record: located.number,
     "kind": lambda path, located, record: _KINDS[record.kind],

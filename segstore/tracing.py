@@ -37,7 +37,14 @@ from segstore.wire.trace import (
     mark_of,
     read_blocks,
 )
-from segstore.wire.trace_fixture import FixtureError, FixtureHeader, is_fixture, read_lines, write_lines
+from segstore.wire.trace_fixture import (
+    LONGEST_LINE,
+    FixtureError,
+    FixtureHeader,
+    is_fixture,
+    read_lines,
+    write_lines,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -103,7 +110,9 @@ class TraceFile:
 
     def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
         def lines() -> Iterator[str]:
-            for number, line in enumerate(self._file, 1):
+            for number, line in enumerate(iter(lambda: self._file.readline(LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=number)
                 if advance is not None:
                     advance(len(line))
                 try:
@@ -305,7 +314,8 @@ class FileRecorder:
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
         """A connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
-        self._writer.closed(self._clock(), connection, by, **facts)
+        if self._writer.closed(self._clock(), connection, by, **facts):
+            self._write(self._writer.take_parts())
 
     def tick(self) -> None:
         """Writes what has waited long enough."""
