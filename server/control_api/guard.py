@@ -70,7 +70,7 @@ class Guard:
         *,
         bound: str,
         names: Iterable[str] = (),
-        max_body_bytes: int = 1 << 20,
+        max_body_bytes: int = 256 * 1024,
         body_timeout_s: float = 10.0,
     ) -> None:
         self._app = app
@@ -128,7 +128,7 @@ class Guard:
             if origin.lower() != f"http://{hosts[0].lower()}":
                 raise ApiProblem(403, f"pages of {origin[:100]!r} may not ask this server", "header.origin")
         site = said.get(b"sec-fetch-site", ["none"])[0]
-        followed = scope["method"] in _SAFE and said.get(b"sec-fetch-mode") == ["navigate"]
+        followed = scope["method"] in _SAFE and scope["path"] == "/" and said.get(b"sec-fetch-mode") == ["navigate"]
         if site not in ("none", "same-origin") and not followed:
             raise ApiProblem(403, "pages of other sites may not ask this server", "header.sec-fetch-site")
         lengths = said.get(b"content-length", [])

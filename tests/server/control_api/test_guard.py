@@ -80,8 +80,17 @@ async def test_the_servers_own_origin_and_a_link_that_is_followed_are_served() -
         same = {"origin": mock.http_url, "sec-fetch-site": "same-origin"}
         assert (await http.post("/v1/writers", json={"name": "a"}, headers=same)).status_code == 201
         followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
-        assert (await http.get("/v1/health", headers=followed)).status_code == 200
+        assert (await http.get("/", headers=followed)).status_code == 200
         assert refusal(await http.post("/v1/writers", json={"name": "b"}, headers=followed))[0] == 403
+
+
+async def test_a_link_of_another_site_leads_to_the_page_and_nowhere_else() -> None:
+    async with asking() as (_, http):
+        for site in ("cross-site", "same-site"):
+            followed = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+            for path in ("/v1/requests?match=type%20~%20/x/", "/v1/health", "/metrics", "/v1/openapi.json"):
+                status, _, where = refusal(await http.get(path, headers=followed))
+                assert (status, where) == (403, "header.sec-fetch-site")
 
 
 async def test_a_form_cannot_send_a_body() -> None:
@@ -94,10 +103,10 @@ async def test_a_form_cannot_send_a_body() -> None:
 async def test_a_body_that_is_too_long_is_refused_by_its_length_and_as_it_comes() -> None:
     async with asking() as (mock, http):
         said = {"content-type": "application/json"}
-        answer = await http.post("/v1/writers", content=b" " * ((1 << 20) + 1), headers=said)
+        answer = await http.post("/v1/writers", content=b" " * (256 * 1024 + 1), headers=said)
         assert refusal(answer)[::2] == (413, "body")
         head = b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
+        chunk = b"%x\r\n" % (256 * 1024) + b" " * (256 * 1024) + b"\r\n"
         answered = await raw(mock.http_url, head + b"transfer-encoding: chunked\r\n\r\n" + chunk + b"1\r\n \r\n")
         assert answered.startswith(b"HTTP/1.1 413 ")
 
