@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from segstore.client import ClientSettings
+from segstore.client.control_api import register_writer
+from segstore.client.errors import PeerRefused
 from segstore.server.control_api.guard import Guard, host_of, is_loopback
 from tests.server.control_api.support import asking, raw, refusal
 
@@ -91,6 +96,75 @@ async def test_a_link_of_another_site_leads_to_the_page_and_nowhere_else() -> No
             for path in ("/v1/requests?match=type%20~%20/x/", "/v1/health", "/metrics", "/v1/openapi.json"):
                 status, _, where = refusal(await http.get(path, headers=followed))
                 assert (status, where) == (403, "header.sec-fetch-site")
+
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", f"Basic {TOKEN}")],
+        [("authorization", TOKEN)],
+        [("authorization", f"Bearer {TOKEN}x")],
+        [("authorization", f"Bearer {TOKEN[:-1]}")],
+        [("authorization", f"Bearer {TOKEN[:-1]}é")],
+        [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")],
+        [("cookie", f"token={TOKEN}")],
+    ],
+)
+async def test_without_the_token_there_is_the_page_and_nothing_else(
+    tmp_path: Path, headers: list[tuple[str, str]]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    given = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    async with asking(http_token_file=file) as (mock, http):
+        for method, path in (
+            ("GET", "/v1/health"),
+            ("GET", "/metrics"),
+            ("GET", "/v1/openapi.json"),
+            ("GET", "/none"),
+            ("GET", f"/v1/requests?token={TOKEN}"),
+            ("DELETE", "/v1/faults"),
+            ("POST", "/"),
+            ("OPTIONS", "/v1/faults"),
+        ):
+            answer = await http.request(method, path, headers=given)
+            assert refusal(answer)[::2] == (401, "header.authorization")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        posted = await http.post("/v1/faults", json={"do": "close"}, headers=given)
+        assert refusal(posted)[0] == 401
+        assert mock.faults.rules == []
+        assert (await http.get("/", headers=given)).status_code == 200
+
+
+async def test_with_the_token_all_is_served_but_what_others_pages_ask(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    async with asking(http_token_file=file) as (mock, http):
+        for bearing in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
+            http.headers["authorization"] = bearing
+            assert (await http.get("/v1/health")).status_code == 200
+        assert (await http.post("/v1/faults", json={"do": "close"})).status_code == 201
+        assert mock.faults.rules == ["rule 1"]
+        assert refusal(await http.get("/v1/health", headers={"origin": "http://evil.example"}))[0] == 403
+        settings = ClientSettings(control_api=mock.http_url, control_api_token=TOKEN)
+        assert settings.control_api is not None
+        await register_writer(settings.control_api, "orders", 60_000, settings.control_api_token)
+        with pytest.raises(PeerRefused, match="401"):
+            await register_writer(settings.control_api, "orders", 60_000)
+        assert (await http.get("/v1/writers")).json()["names"] == ["orders"]
+
+
+@pytest.mark.parametrize("token", ["two words", "line\r\nhost: x", "é"])
+def test_a_token_of_a_client_is_one_word(token: str) -> None:
+    with pytest.raises(ValueError, match="one word") as caught:
+        ClientSettings(control_api_token=token)
+    assert token not in str(caught.value)
 
 
 async def test_a_form_cannot_send_a_body() -> None:
