@@ -212,6 +212,12 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--controller-port", type=_PORT, default=9090, show_default=True, help="Controller (gRPC).")
 @click.option("--admin-port", type=_PORT, help="Admin commands of the segment store.")
 @click.option("--http-port", type=_PORT, help="Live page, control API and metrics (HTTP).")
+@click.option(
+    "--http-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Token that requests to it bear; needed off loopback.",
+)
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep everything here.")
 @click.option(
     "--memory-bytes", type=int, metavar="N", help="Of segments' bytes in memory, with --data; 512 MiB if not given."

@@ -66,6 +66,7 @@ class ServeOptions(StoreSettings):
     """What `segstore serve` takes beside the settings of the store.
 
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
+    http_token_file: the token that requests to the control API bear; needed off loopback.
     commit_delay_ms, scale_delay_ms, lease_cap_ms: as in `ControllerConfig`.
     stores: how many segment stores share the containers; the first has the ports.
     password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
@@ -93,6 +94,7 @@ class ServeOptions(StoreSettings):
     token_ttl_s: int = Field(default=600, ge=-1)
     published_host: str | None = None
     http_port: int | None = None
+    http_token_file: Path | None = None
     data: Path | None = None
     memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
     faults: Path | None = None
@@ -170,6 +172,7 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
         controller_port=options.controller_port,
         published_host=options.published_host,
         http_port=options.http_port,
+        http_token_file=options.http_token_file,
         data=options.data,
         memory_bytes=options.memory_bytes,
         ownership=OwnershipSettings(**{name: getattr(options, name) for name in _OWNERSHIP}),

@@ -236,11 +236,11 @@ class MockCluster(Cluster):
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
-    `faults`, `clock`, `watched` and `http_port` are as in `MockSegmentStore`; with `data`, everything is kept in that
-    directory, and another cluster with it goes on from there. `ownership` says how several stores own their
-    containers and what they do when a session expires; `coordinator` and `configuration` are the services with which
-    they have sessions, a `ZooKeeperCoordinator` for instance; without, these are in this process. Other keyword
-    arguments are the fields of `StoreSettings`.
+    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`; with `data`,
+    everything is kept in that directory, and another cluster with it goes on from there. `ownership` says how several
+    stores own their containers and what they do when a session expires; `coordinator` and `configuration` are the
+    services with which they have sessions, a `ZooKeeperCoordinator` for instance; without, these are in this process.
+    Other keyword arguments are the fields of `StoreSettings`.
 
     With several stores, what happens to a cluster happens by a call:
 
@@ -262,6 +262,7 @@ class MockCluster(Cluster):
         clock: Clock | None = None,
         watched: bool = True,
         http_port: int | None = None,
+        http_token_file: Path | None = None,
         data: Path | None = None,
         memory_bytes: int | None = None,
         ownership: OwnershipSettings | None = None,
@@ -276,6 +277,7 @@ class MockCluster(Cluster):
             controller=controller or ControllerConfig(),
             published_host=published_host,
             http_port=http_port,
+            http_token_file=http_token_file,
             data=data,
             memory_bytes=memory_bytes,
             ownership=ownership or _PROMPT,

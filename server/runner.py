@@ -13,6 +13,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -248,6 +249,7 @@ class MockSegmentStore(Observed):
         clock: what time the store has, and its faults.
         watched: False leaves out all that faults and requests need, so that connections are those of a bare `serve`.
         http_port: where the control API listens; 0 picks a free port, None is for none.
+        http_token_file: the token that its requests bear, in a file; None for none, which is for loopback only.
     """
 
     watched_by_default: ClassVar[bool] = True
@@ -259,6 +261,7 @@ class MockSegmentStore(Observed):
         clock: Clock | None = None,
         watched: bool | None = None,
         http_port: int | None = None,
+        http_token_file: Path | None = None,
         **settings: Any,
     ) -> None:
         clock = clock or LoopClock()
@@ -269,6 +272,7 @@ class MockSegmentStore(Observed):
         made = Faults(clock, faults, observer=self.observer) if watched else None
         self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}), clock=clock, faults=made)
         self._http_port = http_port
+        self._http_token_file = http_token_file
         self._control_api: ControlApi | None = None
 
     @property
@@ -318,7 +322,9 @@ class MockSegmentStore(Observed):
             from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
 
             controlled = Controlled([self.server], self.server.faults)
-            self._control_api = ControlApi(controlled, self.server.settings.host, self._http_port)
+            self._control_api = ControlApi(
+                controlled, self.server.settings.host, self._http_port, token_file=self._http_token_file
+            )
             try:
                 await self._control_api.start()
             except BaseException:
