@@ -181,7 +181,11 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
     )
     accounts = None
     if options.password_file is not None:
-        accounts = Accounts(options.password_file.read_text(encoding="utf-8").splitlines())
+        try:
+            lines = options.password_file.read_text(encoding="utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the password file is not UTF-8 at byte {error.start}") from error
+        accounts = Accounts(lines)
     faults = None
     if options.faults is not None or options.http_port is not None:  # rules may be added there
         faults = Faults(LoopClock(), None if options.faults is None else read_faults(options.faults))

@@ -168,6 +168,7 @@ class ControllerServer:
             await asyncio.gather(keeper, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(grace_s)
+        await self._authority.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -216,7 +217,7 @@ class ControllerServer:
         settled = self._settled
 
         async def perform(request: Message, context: Any) -> Message:
-            caller = Caller(self._authority, self._authority.principal(_authorization(context)))
+            caller = Caller(self._authority, await self._authority.principal(_authorization(context)))
             try:
                 response: Message = await serve_one(request, caller)
             finally:  # a refusal tells of the state, too
