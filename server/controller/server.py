@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
 
@@ -49,6 +52,12 @@ class TlsFiles(NamedTuple):
 
     certificate: Path
     key: Path
+
+    def own_certificate(self) -> bytes:
+        """The certificate without its chain (PEM): what trusts it trusts no other of the same authority."""
+        data = self.certificate.read_bytes()
+        found = _CERTIFICATE.search(data)
+        return data if found is None else found[0]
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
