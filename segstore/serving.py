@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import uvloop
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 
 from segstore import __version__
 from segstore.server import StoreSettings
@@ -69,16 +69,20 @@ class ServeOptions(StoreSettings):
     http_token_file: the token that requests to the control API bear; needed off loopback.
     commit_delay_ms, scale_delay_ms, lease_cap_ms: as in `ControllerConfig`.
     stores: how many segment stores share the containers; the first has the ports.
-    password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
-    token_ttl_s: how long a delegation token is good, with `auth_key`; -1 for ever.
+    password_file: users of the controller, see `segstore.server.controller.auth`; None for all callers.
+    token_ttl_s: lifetime of issued tokens in seconds, with `auth_key`; -1 for no expiry.
+    open_controller: with `auth_key` alone, the controller gives tokens for everything to every caller.
+    open_stores: with `password_file` alone, the stores ask for no tokens.
     published_host: the name under which clients find the stores and the controller; None for `host`.
     data: folder that everything is kept in; None for memory.
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`; None for 512 MiB.
     faults: file of what is to go wrong, see `segstore.server.fault_file`; None for nothing.
     trace: new file that all traffic of the stores is recorded to; None for no recording.
-    trace_redact: whether the recording leaves out delegation tokens.
+    record_tokens: whether the recording keeps delegation tokens.
     announce: "text" or "json".
     zookeeper: HOST:PORT of the ZooKeeper that makes several processes one cluster; None for this process alone.
+    zookeeper_auth: "user:password" that the nodes made there belong to; None for nodes that anyone may change.
+    trust_network: without TLS, passwords and tokens go to whatever address a node of ZooKeeper names.
     configuration_zookeeper: the one that holds scopes and stream policies, with `zookeeper`; None for the same one.
     zookeeper_patience_ms: so long ZooKeeper may be silent before this process ends.
     session_timeout_ms, session_expired_policy, session_reconnect_retries, takeover_delay_ms, preload, stale_node,
@@ -92,6 +96,8 @@ class ServeOptions(StoreSettings):
     lease_cap_ms: int | None = None
     password_file: Path | None = None
     token_ttl_s: int = Field(default=600, ge=-1)
+    open_controller: bool = False
+    open_stores: bool = False
     published_host: str | None = None
     http_port: int | None = None
     http_token_file: Path | None = None
@@ -99,9 +105,11 @@ class ServeOptions(StoreSettings):
     memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
     faults: Path | None = None
     trace: Path | None = None
-    trace_redact: bool = False
+    record_tokens: bool = False
     announce: str = "text"
     zookeeper: str | None = Field(default=None, min_length=1)
+    zookeeper_auth: SecretStr | None = None
+    trust_network: bool = False
     configuration_zookeeper: str | None = Field(default=None, min_length=1)
     zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
     session_timeout_ms: float = Field(default=10_000.0, gt=0)
@@ -112,6 +120,21 @@ class ServeOptions(StoreSettings):
     stale_node: Literal["wait", "replace"] = "wait"
     load_report_interval_ms: float = Field(default=5_000.0, gt=0)
     rebalance: bool = True
+
+    @model_validator(mode="after")
+    def _is_not_open_by_mistake(self) -> Self:
+        has_key, has_users = self.auth_key is not None, self.password_file is not None
+        if has_key and not has_users and self.controller_port is not None and not self.open_controller:
+            raise ValueError(
+                "with a key and no password file the controller gives tokens for everything to every caller; give "
+                "--password-file FILE, or --open-controller if that is meant"
+            )
+        if has_users and not has_key and not self.open_stores:
+            raise ValueError(
+                "with a password file and no key the stores take requests from every peer; give --auth-key-file FILE, "
+                "or --open-stores if that is meant"
+            )
+        return self
 
 
 def _join(address: tuple[str, int] | None) -> str | None:
@@ -184,11 +207,15 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
     )
     accounts = None
     if options.password_file is not None:
-        accounts = Accounts(options.password_file.read_text(encoding="utf-8").splitlines())
+        try:
+            lines = options.password_file.read_text(encoding="utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the password file is not UTF-8 at byte {error.start}") from error
+        accounts = Accounts(lines)
     faults = None
     if options.faults is not None or options.http_port is not None:  # rules may be added there
         faults = Faults(LoopClock(), None if options.faults is None else read_faults(options.faults))
-    authority = Authority(accounts, options.auth_key, ttl_s=options.token_ttl_s, now_s=time.time)
+    authority = Authority(accounts, options.signing_key, ttl_s=options.token_ttl_s, now_s=time.time)
     if options.zookeeper is not None:
         return ClusterProcess(
             settings,
@@ -197,9 +224,12 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
             patience_ms=options.zookeeper_patience_ms,
             authority=authority,
             faults=faults,
+            zookeeper_auth=options.zookeeper_auth,
+            trust_network=options.trust_network,
         )
-    if options.configuration_zookeeper is not None:
-        raise ValueError("configuration_zookeeper needs zookeeper, by which processes are one cluster")
+    for name in ("configuration_zookeeper", "zookeeper_auth"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"{name} needs zookeeper, by which processes are one cluster")
     return Cluster(settings, authority=authority, faults=faults)
 
 
@@ -221,7 +251,7 @@ async def _recording(
         options.trace,
         recorder=f"segstore {__version__} serve",
         wire_version=options.wire_version,
-        redact_tokens=options.trace_redact,
+        record_tokens=options.record_tokens,
         max_frame_bytes=options.limits.max_frame_bytes,
     )
 

@@ -35,7 +35,7 @@ class ClusterSettings(BaseModel):
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be a key
 
     store: StoreSettings = StoreSettings()
     stores: int = Field(default=1, ge=1)

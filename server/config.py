@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 
@@ -77,14 +77,14 @@ class StoreSettings(BaseModel):
     tls_cert, tls_key: PEM files; both or neither.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be the key
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=12345, ge=0, le=65535)
     admin_port: int | None = Field(default=None, ge=0, le=65535)
     containers: int = Field(default=4, gt=0)
     own: frozenset[int] | None = None
-    auth_key: str | None = Field(default=None, min_length=1)
+    auth_key: SecretStr | None = Field(default=None, min_length=1)
     strict_auth: bool = False
     strict_request_ids: bool = False
     strict_transient_attributes: bool = False
@@ -105,3 +105,8 @@ class StoreSettings(BaseModel):
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         return self
+
+    @property
+    def signing_key(self) -> str | None:
+        """`auth_key` in clear."""
+        return None if self.auth_key is None else self.auth_key.get_secret_value()

@@ -240,7 +240,7 @@ async def test_transactions_and_scaling_go_over_the_wire(pair: Processes, scope:
 async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Path, place: str) -> None:
     certificate, key = write_certificate(tmp_path)
     users = tmp_path / "users"
-    users.write_text("admin:secret:*,READ_UPDATE\n")
+    users.write_text("admin:secret:prn::*,READ_UPDATE\n")
     options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--password-file", str(users), "--auth-key", "k")
     secret = {"username": "admin", "password": SecretStr("secret"), "tls_ca_file": certificate}
     settings = IMPATIENT.model_copy(update=secret)
@@ -262,6 +262,7 @@ async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Pat
     [
         ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),
         ("configuration_zookeeper", "configuration_zookeeper needs zookeeper, by which processes are one cluster"),
+        ("zookeeper_auth", "zookeeper_auth needs zookeeper, by which processes are one cluster"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:

@@ -135,7 +135,7 @@ class BearerAuthority(Authority):
 
     good = "token 1"
 
-    def principal(self, header: str | None) -> str | None:
+    async def principal(self, header: str | None) -> str | None:
         if header == f"Bearer {self.good}":
             return "ann"
         raise Unauthenticated("the token is not known")
