@@ -36,6 +36,7 @@ from segstore.server.store.data_directory import (
     DirectoryNewer,
     DirectoryUnusable,
 )
+from segstore.server.store.files import Files
 
 __all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
 
@@ -68,6 +69,9 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
                     "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
                 )
             found = _make(path, _Identity(str(uuid.uuid4()), containers))
+        # Whoever wrote it may have been killed before its name was on disk.
+        Files().make_folder(path)
+        Files().sync_folder(path)
     except OSError as error:
         raise DirectoryUnusable(path, error) from error
     if found.containers != containers:
@@ -177,7 +181,6 @@ def _is_begun(path: Path) -> bool:
 
 def _make(path: Path, identity: _Identity) -> _Identity:
     """Writes down whose the folder is, or reads what somebody else wrote first."""
-    path.mkdir(parents=True, exist_ok=True)
     SharedFolder(path, identity.cluster, identity.containers).make()
     version = str(FORMAT).encode()
     body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
@@ -191,9 +194,4 @@ def _make(path: Path, identity: _Identity) -> _Identity:
             file.hardlink_to(new)
     finally:
         new.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     return _read(path) or identity
