@@ -52,6 +52,10 @@ class _Identity(msgspec.Struct, frozen=True):
     containers: int
 
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(_Identity)
+
+
 async def identify(session: CoordinationSession, where: str, path: Path, containers: int) -> SharedFolder:
     """The folder at `path`, once folder and coordination service agree whose it is.
 
@@ -101,7 +105,7 @@ async def _agree(
 ) -> None:
     if known is None:
         with suppress(NodeExists):  # by one that started beside us; whether it has the same folder is seen now
-            await session.create(CLUSTER, msgspec.json.encode(ours))
+            await session.create(CLUSTER, _ENCODER.encode(ours))
         known = await _known(session, where)
     if known != ours:
         there = "no cluster any more" if known is None else f"cluster {known.cluster}"
@@ -117,7 +121,7 @@ async def _known(session: CoordinationSession, where: str) -> _Identity | None:
     if node is None:
         return None
     try:
-        return msgspec.json.decode(node.data, type=_Identity)
+        return _DECODER.decode(node.data)
     except msgspec.DecodeError as error:
         raise CoordinationError(
             f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
@@ -167,7 +171,7 @@ def _read(path: Path) -> _Identity | None:
     if int(first[1]) != FORMAT:
         raise DirectoryNewer(path, int(first[1]))
     try:
-        return msgspec.json.decode(data[first.end() :], type=_Identity)
+        return _DECODER.decode(data[first.end() :])
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(path, file, str(error)) from error
 

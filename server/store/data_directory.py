@@ -160,6 +160,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: int = 0
 
 
+_MANIFEST: Final = msgspec.json.Decoder(Manifest)
+
+
 def snapshot_name(number: int) -> str:
     """What the snapshot of a number is called."""
     return f"snapshot-{number:010d}"
@@ -313,7 +316,7 @@ class DataDirectory:
         if version != FORMAT:
             raise DirectoryNewer(self.path, version)
         try:
-            self.manifest = msgspec.json.decode(body, type=Manifest)
+            self.manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
             raise DirectoryDamaged(self.path, file, str(error)) from error
         self._read_mark()
