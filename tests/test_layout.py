@@ -98,17 +98,15 @@ def late_coders(source: str, module: str) -> list[str]:
     """Name every use of msgspec in which it may learn a type after the import."""
     found = []
     for line, target in imports(source, module, is_package=False):
-        if target.startswith("msgspec."):
-            found.append(f"{module}:{line}: imports {target}, which hides what is made of it")
+        if re.match(r"msgspec\.(?:convert|json|msgpack|toml|yaml)", target):
+            found.append(f"{module}:{line}: imports {target}, which hides where it is used")
     tree = ast.parse(source)
-    functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    ]
-    late = {inner for function in functions for inner in ast.walk(function)}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    late = {inner for node in ast.walk(tree) if isinstance(node, kinds) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            if LATE_CODER.fullmatch(called) or (node in late and CODER.match(called)):
+            if LATE_CODER.fullmatch(called) or (node in late and CODER.fullmatch(called)):
                 found.append(f"{module}:{node.lineno}: calls {called}; make the coder when the module is imported")
     return found
 
