@@ -19,7 +19,11 @@ files are kept in a cache, and `Committer.full` asks connections to wait while t
 names and the keys of tables are kept in memory besides.
 
 Invariant: a file is removed only after a manifest that does not need it is on disk. A snapshot is named by the manifest
-only after all batches in it are durable.
+only after all batches in it are durable. What was recovered is durable before any of it is served: a process that was
+killed, or whose sync failed, may have left its last group in the page cache only, where a sync does not help, because
+Linux marks the pages of a failed one clean. So the last group that is read is written again, to the new journal, and
+the old one ends before it. Each group before it was synced before the next was written, and so was every other file
+before a manifest named it.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -56,6 +61,7 @@ from segstore.server.store.errors import DataDamaged
 from segstore.server.store.fence import Fenced
 from segstore.server.store.files import Files
 from segstore.server.store.journal import (
+    Group,
     Journal,
     JournalDamaged,
     JournalFailed,
@@ -95,6 +101,9 @@ _TIDY_AFTER_S: Final = 5.0
 _JOURNALS_READ: Final = 4
 """More of them make a start take a snapshot, however short they are: a store that dies early again and again, too, is
 to start in bounded time."""
+_REWRITTEN_BYTES: Final = 1024 * 1024
+"""So much of what the journals end with is written again at a start, and the last group at least: journals of which
+nothing else is left are removed, so that a store that dies early again and again does not fill the disk."""
 _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
 
 
@@ -160,6 +169,7 @@ class Durability:
         self._look: asyncio.Event | None = None
         # Journals that are not written to any more, with the last batch of each.
         self._ended: list[tuple[JournalFile, int]] = []
+        self._tail: deque[Group] = deque()
         self._present: list[JournalFile] = []
         self._number = 0
         self._snapshot_bytes = min(_SNAPSHOT_BYTES, memory_bytes // 6)
@@ -280,7 +290,6 @@ class Durability:
                 directory.path / file_names(newest)[1],
                 f"it ends with batch {last}, and batch {directory.committed} was committed",
             )
-        directory.ended({entry.number: ended for entry, ended in self._ended})
         self._last = last
         for container_id, container in containers.items():
             container.recovered()
@@ -302,7 +311,7 @@ class Durability:
         starts: Mapping[int, int],
         appended: Mapping[int, dict[str, None]],
     ) -> int:
-        batch = last
+        batch, tail_bytes = last, sum(len(each.payload) for each in self._tail)
         for group in read_journal(path, entry.base_crc):
             if entry.last is not None and group.first > entry.last:
                 break
@@ -310,6 +319,10 @@ class Durability:
                 raise JournalDamaged(path, f"batch {last} is followed by batch {group.first}")
             last = group.last
             self._replayed_bytes += len(group.payload)
+            self._tail.append(group)
+            tail_bytes += len(group.payload)
+            while len(self._tail) > 1 and tail_bytes > _REWRITTEN_BYTES:
+                tail_bytes -= len(self._tail.popleft().payload)
             for log_id, data in records(group.payload):
                 if log_id == BATCH:
                     batch = int.from_bytes(data)
@@ -330,7 +343,7 @@ class Durability:
         directory = self.directory
         self._number = directory.manifest.numbers
         try:
-            journal, entry = self._make_journal(min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
+            journal, entry = self._make_first_journal()
         except (OSError, sqlite3.Error) as error:
             raise DirectoryUnusable(directory.path, error) from error
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="segstore snapshots")
@@ -353,12 +366,34 @@ class Durability:
             self._look.set()
         self._keeper = asyncio.create_task(self._keep(), name="segstore data directory")
 
-    def _make_journal(self, filled_bytes: int) -> tuple[Journal, JournalFile]:
-        """A new journal, which the manifest names from then on."""
+    def _make_first_journal(self) -> tuple[Journal, JournalFile]:
+        """A journal that begins with what the old ones ended with, which end before that from then on."""
+        directory, tail, ended, before = self.directory, self._tail, self._ended, self.directory.manifest.batch
+        first = tail[0].first if tail else self._last + 1
+        self._ended = []
+        for entry, last in ended:
+            end = min(last, first - 1)
+            if end > before:
+                self._ended.append((msgspec.structs.replace(entry, last=end), end))
+            before = last
+        directory.manifest = msgspec.structs.replace(
+            directory.manifest, journals=tuple(entry for entry, _ in self._ended)
+        )
+        again = Group(first, self._last, b"".join(each.payload for each in tail)) if tail else None
+        made = self._make_journal(min(_FIRST_JOURNAL_BYTES, self._journal_bytes), again)
+        tail.clear()
+        kept = {entry.number for entry, _ in self._ended}
+        self._remove(name for entry, _ in ended if entry.number not in kept for name in file_names(entry.number))
+        return made
+
+    def _make_journal(self, filled_bytes: int, begin: Group | None = None) -> tuple[Journal, JournalFile]:
+        """A new journal, which the manifest names from then on. begin: the first group in it."""
         directory, number = self.directory, self._next_number()
         made = self._journal_maker(directory.path / file_names(number)[0], directory.files, filled_bytes)
         entry = JournalFile(number, made.base_crc)
         try:
+            if begin is not None:
+                made.append(begin)
             directory.change(journals=(*directory.manifest.journals, entry), numbers=number)
         except BaseException:
             made.close()
