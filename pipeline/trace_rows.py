@@ -252,7 +252,7 @@ def _stored(get: Callable[[Any], Any], node: low.Node) -> Callable[[Any], Any]:
         case low.Text():
             return lambda command: storable(get(command))
         case low.Fixed(format="16s"):
-            return lambda command: _id_text(get(command))
+            return lambda command: _id_text(get(command).bytes)
         case low.Number():
             return lambda command: _name(get(command))
     return get
@@ -266,7 +266,9 @@ def _size_of(get: Callable[[Any], Any]) -> Callable[[Any], int]:
     return lambda command: memoryview(get(command)).nbytes
 
 
-_id_text = lru_cache(maxsize=4096)(uuid.UUID.__str__)
+@lru_cache(maxsize=4096)
+def _id_text(id_bytes: bytes) -> str:
+    return str(uuid.UUID(bytes=id_bytes))
 
 
 def data_path(cls: type[Command]) -> str | None:

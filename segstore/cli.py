@@ -254,6 +254,12 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option(
     "--memory-bytes", type=int, metavar="N", help="Of segments' bytes in memory, with --data; 512 MiB if not given."
 )
+@click.option(
+    "--max-memory",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="For what is stored; more is refused. Half of the machine's if not given.",
+)
 @click.option("--containers", type=click.IntRange(1), default=4, show_default=True, help="Containers of the cluster.")
 @click.option("--own", metavar="N,N,…", callback=_containers, help="Containers that this store owns; all if not given.")
 @click.option("--auth-key-file", callback=_secret, **_pem("Check delegation tokens signed with the key in this file."))
@@ -361,7 +367,9 @@ def serve(**options: Any) -> int:
     context = click.get_current_context()
     options["auth_key"] = _auth_key(context, options.pop("auth_key_file"), options["auth_key"])
     try:
-        limits = LimitSettings(max_connections=options.pop("max_connections"))
+        limits = LimitSettings(
+            max_connections=options.pop("max_connections"), max_memory_bytes=options.pop("max_memory")
+        )
         settings = serving.ServeOptions(**options, limits=limits)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import resource
 import signal
 import sys
@@ -42,6 +43,7 @@ __all__ = [
     "StoreFailed",
     "allow_many_connections",
     "announcement",
+    "machine_bytes",
     "pointers",
     "serve",
 ]
@@ -52,6 +54,7 @@ _TICK_S = 0.5
 _COLLECT_AFTER = 20_000
 _SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 class OptionsError(Exception):
@@ -153,6 +156,32 @@ def announcement(addresses: dict[str, tuple[str, int] | None], form: str) -> str
     return f"segstore listens: {listening}"
 
 
+def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
+    """The memory that this process may take: that of the machine, or less where a control group has a limit.
+
+    cgroup, own: where control groups are mounted, and which ones this process is in.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds and "memory" not in kinds.split(","):
+                continue
+            mount, name = (cgroup / "memory", "memory.limit_in_bytes") if kinds else (cgroup, "memory.max")
+            group = mount / path.lstrip("/")
+            for each in (group, *group.parents):
+                with contextlib.suppress(OSError, ValueError):  # a namespace may show it under another path
+                    found.append(int((each / name).read_text()))
+                if each == mount:
+                    break
+    return min(found)
+
+
+def _memory_line(limit: int, *, durable: bool) -> str:
+    what = "names, attributes and keys" if durable else "what is stored"
+    return f"Memory for {what}: at most {limit / (1 << 20):.0f} MiB (--max-memory); what needs more is refused."
+
+
 def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None = None) -> str:
     """How to point a client at the controller, host:port, in the languages of the official clients."""
     uri = f"{'tls' if tls else 'tcp'}://{controller}"
@@ -185,6 +214,14 @@ _OWNERSHIP = (
     "load_report_interval_ms",
     "rebalance",
 )
+
+
+def _limited(options: ServeOptions) -> ServeOptions:
+    """The options with a bound on memory: half of the machine's where none is given."""
+    limits = options.limits
+    if limits.max_memory_bytes is not None:
+        return options
+    return options.model_copy(update={"limits": limits.model_copy(update={"max_memory_bytes": machine_bytes() // 2})})
 
 
 def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
@@ -316,7 +353,10 @@ async def _serve(options: ServeOptions) -> None:
         if options.announce == "text" and (controller := _join(cluster.controller_address)):
             tls, passwords = options.tls_cert is not None, options.password_file is not None
             sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, data=options.data) + "\n")
-            sys.stderr.flush()
+        limit = options.limits.max_memory_bytes
+        if options.announce == "text" and limit is not None:
+            sys.stderr.write(_memory_line(limit, durable=options.data is not None) + "\n")
+        sys.stderr.flush()
         await _ended(stop, cluster.failure)
         log.info("draining %d connections", sum(len(store.hub.connections) for store in cluster.stores))
 
@@ -358,4 +398,4 @@ def serve(options: ServeOptions) -> None:
     if options.data is not None:
         # The thread that commits should not wait long for the interpreter when the disk is done.
         sys.setswitchinterval(_SWITCH_S)
-    uvloop.run(_serve(options))
+    uvloop.run(_serve(_limited(options)))

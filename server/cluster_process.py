@@ -285,6 +285,7 @@ class ClusterProcess:
             journal=durability.journal(number),
             reuse_names=settings.reuse_names,
             strict_transient_attributes=settings.strict_transient_attributes,
+            max_attributes=settings.limits.segment_attributes,
         )
 
     def _fail(self, why: str) -> None:

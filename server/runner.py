@@ -26,7 +26,9 @@ from segstore.server.hub import ConnectionHub
 from segstore.server.listener import Connection
 from segstore.server.observe import Observed, Observer
 from segstore.server.service import Clock, StoreService, TimerHandle
+from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.durable import Durability
+from segstore.server.store.memory import MemoryAccount
 from segstore.server.store.segment import Segment
 from segstore.server.store.store import SegmentStore
 
@@ -96,22 +98,29 @@ class SegmentStoreServer:
         faults: Faults | None = None,
         number: int = 0,
         durability: Durability | None = None,
+        pool: ChunkPool | None = None,
     ) -> None:
         """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
 
         number: of the store in its cluster, which rules of faults may name.
+        pool: the chunks of all stores of this process, and their account; None for those of this store alone.
         durability: the data directory that the store's containers are kept in; None for memory. Whose it is, opens it,
         recovers it into `store.containers` and starts it before this is started, and closes it after this has stopped.
         """
         self.settings = settings
         self.faults = faults
         self.number = number
+        if durability is not None:
+            pool = durability.pool
+        elif pool is None:
+            pool = ChunkPool(memory=MemoryAccount(settings.limits.max_memory_bytes))
         self.store = SegmentStore(
             settings.containers,
             settings.own,
             reuse_names=settings.reuse_names,
             strict_transient_attributes=settings.strict_transient_attributes,
-            pool=None if durability is None else durability.pool,
+            max_attributes=settings.limits.segment_attributes,
+            pool=pool,
             journal=None if durability is None else durability.journal,
         )
         self._durability = durability

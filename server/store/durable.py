@@ -70,6 +70,7 @@ from segstore.server.store.journal import (
     file_names,
     read_journal,
 )
+from segstore.server.store.memory import MemoryAccount
 from segstore.server.store.operations import (
     Appended,
     AppendedCoder,
@@ -80,6 +81,7 @@ from segstore.server.store.operations import (
     decode,
     encode,
 )
+from segstore.wire.names import container_of, is_index
 
 __all__ = ["CONTROLLER", "MEMORY_BYTES", "MIN_MEMORY_BYTES", "ContainerJournal", "Durability"]
 
@@ -132,8 +134,10 @@ class Durability:
         make_journal: Callable[[Path, Files, int], MadeJournal] = SqliteJournal,
         take_directory: Callable[[], DataDirectory] | None = None,
         journal_bytes: int = _JOURNAL_BYTES,
+        memory: MemoryAccount | None = None,
     ) -> None:
-        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB.
+        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
+        all but the segments' bytes.
 
         take_directory: in place of `DataDirectory.open`. journal_bytes: about how long a journal gets.
         """
@@ -151,7 +155,7 @@ class Durability:
         self._directory: DataDirectory | None = None
         self.memory_bytes = memory_bytes
         self.cache = BlockCache(memory_bytes // 8)
-        self.pool = ChunkPool(max_idle_bytes=memory_bytes // 8)
+        self.pool = ChunkPool(max_idle_bytes=memory_bytes // 8, memory=memory, counted=False)
         self.controller_image = b""
         self.controller_operations: list[bytes] = []
         self.controller_state: Callable[[], bytes] | None = None
@@ -294,6 +298,7 @@ class Durability:
         for container_id, container in containers.items():
             container.recovered()
             container.adopt_names(unindexed=appended[container_id])
+        _drop_orphans(containers, self._container_count)
         gone = directory.remove_leftovers(directory.names_in_force(set(self._files)))
         log.info(
             "%s opened in %.2f s, %d segments%s",
@@ -615,6 +620,22 @@ class ContainerJournal:
         """An append was carried out; see `operations.AppendJournal`."""
         record = self._coder.encode(segment, parts, events, now_ms, writer_id, event_number)
         self._durability.committer.add_record(record)
+
+
+def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
+    """Drops the indexes whose segments are gone, which a crash between the two deletions leaves, and older directories
+    have of each merge. Nothing is written: they are dropped again at each start until there is a snapshot.
+    """
+    for container in containers.values():
+        for index, found in list(container.segments.items()):
+            if not is_index(index) or found.index_entry_size is None:
+                continue
+            name = index.removesuffix("#index")
+            if (
+                not any(name in each.segments for each in containers.values())
+                and container_of(name, count) in containers
+            ):
+                container.apply(SegmentDeleted(index, retired=False))
 
 
 def _nobody(_: str) -> None:
