@@ -2,9 +2,9 @@
 
 With a password file every call must bring `authorization: Basic <user:password in base64>`, and access-control entries
 (`access`) say what the user may do. A line of the file is `user:password:entry;entry…`. The password is Pravega's (hex
-of `iterations:salt:PBKDF2 hash`, as its `PasswordFileCreatorTool` writes it) or plain text. Without the third field the
-user may do everything, with an empty one nothing. Lines and entries of another form are skipped and logged by number.
-Without a file callers are not asked who they are, and all is allowed.
+of `iterations:salt:PBKDF2 hash`, as its `PasswordFileCreatorTool` writes it), and then the line means what it means
+there; or it is plain text, and then a user without a third field may do everything. Lines and entries of another form
+are skipped and logged by number. Without a file callers are not asked who they are, and all is allowed.
 
 With a signing key, tokens are made: JWT, HS512 over the key's bytes, `resource: permission` among the claims. Without
 one they are "".
@@ -49,8 +49,8 @@ class _Account:
 
     __slots__ = ("_plain", "entries", "hash")
 
-    def __init__(self, password: str, entries: list[Entry]) -> None:
-        self.entries = entries
+    def __init__(self, password: str) -> None:
+        self.entries: list[Entry] = []
         self.hash = _read_hash(password)
         self._plain = password
 
@@ -72,7 +72,7 @@ class Accounts:
     def __init__(self, lines: Iterable[str]) -> None:
         """Read the lines of a file; empty ones and those that begin with # say nothing."""
         self._accounts: dict[str, _Account] = {}
-        self._unknown = _Account("", [])
+        self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
         self._checks: dict[bytes, asyncio.Task[str | None]] = {}
         for number, line in enumerate(lines, 1):
@@ -82,8 +82,10 @@ class Accounts:
             user, *rest = text.split(":", 2)
             problems = ["it is not user:password:entries, and is skipped"]
             if user and rest:
-                entries, problems = read_entries(rest[1] if len(rest) > 1 else _EVERYTHING)
-                self._accounts[user] = _Account(rest[0], entries)
+                account = self._accounts[user] = _Account(rest[0])
+                if len(rest) < 2 and account.hash is None:
+                    rest.append(_EVERYTHING)
+                account.entries, problems = read_entries("".join(rest[1:]))
             for problem in problems:
                 log.warning("line %d of the password file: %s", number, problem)
         self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)

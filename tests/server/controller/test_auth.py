@@ -61,10 +61,11 @@ def test_the_first_entry_that_matches_decides() -> None:
     assert (denied.value.principal, denied.value.permission, denied.value.resource) == ("anna", "READ", "prn::/scope:b")
 
 
-def test_without_entries_a_user_may_do_everything_and_with_none_nothing() -> None:
-    known = authority("all:x", "none:x:")
+def test_without_entries_a_user_may_do_nothing_unless_the_password_is_plain_and_there_is_no_third_field() -> None:
+    known = authority("all:x", "none:x:", f"theirs:{hashed('x')}")
     assert known.allows("all", scope_resource("a"), Permission.READ_UPDATE)
     assert not known.allows("none", scope_resource("a"), Permission.READ)
+    assert not known.allows("theirs", scope_resource("a"), Permission.READ)
 
 
 @pytest.mark.parametrize("line", ["anna", ":x", "anna:x:prn::", "anna:x:prn::*,WRITE", "anna:x:*,READ_UPDATE"])
