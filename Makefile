@@ -115,6 +115,7 @@ soak: $(DEV) ## long runs: this client's order and dispatch, then the official c
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed
+	$(PY) -m tests.soak.power_loss
 	$(PY) -m tests.soak.processes
 	$(PY) -m tests.soak.stream_sink
 	$(PY) -m tests.soak.stream_spark

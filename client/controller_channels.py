@@ -12,6 +12,7 @@ made again at another node if its method is repeatable; else it fails, and what 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Sequence
 from random import Random
@@ -97,6 +98,9 @@ class ControllerChannels:
         self._settings = settings
         self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
         self._credentials = credentials or _of(settings)
+        elsewhere = [each for each in endpoints if not _is_loopback(each.host)]
+        if self._credentials is not None and elsewhere and not tls:
+            log.warning("credentials go to controller %s in clear; tls:// encrypts them", elsewhere[0])
         self._loop = asyncio.get_running_loop()
         self._random = random or Random()
         self.states: NodeStates[Endpoint] = NodeStates(
@@ -352,6 +356,13 @@ def _of(settings: ClientSettings) -> Credentials | None:
         return token.get_secret_value()
 
     return Bearer(the_same)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _metadata(authorization: str | None) -> tuple[tuple[str, str], ...] | None:

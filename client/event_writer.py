@@ -128,8 +128,9 @@ class EventWriter(OpenedBefore, FlushedAfter):
             raise StreamSealed(f"stream {self.scope}/{self.stream} is sealed", stream=f"{self.scope}/{self.stream}")
         self._router = router = RangeRouter(segments)
         try:
-            if self._register and self._settings.control_api is not None:
-                await register_writer(self._settings.control_api, self.name, self._settings.request_timeout_ms)
+            given = self._settings
+            if self._register and given.control_api is not None:
+                await register_writer(given.control_api, self.name, given.request_timeout_ms, given.control_api_token)
             version = -1
             while version != router.version:  # who meets a sealed segment goes on with its successors
                 version = router.version

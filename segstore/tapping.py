@@ -131,7 +131,7 @@ class Tap(TapServer):
             capture,
             recorder=f"segstore {__version__} tap",
             wire_version=WIRE_VERSION,
-            redact_tokens=not self._record_tokens,
+            record_tokens=self._record_tokens,
             values=self._record_values,
         )
         self._ticking = asyncio.create_task(_tick(self._file), name="segstore tap records")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from segstore.conformance import vectors
 from segstore.conformance.conversations import Choice, run_conversations
 from segstore.conformance.recorded import Kind, Line, Unreadable, read_lines, recorded_files
 from segstore.conformance.report import Report
+from segstore.wire.patterns import regular_expression
 
 __all__ = ["default_folders", "main", "run"]
 
@@ -83,7 +83,7 @@ def main(
     """Run recorded vectors and conversations: those in DIR, or fixtures/ and, where present, ../shared."""
     try:
         choice = Choice(
-            only=re.compile(only),
+            only=regular_expression(only),
             families=frozenset(families.split(",")) if families else None,
             setups=frozenset(setups.split(",")) if setups else None,
             racy=racy,
@@ -91,7 +91,7 @@ def main(
             only_conversations=only_conversations,
             running=Choice.at(data, admin),
         )
-    except (re.error, ValueError) as error:
+    except ValueError as error:
         raise click.UsageError(str(error)) from error
     started = time.monotonic()
     results = [run(folder, choice) for folder in folders or default_folders()]

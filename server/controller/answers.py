@@ -34,7 +34,9 @@ from segstore.server.controller.errors import (
     SegmentStoreFailed,
     StreamNotSealed,
     StreamSealed,
+    TooManyChecks,
     Unauthenticated,
+    UnusableEntry,
 )
 
 __all__ = ["Answer", "answer"]
@@ -132,6 +134,8 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (ScopeNotEmpty, StatusCode.FAILED_PRECONDITION),
     (Unauthenticated, StatusCode.UNAUTHENTICATED),
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
+    (UnusableEntry, StatusCode.INTERNAL),
+    (TooManyChecks, StatusCode.UNAVAILABLE),
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),
     (SegmentStoreFailed, StatusCode.INTERNAL),

@@ -45,7 +45,8 @@ class ControllerConfig(BaseModel):
         min_lease_ms, max_lease_ms: shorter and longer ones are refused; 10 s and 600 s, as in Pravega's `Config`.
         max_transaction_ms: the longest life of a transaction; one day, as there. It is also never more than a thousand
             leases.
-        completed_ttl_ms: how long the end of a transaction is remembered; 24 hours, as there.
+        completed_ttl_ms: how long the end of a transaction is remembered; 24 hours, as there. Of a stream, the last
+            5,000 at least and 10,000 at most.
         retention_every_ms: how often a stream cut is kept and the retention policy looked at; 30 minutes, as there.
         watermark_every_ms: how often the times that writers noted become a watermark; 10 s, as there.
         page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.

@@ -19,6 +19,8 @@
     ├── LeaseTooLarge          a lease above the maximum
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
+    ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
+    ├── TooManyChecks          too many passwords are being checked
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -48,7 +50,9 @@ __all__ = [
     "SegmentStoreFailed",
     "StreamNotSealed",
     "StreamSealed",
+    "TooManyChecks",
     "Unauthenticated",
+    "UnusableEntry",
 ]
 
 
@@ -194,6 +198,22 @@ class PermissionDenied(ControllerError):
         self.principal = principal
         self.permission = permission
         self.resource = resource
+
+
+class UnusableEntry(ControllerError):
+    """Whether a caller may use `resource` depends on an access-control entry that cannot be matched."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"an access-control entry that decides about {resource} cannot be matched")
+        self.resource = resource
+
+
+class TooManyChecks(ControllerError):
+    """Too many passwords are being checked; asking again helps."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} passwords are being checked, no more are taken now")
+        self.limit = limit
 
 
 class SegmentStoreFailed(ControllerError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
 
@@ -50,6 +53,12 @@ class TlsFiles(NamedTuple):
 
     certificate: Path
     key: Path
+
+    def own_certificate(self) -> bytes:
+        """The certificate without its chain (PEM): what trusts it trusts no other of the same authority."""
+        data = self.certificate.read_bytes()
+        found = _CERTIFICATE.search(data)
+        return data if found is None else found[0]
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
@@ -168,6 +177,7 @@ class ControllerServer:
             await asyncio.gather(keeper, return_exceptions=True)
         if self._in_flight is not None:
             await self._in_flight.stop(grace_s)
+        await self._authority.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -216,7 +226,7 @@ class ControllerServer:
         settled = self._settled
 
         async def perform(request: Message, context: Any) -> Message:
-            caller = Caller(self._authority, self._authority.principal(_authorization(context)))
+            caller = Caller(self._authority, await self._authority.principal(_authorization(context)))
             try:
                 response: Message = await serve_one(request, caller)
             finally:  # a refusal tells of the state, too

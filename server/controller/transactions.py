@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final
 from uuid import UUID
 
@@ -49,6 +49,9 @@ _log = logging.getLogger(__name__)
 
 _LEASES_MAX: Final = 1000
 """No transaction lives longer than this many of its leases (`StreamTransactionMetadataTasks`)."""
+
+_COMPLETED_MAX: Final = 10_000
+"""Of a stream with more that have ended, how the older half did is forgotten before its time."""
 
 _NO_TIME: Final = -(2**63)
 """The timestamp of a commit whose writer noted none."""
@@ -259,7 +262,10 @@ class Transactions:
         now_ms = core.now_ms()
         core.record(TransactionEnded(stream.scope, stream.name, identifier, committed, now_ms))
         before_ms = now_ms - core.config.completed_ttl_ms
-        if next(iter(stream.completed.values())).ended_ms < before_ms:
+        ended = stream.completed.values()
+        if len(ended) > _COMPLETED_MAX:
+            before_ms = max(before_ms, next(islice(ended, len(ended) // 2, None)).ended_ms)
+        if next(iter(ended)).ended_ms < before_ms:
             core.record(CompletedForgotten(stream.scope, stream.name, before_ms))
 
     # Time ------------------------------------------------------------------------------------------------------

@@ -76,9 +76,7 @@ class SharedFolder(NamedTuple):
     def make(self) -> None:
         """Makes the folders, which are there from then on: one that is missing was lost. Raises `OSError`."""
         for each in (self.controller, *map(self.container, range(self.containers))):
-            each.mkdir(parents=True, exist_ok=True)
-            for above in (each.parent, each.parent.parent):
-                Files().sync_folder(above)
+            Files().make_folder(each)
 
     @property
     def controller(self) -> Path:

@@ -36,6 +36,7 @@ from segstore.server.store.data_directory import (
     DirectoryNewer,
     DirectoryUnusable,
 )
+from segstore.server.store.files import Files
 
 __all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
 
@@ -49,6 +50,10 @@ _FIRST_LINE: Final = re.compile(rb"segstore cluster ([0-9]{1,9}) ([0-9a-f]{8})\n
 class _Identity(msgspec.Struct, frozen=True):
     cluster: str
     containers: int
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(_Identity)
 
 
 async def identify(session: CoordinationSession, where: str, path: Path, containers: int) -> SharedFolder:
@@ -68,6 +73,9 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
                     "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
                 )
             found = _make(path, _Identity(str(uuid.uuid4()), containers))
+        # Whoever wrote it may have been killed before its name was on disk.
+        Files().make_folder(path)
+        Files().sync_folder(path)
     except OSError as error:
         raise DirectoryUnusable(path, error) from error
     if found.containers != containers:
@@ -97,7 +105,7 @@ async def _agree(
 ) -> None:
     if known is None:
         with suppress(NodeExists):  # by one that started beside us; whether it has the same folder is seen now
-            await session.create(CLUSTER, msgspec.json.encode(ours))
+            await session.create(CLUSTER, _ENCODER.encode(ours))
         known = await _known(session, where)
     if known != ours:
         there = "no cluster any more" if known is None else f"cluster {known.cluster}"
@@ -113,7 +121,7 @@ async def _known(session: CoordinationSession, where: str) -> _Identity | None:
     if node is None:
         return None
     try:
-        return msgspec.json.decode(node.data, type=_Identity)
+        return _DECODER.decode(node.data)
     except msgspec.DecodeError as error:
         raise CoordinationError(
             f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
@@ -163,7 +171,7 @@ def _read(path: Path) -> _Identity | None:
     if int(first[1]) != FORMAT:
         raise DirectoryNewer(path, int(first[1]))
     try:
-        return msgspec.json.decode(data[first.end() :], type=_Identity)
+        return _DECODER.decode(data[first.end() :])
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(path, file, str(error)) from error
 
@@ -177,7 +185,6 @@ def _is_begun(path: Path) -> bool:
 
 def _make(path: Path, identity: _Identity) -> _Identity:
     """Writes down whose the folder is, or reads what somebody else wrote first."""
-    path.mkdir(parents=True, exist_ok=True)
     SharedFolder(path, identity.cluster, identity.containers).make()
     version = str(FORMAT).encode()
     body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
@@ -191,9 +198,4 @@ def _make(path: Path, identity: _Identity) -> _Identity:
             file.hardlink_to(new)
     finally:
         new.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     return _read(path) or identity

@@ -23,7 +23,6 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -136,8 +135,8 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """number: in its name. base_crc: of the database file. last: the batch that counts as its last; None: it has no
-    other writer, and all of it counts."""
+    """number: in its name. base_crc: of the database file. last: the batch that counts as its last, whatever comes
+    behind it; None: all of it counts."""
 
     number: int
     base_crc: int
@@ -159,6 +158,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     snapshot: SnapshotFile | None = None
     journals: tuple[JournalFile, ...] = ()
     numbers: int = 0
+
+
+_MANIFEST: Final = msgspec.json.Decoder(Manifest)
 
 
 def snapshot_name(number: int) -> str:
@@ -248,7 +250,7 @@ class DataDirectory:
         path = self.path
         if path.exists() and not path.is_dir():
             raise DirectoryForeign(path, f"{path} is no directory")
-        self._make(path)
+        self.files.make_folder(path)
         names = {each.name for each in path.iterdir()}
         if MANIFEST_FILE not in names and (others := sorted(names - {_LOCK, COMMITTED_FILE, _NEW_MANIFEST})):
             if any(numbered(each) is not None for each in others):
@@ -291,13 +293,6 @@ class DataDirectory:
         self.note(self.committed)
         self._put(found)
 
-    def _make(self, path: Path) -> None:
-        """Make a directory, and those above it, whose names outlive a loss of power."""
-        missing = [each for each in (path, *path.parents) if not each.exists()]
-        path.mkdir(parents=True, exist_ok=True)
-        for each in reversed(missing):
-            self.files.sync_folder(each.parent)
-
     def look_at(self) -> None:
         """Read what is in force in a directory that may be another process's. Raises `DataError`, `OSError`."""
         self._read()
@@ -321,7 +316,7 @@ class DataDirectory:
         if version != FORMAT:
             raise DirectoryNewer(self.path, version)
         try:
-            self.manifest = msgspec.json.decode(body, type=Manifest)
+            self.manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
             raise DirectoryDamaged(self.path, file, str(error)) from error
         self._read_mark()
@@ -346,9 +341,6 @@ class DataDirectory:
     def is_over(self) -> bool:
         """Whether another process has gone on from here, so that what this one does counts no more."""
         return False
-
-    def ended(self, lasts: Mapping[int, int]) -> None:
-        """The journals in force are read, up to these batches by their numbers, and are not written to any more."""
 
     def note(self, number: int) -> None:
         """Batches up to `number` are durable. From any thread, one at a time. Raises `OSError`."""

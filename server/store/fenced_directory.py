@@ -4,7 +4,7 @@ Files of a data directory do not change once they are written, so a new epoch's 
 hard links, at no cost. What an older owner does after that, and it may be in the middle of anything, it does to names
 in its own directory: it can neither replace the new owner's manifest nor take away a file that the new owner needs. One
 file it can still add to, the journal that it was writing, so the new manifest says where each journal ends that was
-taken over.
+taken over (`durable`).
 
 Invariants: a directory has a manifest only when all that it names is in it and on disk. Older directories are removed
 after that. Before anything is acknowledged or removed, the epoch is checked (`fence`).
@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
-
-import msgspec
 
 from segstore.server.store.data_directory import (
     COMMITTED_FILE,
@@ -159,17 +157,6 @@ class FencedDirectory(DataDirectory):
     @property
     def is_over(self) -> bool:
         return self.epoch.is_known_over
-
-    def ended(self, lasts: Mapping[int, int]) -> None:
-        journals = tuple(msgspec.structs.replace(each, last=lasts[each.number]) for each in self.manifest.journals)
-        self.manifest = msgspec.structs.replace(self.manifest, journals=journals)
-        for each in journals:  # what was read there may not be on disk yet: its writer may have been killed before
-            for name in file_names(each.number)[:2]:
-                descriptor = os.open(self.path / name, os.O_RDONLY)
-                try:
-                    self.files.sync(descriptor)
-                finally:
-                    os.close(descriptor)
 
     def note(self, number: int) -> None:
         super().note(number)

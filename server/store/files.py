@@ -6,6 +6,7 @@ Invariant: a call that returns has done all of its work; ``OSError`` otherwise. 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from segstore.server.store.chunks import Buffer
@@ -45,6 +46,15 @@ class Files:
     def remove(self, path: Path) -> None:
         """Remove a file; one that is gone is fine."""
         path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, and those above it, and wait until its name is on disk: also that of one which is there, for
+        who made it may have been killed before."""
+        if not path.is_dir():
+            self.make_folder(path.parent)
+            path.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # those above may be somebody else's
+            self.sync_folder(path.parent)
 
     def sync_folder(self, path: Path) -> None:
         """Wait until the names in a folder are on disk."""

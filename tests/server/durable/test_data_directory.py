@@ -152,3 +152,42 @@ def test_memory_bytes_is_for_a_data_directory() -> None:
     assert found.returncode == 2
     assert "memory_bytes needs data" in found.stderr
     assert issubclass(DirectoryUnusable, DataError)
+
+
+FIRST_READS = """
+import os
+import sys
+import threading
+from pathlib import Path
+
+from segstore.server.store.data_directory import DataDirectory
+from segstore.server.store.files import Files
+
+sys.setswitchinterval(1e-6)
+ended = []
+for _ in range(100):
+    child = os.fork()  # what the first read leaves in a process is not in the next one
+    if not child:
+        together = threading.Barrier(8)
+
+        def read():
+            together.wait()
+            DataDirectory(Path(sys.argv[1]), Files()).look_at()
+
+        threads = [threading.Thread(target=read) for _ in range(together.parties)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        os._exit(0)
+    ended.append(os.waitpid(child, 0)[1])
+print(sum(map(bool, ended)), "of", len(ended), "have crashed")
+"""
+
+
+def test_threads_may_read_their_first_manifests_at_the_same_time(tmp_path: Path) -> None:
+    take(tmp_path).close()
+    found = subprocess.run(
+        [sys.executable, "-c", FIRST_READS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (found.stdout, found.stderr) == ("0 of 100 have crashed\n", "")
