@@ -40,6 +40,7 @@ from segstore.client.partitioned import HashedKey, Router
 from segstore.client.pool import ConnectionPool
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment_writer import SegmentWriter
+from segstore.client.successors import Successors
 from segstore.client.writer_machine import WriterState
 from segstore.client.writer_stats import SegmentWriterStats, WriterStats
 from segstore.wire import Buffer
@@ -96,6 +97,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         self._controller = controller
         self._locations = locations
         self._random = random or Random()
+        self._successors = Successors(controller, settings, self._random)
         self.large_events: Final = LargeEventWriter(pool, locations, random=self._random)
         self._choice = (router or HashedKey()).choice(self._random)
         self._router: RangeRouter | None = None
@@ -260,9 +262,8 @@ class EventWriter(OpenedBefore, FlushedAfter):
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
-            successors = await self._controller.following(
-                self.scope, self.stream, segment.segment_id, self._settings, self._random
-            )
+            in_vain = not writer.set_ups or (writer.segment_length < 0 and bool(writer.unsettled))
+            successors = await self._successors.of(segment.name, in_vain=in_vain)
             if not successors:
                 name = f"{self.scope}/{self.stream}"
                 raise StreamSealed(f"stream {name} is sealed", stream=name) from error
