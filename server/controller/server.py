@@ -2,7 +2,8 @@
 
 Invariant: while it is open, one task does what is due by time; after `aclose`, which can be called twice, no task and
 no socket is left. Port 0 takes a free port; a port that another server has is refused, not shared. Every method of the
-API is answered: one that is not built says so, UNIMPLEMENTED and a sentence.
+API is answered: one that is not built says so, UNIMPLEMENTED and a sentence. Messages are read and written here, not by
+gRPC, so that this too is done at the controller's pace.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.answers import answer
 from segstore.server.controller.auth import Authority
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.pace import units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
@@ -96,6 +98,7 @@ class ControllerServer:
         self._server = server
         self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
+        self._work: set[asyncio.Task[bytes]] = set()
         self._endpoint = Endpoint("", 0)
         self.handlers: grpc.GenericRpcHandler[Any, Any] | None = None
 
@@ -161,13 +164,17 @@ class ControllerServer:
         return self._endpoint.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those under way `grace_s` seconds, then end."""
+        """Take no more calls, give those in flight `grace_s` seconds, then end; what they asked for ends unfinished."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(grace_s)
+        if left := tuple(self._work):
+            for each in left:
+                each.cancel()
+            await asyncio.wait(left, timeout=grace_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -192,19 +199,13 @@ class ControllerServer:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                name: grpc.unary_unary_rpc_method_handler(
-                    self._handler(name, method, served.get(name)),
-                    request_deserializer=method.request.FromString,
-                    response_serializer=method.response.SerializeToString,
-                )
+                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method, served.get(name)))
                 for name, method in METHODS.items()
             },
         )
 
-    def _handler(
-        self, name: str, method: Method, serve_one: Served | None
-    ) -> Callable[[Message, Any], Awaitable[Message]]:
-        async def unimplemented(request: Message, context: Any) -> Message:
+    def _handler(self, name: str, method: Method, serve_one: Served | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def unimplemented(asked: bytes, context: Any) -> bytes:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built here: no client that segstore is made for calls it"
             )
@@ -215,18 +216,37 @@ class ControllerServer:
 
         settled = self._settled
 
-        async def perform(request: Message, context: Any) -> Message:
-            caller = Caller(self._authority, self._authority.principal(_authorization(context)))
+        pace = self._controller.pace
+
+        async def perform(request: Message, authorization: str | None) -> bytes:
+            caller = Caller(self._authority, self._authority.principal(authorization))
             try:
                 response: Message = await serve_one(request, caller)
             finally:  # a refusal tells of the state, too
                 if settled is not None:
                     await settled()
-            return response
+            said = response.SerializeToString()
+            pace.charge(units_of(len(said)))
+            return said
 
-        async def handle(request: Message, context: Any) -> Message:
+        async def handle(asked: bytes, context: Any) -> bytes:
+            await pace.take(units_of(len(asked)))
             try:
-                return await perform(request, context)
+                request = method.request.FromString(asked)
+            except DecodeError as error:
+                await context.abort(grpc.StatusCode.INTERNAL, f"the request is no {method.request.DESCRIPTOR.name}")
+                raise AssertionError("abort raises") from error
+            # As in Pravega, what has begun is done, also when the caller goes away: half of it would be in the way.
+            work = asyncio.create_task(perform(request, _authorization(context)), name=f"{name} of a controller")
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                if not work.cancelled():
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "this controller stops")
+                raise AssertionError("abort raises") from None
             except JournalFailed as error:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
                 raise AssertionError("abort raises") from error
@@ -234,7 +254,7 @@ class ControllerServer:
                 _log.debug("%s: %s", name, error)
                 value, code = answer(name, error)
                 if value is not None:
-                    return _with_status(method.response, value)
+                    return _with_status(method.response, value).SerializeToString()
                 await context.abort(code, error.message)
                 raise AssertionError("abort raises") from error
 

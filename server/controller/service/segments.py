@@ -83,6 +83,7 @@ class SegmentService:
     async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), UPDATE)
+        self._scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
             raise Malformed("two of the new key ranges have one start")

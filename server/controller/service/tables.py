@@ -47,7 +47,7 @@ class TableService:
     ) -> m.KVTablesInScopeResponse:
         scope = request.scope.scope
         caller.needs(scope_resource(scope), READ)
-        names, token = caller.page(
+        names, token = await caller.page(
             lambda after: self._tables.names(scope, after),
             request.continuationToken.token,
             lambda name: table_resource(scope, name),
