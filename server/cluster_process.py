@@ -175,7 +175,11 @@ class ClusterProcess:
         host, port = settings.public_host, server.address[1] if server.address else 0
         if settings.controller_port is not None:
             self._front = await ForwardingServer.start(
-                settings.store.host, settings.controller_port, leader=self._leader, tls=settings.tls
+                settings.store.host,
+                settings.controller_port,
+                leader=self._leader,
+                config=settings.controller,
+                tls=settings.tls,
             )
             self.controller_address = (host, self._front.port)
             where = Location(host, self._front.port)

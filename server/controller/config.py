@@ -63,7 +63,7 @@ class ControllerConfig(BaseModel):
         group_writes_with_read_permission: whether readers that may only read can use reader groups; on, as in Pravega
             (`readerGroupStreams.writesWithReadPermissions.enable`).
         max_segments: the most segments of a stream at a time, and partitions of a table; 4,096. The stream cuts of one
-            request may name four times as many. Pravega has no bounds.
+            request may name twice as many. Pravega has no bounds.
         page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.
         retry_ms: the wait before work that the segment store failed to do is tried again; 1 s.
         scaling: when load scales a stream.
@@ -94,7 +94,7 @@ class ControllerConfig(BaseModel):
     @property
     def max_cut_entries(self) -> int:
         """How many segments the stream cuts of one request may name: a cut goes through several epochs."""
-        return 4 * self.max_segments
+        return 2 * self.max_segments
 
     @property
     def slack_ms(self) -> int:

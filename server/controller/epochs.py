@@ -75,10 +75,6 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     def id(self) -> int:
         return self.epoch << 32 | self.number
 
-    def overlaps(self, other: Segment) -> bool:
-        """Whether some key belongs to both."""
-        return self.start < other.end and other.start < self.end
-
     def name(self, scope: str, stream: str) -> str:
         """The full name, as the segment store knows it."""
         return segment_name(scope, stream, self.number, self.epoch)
@@ -174,7 +170,11 @@ def find_segment(epochs: Sequence[Epoch], identifier: int) -> Segment | None:
 def sealed_in(epochs: Sequence[Epoch], identifier: int) -> int | None:
     """The first epoch that no longer holds the segment; None if it is still there, or never was."""
     segment = find_segment(epochs, identifier)
-    if segment is None or epochs[-1].holds(segment):
+    return None if segment is None else _sealed_in(epochs, segment)
+
+
+def _sealed_in(epochs: Sequence[Epoch], segment: Segment) -> int | None:
+    if epochs[-1].holds(segment):
         return None
     later = range(segment.epoch + 1, len(epochs))
     return later[bisect_left(later, True, key=lambda number: not epochs[number].holds(segment))]
@@ -275,7 +275,7 @@ def cut_span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> Span:
     span: Span = {}
     for identifier in cut:
         if (segment := find_segment(touched, identifier)) is not None:
-            sealed = sealed_in(touched, identifier)
+            sealed = _sealed_in(touched, segment)
             span[segment] = len(touched) - 1 if sealed is None else sealed - 1
     return span
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import OPTIONS, TlsFiles, listen
+from segstore.server.controller.server import OPTIONS, TlsFiles, bounds, listen
 from segstore.wire.controller_api import METHODS, SERVICE
 
 __all__ = ["ForwardingServer"]
@@ -56,10 +57,16 @@ class ForwardingServer(_Handler):
 
     @classmethod
     async def start(
-        cls, host: str, port: int, *, leader: Callable[[], Endpoint | None], tls: TlsFiles | None = None
+        cls,
+        host: str,
+        port: int,
+        *,
+        leader: Callable[[], Endpoint | None],
+        config: ControllerConfig,
+        tls: TlsFiles | None = None,
     ) -> Self:
         """Listen. Raises OSError if that is not possible there."""
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=(*OPTIONS, *bounds(config)))
         self = cls(server, leader, tls)
         server.add_generic_rpc_handlers((self,))
         self.port = await listen(server, host, port, tls)

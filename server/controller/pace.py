@@ -1,9 +1,10 @@
 """The share of the event loop that calls of the controller have: long work goes in pieces, between those of others.
 
-Work is counted in units of about 50 µs: what one segment of a stream costs, or half a KiB of a message. Invariant: in
-one loop iteration the pieces of all calls together have `PER_TICK` units, and the last one may go beyond; whatever is
-asked for then is taken up in later iterations, in the order of asking. So however many calls there are, and however
-much each of them asks for, others that share the loop wait for one such piece.
+Work is counted in units of about 50 µs: what one segment of a stream costs, or 128 bytes of a message. Invariant: a
+loop iteration brings `PER_TICK` units, for all calls together; a piece that takes more than there are left is paid for
+by the iterations after it, in which no other one begins. What waits has its turn caller by caller. So however many
+calls a caller makes, and however much each of them asks for, another caller waits for one such piece, and gRPC, which
+takes up one call in an iteration, for none.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Final, Generic, TypeVar
 
-__all__ = ["PER_TICK", "Pace", "units_of"]
+__all__ = ["CALLER", "PER_TICK", "Pace", "Paced", "units_of"]
 
-PER_TICK: Final = 64
-_UNIT_BYTES: Final = 512
+CALLER: Final[ContextVar[str]] = ContextVar("the peer for which a controller works", default="")
+
+PER_TICK: Final = 16
+_UNIT_BYTES: Final = 128
 
 T = TypeVar("T")
 
@@ -31,7 +35,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._left = PER_TICK
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._renewing = False
 
     async def take(self, units: int) -> None:
@@ -40,7 +44,7 @@ class Pace:
             self.charge(units)
             return
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((units, taken))
+        self._waiting.setdefault(CALLER.get(), deque()).append((units, taken))
         await taken
 
     def charge(self, units: int) -> None:
@@ -55,9 +59,13 @@ class Pace:
         return Paced(self, items)
 
     def _renew(self) -> None:
-        self._left = PER_TICK
+        self._left = min(self._left + PER_TICK, PER_TICK)
         while self._waiting and self._left > 0:
-            units, taken = self._waiting.popleft()
+            caller = next(iter(self._waiting))
+            waiting = self._waiting.pop(caller)
+            units, taken = waiting.popleft()
+            if waiting:
+                self._waiting[caller] = waiting  # behind all others
             if not taken.done():  # a caller that went away takes nothing
                 self._left -= units
                 taken.set_result(None)

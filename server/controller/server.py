@@ -22,15 +22,16 @@ from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.answers import answer
 from segstore.server.controller.auth import Authority
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
-from segstore.server.controller.pace import units_of
+from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, SERVICE, Method
 
-__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "listen"]
+__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "bounds", "listen"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,11 @@ OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
 )
 
+_CALLS_MAX: Final = 64
+_REQUEST_MAX_BYTES: Final = 1 << 20
+_ENTRY_BYTES: Final = 64
+"""More than an entry of a stream cut takes."""
+
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
 
@@ -51,6 +57,14 @@ class TlsFiles(NamedTuple):
 
     certificate: Path
     key: Path
+
+
+def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
+    """The options of a server that bound the size of a request and the calls of a connection that are in flight."""
+    return (
+        ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
+        ("grpc.max_concurrent_streams", _CALLS_MAX),  # a client of gRPC's makes more of them one after another
+    )
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
@@ -130,7 +144,7 @@ class ControllerServer:
 
         Raises `OSError` if it cannot listen there.
         """
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=(*OPTIONS, *bounds(controller.config)))
         self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), server, settled)
         self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
         server.add_generic_rpc_handlers((self.handlers,))
@@ -230,6 +244,7 @@ class ControllerServer:
             return said
 
         async def handle(asked: bytes, context: Any) -> bytes:
+            CALLER.set(context.peer())
             await pace.take(units_of(len(asked)))
             try:
                 request = method.request.FromString(asked)
@@ -238,6 +253,7 @@ class ControllerServer:
                 raise AssertionError("abort raises") from error
             # As in Pravega, what has begun is done, also when the caller goes away: half of it would be in the way.
             work = asyncio.create_task(perform(request, _authorization(context)), name=f"{name} of a controller")
+            del asked, request  # which may be large, and is done with before this is
             self._work.add(work)
             work.add_done_callback(self._work.discard)
             try:
@@ -257,6 +273,8 @@ class ControllerServer:
                     return _with_status(method.response, value).SerializeToString()
                 await context.abort(code, error.message)
                 raise AssertionError("abort raises") from error
+            finally:
+                del work  # which has the error, whose traceback has this frame
 
         return handle
 

@@ -265,13 +265,12 @@ class Streams:
         cuts = [cut for cut in (start, end) if cut]
         for cut in cuts:
             _check_epochs(found, cut)
-        if not all(cut_span(found.epochs, cut) for cut in cuts):
-            raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
-        if start and end:
-            start_span, end_span = cut_span(found.epochs, start), cut_span(found.epochs, end)
-            if not is_at_or_after(end, end_span, start, start_span):
-                raise InvalidStreamCut(found.full_name, "the second lies before the first")
-        return between(found.epochs, start, end)
+            if all(find_segment(found.epochs, identifier) is None for identifier in cut):
+                raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
+        try:
+            return between(found.epochs, start, end)
+        except ValueError as error:
+            raise InvalidStreamCut(found.full_name, str(error)) from error
 
     def is_current(self, scope: str, stream: str, identifier: int) -> bool:
         """Whether a segment takes writes."""
