@@ -293,8 +293,14 @@ def _pem(help_text: str) -> dict[str, Any]:
     metavar="FILE",
     help="Users of the controller, user:password:entries a line.",
 )
-@click.option("--commit-delay-ms", type=click.IntRange(0), default=0, help="Commits and aborts take so long.")
-@click.option("--scale-delay-ms", type=click.IntRange(0), default=0, help="Scaling takes so long.")
+@click.option(
+    "--controller-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Settings of the controller (TOML); the next three options override them.",
+)
+@click.option("--commit-delay-ms", type=click.IntRange(0), help="How long commits and aborts take; 0 if not given.")
+@click.option("--scale-delay-ms", type=click.IntRange(0), help="How long scaling takes; 0 if not given.")
 @click.option("--lease-cap-ms", type=click.IntRange(0), help="No transaction's lease is longer than this.")
 @click.option("--strict-request-ids", is_flag=True, help="A refused read carries its request id, not its offset.")
 @click.option("--strict-transient-attributes", is_flag=True, help="A transient segment has its writer's number only.")

@@ -30,7 +30,7 @@ from segstore.server.cluster import Cluster
 from segstore.server.cluster_process import ClusterProcess
 from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.controller.auth import Accounts, Authority
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.config import ControllerConfig, read_config
 from segstore.server.coordination.policy import OwnershipSettings, PolicyName
 from segstore.server.fault_file import FaultFileError, read_faults
 from segstore.server.faults import Faults
@@ -70,7 +70,8 @@ class ServeOptions(StoreSettings):
 
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
     http_token_file: the token that requests to the control API bear; needed off loopback.
-    commit_delay_ms, scale_delay_ms, lease_cap_ms: as in `ControllerConfig`.
+    controller_config: TOML file with the fields of `ControllerConfig`; None for the defaults.
+    commit_delay_ms, scale_delay_ms, lease_cap_ms: as there, before what that file says; None for what it says.
     stores: how many segment stores share the containers; the first has the ports.
     password_file: users of the controller, see `segstore.server.controller.auth`; None for all callers.
     token_ttl_s: lifetime of issued tokens in seconds, with `auth_key`; -1 for no expiry.
@@ -94,8 +95,9 @@ class ServeOptions(StoreSettings):
 
     controller_port: int | None = None
     stores: int = 1
-    commit_delay_ms: int = 0
-    scale_delay_ms: int = 0
+    controller_config: Path | None = None
+    commit_delay_ms: int | None = None
+    scale_delay_ms: int | None = None
     lease_cap_ms: int | None = None
     password_file: Path | None = None
     token_ttl_s: int = Field(default=600, ge=-1)
@@ -215,6 +217,14 @@ _OWNERSHIP = (
     "rebalance",
 )
 
+_DELAYS = ("commit_delay_ms", "scale_delay_ms", "lease_cap_ms")
+
+
+def _controller_config(options: ServeOptions) -> ControllerConfig:
+    config = ControllerConfig() if options.controller_config is None else read_config(options.controller_config)
+    given = {name: value for name in _DELAYS if (value := getattr(options, name)) is not None}
+    return ControllerConfig.model_validate(config.model_dump() | given)
+
 
 def _limited(options: ServeOptions) -> ServeOptions:
     """The options with a bound on memory: half of the machine's where none is given."""
@@ -236,11 +246,7 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
         data=options.data,
         memory_bytes=options.memory_bytes,
         ownership=OwnershipSettings(**{name: getattr(options, name) for name in _OWNERSHIP}),
-        controller=ControllerConfig(
-            commit_delay_ms=options.commit_delay_ms,
-            scale_delay_ms=options.scale_delay_ms,
-            lease_cap_ms=options.lease_cap_ms,
-        ),
+        controller=_controller_config(options),
     )
     accounts = None
     if options.password_file is not None:

@@ -195,6 +195,7 @@ class ClusterProcess:
                 settings.store.host,
                 settings.controller_port,
                 leader=self._leader,
+                config=settings.controller,
                 tls=settings.tls,
                 trust_network=self._trust_network,
             )

@@ -34,6 +34,7 @@ from segstore.server.controller.errors import (
     SegmentStoreFailed,
     StreamNotSealed,
     StreamSealed,
+    TooMany,
     TooManyChecks,
     Unauthenticated,
     UnusableEntry,
@@ -55,7 +56,11 @@ class _Rule(NamedTuple):
     kind: str | None = None
 
 
-_FAILURE: Final = (_Rule(SegmentStoreFailed, "FAILURE"), _Rule(IllegalState, "FAILURE"))
+_FAILURE: Final = (
+    _Rule(SegmentStoreFailed, "FAILURE"),
+    _Rule(IllegalState, "FAILURE"),
+    _Rule(TooMany, "FAILURE"),
+)
 _NO_SCOPE: Final = (_Rule(NotFound, "SCOPE_NOT_FOUND", "scope"),)
 _NO_STREAM: Final = (_Rule(NotFound, "STREAM_NOT_FOUND", "stream"),)
 _CHANGE_OF_STREAM: Final = (
@@ -136,6 +141,7 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
     (UnusableEntry, StatusCode.INTERNAL),
     (TooManyChecks, StatusCode.UNAVAILABLE),
+    (TooMany, StatusCode.INVALID_ARGUMENT),  # which clients do not ask again
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),
     (SegmentStoreFailed, StatusCode.INTERNAL),

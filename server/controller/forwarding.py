@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.in_flight import InFlight, trailing_of
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import OPTIONS, TlsFiles, listen
+from segstore.server.controller.server import OPTIONS, TlsFiles, bounds, listen
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 
 __all__ = ["ForwardingServer"]
@@ -72,11 +73,12 @@ class ForwardingServer(_Handler):
         port: int,
         *,
         leader: Callable[[], Endpoint | None],
+        config: ControllerConfig,
         tls: TlsFiles | None = None,
         trust_network: bool = False,
     ) -> Self:
         """Listen. Raises OSError if that is not possible there."""
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=(*OPTIONS, *bounds(config)))
         self = cls(server, leader, tls, trust_network)
         self.port = await listen(server, host, port, tls)
         await server.start()

@@ -2,7 +2,8 @@
 
 Invariant: while it is open, one task does what is due by time; after `aclose`, which can be called twice, no task and
 no socket is left. Port 0 takes a free port; a port that another server has is refused, not shared. Every method of the
-API is answered: one that is not built says so, UNIMPLEMENTED and a sentence.
+API is answered: one that is not built says so, UNIMPLEMENTED and a sentence. Messages are read and written here, not by
+gRPC, so that this too is done at the controller's pace.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.answers import answer
 from segstore.server.controller.auth import Authority
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.in_flight import InFlight
+from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
-__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "listen"]
+__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "bounds", "listen"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,11 @@ OPTIONS: Final = (
 )
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+
+_CALLS_MAX: Final = 64
+_REQUEST_MAX_BYTES: Final = 1 << 20
+_ENTRY_BYTES: Final = 64
+"""More than an entry of a stream cut takes."""
 
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
@@ -59,6 +67,14 @@ class TlsFiles(NamedTuple):
         data = self.certificate.read_bytes()
         found = _CERTIFICATE.search(data)
         return data if found is None else found[0]
+
+
+def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
+    """The options of a server that bound the size of a request and the calls of a connection that are in flight."""
+    return (
+        ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
+        ("grpc.max_concurrent_streams", _CALLS_MAX),  # a client of gRPC's makes more of them one after another
+    )
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
@@ -105,6 +121,7 @@ class ControllerServer:
         self._in_flight: InFlight | None = None
         self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
+        self._work: set[asyncio.Task[bytes]] = set()
         self._endpoint = Endpoint("", 0)
         self.handlers: grpc.GenericRpcHandler[Any, Any] | None = None
 
@@ -136,7 +153,7 @@ class ControllerServer:
 
         Raises `OSError` if it cannot listen there.
         """
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=(*OPTIONS, *bounds(controller.config)))
         self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), settled)
         self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
         self._in_flight = InFlight(server, self.handlers)
@@ -170,13 +187,17 @@ class ControllerServer:
         return self._endpoint.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those in flight `grace_s` seconds, then end."""
+        """Take no more calls, give those in flight `grace_s` seconds, then end; what they asked for ends unfinished."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
         if self._in_flight is not None:
             await self._in_flight.stop(grace_s)
+        if left := tuple(self._work):
+            for each in left:
+                each.cancel()
+            await asyncio.wait(left, timeout=grace_s)
         await self._authority.aclose()
 
     async def __aenter__(self) -> Self:
@@ -202,19 +223,13 @@ class ControllerServer:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                name: grpc.unary_unary_rpc_method_handler(
-                    self._handler(name, method, served.get(name)),
-                    request_deserializer=method.request.FromString,
-                    response_serializer=method.response.SerializeToString,
-                )
+                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method, served.get(name)))
                 for name, method in METHODS.items()
             },
         )
 
-    def _handler(
-        self, name: str, method: Method, serve_one: Served | None
-    ) -> Callable[[Message, Any], Awaitable[Message]]:
-        async def unimplemented(request: Message, context: Any) -> Message:
+    def _handler(self, name: str, method: Method, serve_one: Served | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def unimplemented(asked: bytes, context: Any) -> bytes:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built here: no client that segstore is made for calls it"
             )
@@ -225,18 +240,39 @@ class ControllerServer:
 
         settled = self._settled
 
-        async def perform(request: Message, context: Any) -> Message:
-            caller = Caller(self._authority, await self._authority.principal(_authorization(context)))
+        pace = self._controller.pace
+
+        async def perform(request: Message, authorization: str | None) -> bytes:
+            caller = Caller(self._authority, await self._authority.principal(authorization))
             try:
                 response: Message = await serve_one(request, caller)
             finally:  # a refusal tells of the state, too
                 if settled is not None:
                     await settled()
-            return response
+            said = response.SerializeToString()
+            pace.charge(units_of(len(said)))
+            return said
 
-        async def handle(request: Message, context: Any) -> Message:
+        async def handle(asked: bytes, context: Any) -> bytes:
+            CALLER.set(context.peer())
+            await pace.take(units_of(len(asked)))
             try:
-                return await perform(request, context)
+                request = method.request.FromString(asked)
+            except DecodeError as error:
+                await context.abort(grpc.StatusCode.INTERNAL, f"the request is no {method.request.DESCRIPTOR.name}")
+                raise AssertionError("abort raises") from error
+            # As in Pravega, what has begun is done, also when the caller goes away: half of it would be in the way.
+            work = asyncio.create_task(perform(request, _authorization(context)), name=f"{name} of a controller")
+            del asked, request  # which may be large, and is done with before this is
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                if not work.cancelled():
+                    raise
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "this controller stops")
+                raise AssertionError("abort raises") from None
             except JournalFailed as error:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (OUTCOME_UNKNOWN,))
                 raise AssertionError("abort raises") from error
@@ -244,9 +280,11 @@ class ControllerServer:
                 _log.debug("%s: %s", name, error)
                 value, code = answer(name, error)
                 if value is not None:
-                    return _with_status(method.response, value)
+                    return _with_status(method.response, value).SerializeToString()
                 await context.abort(code, error.message)
                 raise AssertionError("abort raises") from error
+            finally:
+                del work  # which has the error, whose traceback has this frame
 
         return handle
 

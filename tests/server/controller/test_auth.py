@@ -12,6 +12,7 @@ import jwt
 import pytest
 
 from segstore.server.controller.auth import Accounts, Authority, Permission
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import EmptyName, PermissionDenied, TooManyChecks, Unauthenticated, UnusableEntry
 from segstore.server.controller.resources import permission_to_write, scope_resource, stream_resource, user_resource
 
@@ -198,7 +199,8 @@ def test_internal_streams_belong_to_what_they_serve() -> None:
     for empty in ("_RG", "_MARK", "_RG_RG"):
         with pytest.raises(EmptyName):
             user_resource("a", empty)
-    assert permission_to_write("_RGg") is permission_to_write("_MARKs") is Permission.READ
-    assert permission_to_write("s") is Permission.READ_UPDATE
+    config = ControllerConfig()
+    assert permission_to_write("_RGg", config) is permission_to_write("_MARKs", config) is Permission.READ
+    assert permission_to_write("s", config) is Permission.READ_UPDATE
     with pytest.raises(EmptyName):
         stream_resource("a", "")

@@ -12,6 +12,7 @@ from tests.server.controller.conftest import World
 
 MINUTE_MS = 60_000
 SETTINGS = AutoScaling()
+MOST = 8
 POLICY = ScalingPolicy(ScalingType.EVENTS_PER_S, 100, 4, 1)
 
 
@@ -66,20 +67,20 @@ def test_a_hot_segment_is_split_into_as_many_as_the_policy_allows() -> None:
     now_ms = 11 * MINUTE_MS
     watches = {each.id: watched(80, 11) for each in quarters().segments}
     watches[1] = watched(2_000, 11)
-    decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS)
+    decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS, MOST)
     assert decision is not None
     assert decision.sealed == (1,)
     assert (len(decision.ranges), decision.ranges[0][0], decision.ranges[-1][1]) == (4, 0.25, 0.5)
-    assert decide(quarters(), POLICY, watches, now_ms + 1, SETTINGS) is None, "it was asked for a moment ago"
+    assert decide(quarters(), POLICY, watches, now_ms + 1, SETTINGS, MOST) is None, "it was asked for a moment ago"
 
 
 def test_cold_neighbours_merge_and_a_lone_cold_segment_waits() -> None:
     now_ms = 25 * MINUTE_MS
     watches = {each.id: watched(80, 25) for each in quarters().segments}
     watches[0] = watched(0, 25)
-    assert decide(quarters(), POLICY, watches, now_ms, SETTINGS) is None
+    assert decide(quarters(), POLICY, watches, now_ms, SETTINGS, MOST) is None
     watches[1] = watched(0, 25)
-    decision = decide(quarters(), POLICY, watches, now_ms + 5_000, SETTINGS)
+    decision = decide(quarters(), POLICY, watches, now_ms + 5_000, SETTINGS, MOST)
     assert decision is not None
     assert decision == ((0, 1), ((0.0, 0.5),))
 
@@ -92,7 +93,7 @@ def test_a_merge_leaves_the_minimum(minimum: int, merged: tuple[int, ...] | None
     for cold in (0, 2):
         watches[cold].cold_until_ms = now_ms + 1
     watches[1] = watched(0, 25)
-    decision = decide(quarters(), policy, watches, now_ms, SETTINGS)
+    decision = decide(quarters(), policy, watches, now_ms, SETTINGS, MOST)
     assert (None if decision is None else decision.sealed) == merged
 
 

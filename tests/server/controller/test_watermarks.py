@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from random import Random
 
 import pytest
 
 from segstore.server.controller.epochs import Epoch, Segment
-from segstore.server.controller.policies import StreamConfig
+from segstore.server.controller.policies import Cut, StreamConfig
 from segstore.server.controller.state import Stream, TransactionStatus, Watermark
-from segstore.server.controller.watermarks import encode_watermark, upper_bound
+from segstore.server.controller.watermarks import UpperBound, encode_watermark
 from tests.server.controller.conftest import World
 
 EVERY_MS = 10_000
@@ -25,6 +26,13 @@ def stream_of(*epochs: tuple[Segment, ...]) -> Stream:
 WHOLE = Segment(0, 0, 0.0, 1.0, 0)
 LOW, HIGH = Segment(1, 1, 0.0, 0.5, 1), Segment(2, 1, 0.5, 1.0, 1)
 SCALED = stream_of((WHOLE,), (LOW, HIGH))
+
+
+def upper_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
+    bound = UpperBound(stream)
+    for each in positions:
+        bound.add(each)
+    return bound.cut(last)
 
 
 def written(world: World) -> list[bytes]:
