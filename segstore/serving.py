@@ -68,7 +68,7 @@ class ServeOptions(StoreSettings):
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
     commit_delay_ms, scale_delay_ms, lease_cap_ms: as in `ControllerConfig`.
     stores: how many segment stores share the containers; the first has the ports.
-    password_file: users of the controller, see `segstore.server.controller.auth`; None for all callers.
+    password_file: users of the controller, see `segstore.server.controller.auth`; None for no check of callers.
     token_ttl_s: lifetime of issued tokens in seconds, with `auth_key`; -1 for no expiry.
     open_controller: with `auth_key` alone, the controller gives tokens for everything to every caller.
     open_stores: with `password_file` alone, the stores ask for no tokens.

@@ -55,7 +55,7 @@ class _Account:
         self._plain = password
 
     def has_password(self, password: str, iterations: int) -> bool:
-        """Computes as many iterations as are asked for, which are as many as the account's hash has, or more."""
+        """Whether it is the password. Computes `iterations`, which are at least those of the account's hash."""
         given, salt, stored = password.encode(), b"", self._plain.encode()
         if self.hash is not None:
             own, salt, stored = self.hash
