@@ -20,7 +20,7 @@
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
-    ├── TooManyChecks          too many passwords are being checked
+    ├── NotChecked             the password was not checked, as there are too many to check
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -43,6 +43,7 @@ __all__ = [
     "LeaseTooLarge",
     "Malformed",
     "NobodyOwns",
+    "NotChecked",
     "NotFound",
     "PermissionDenied",
     "ScaleRefused",
@@ -50,7 +51,6 @@ __all__ = [
     "SegmentStoreFailed",
     "StreamNotSealed",
     "StreamSealed",
-    "TooManyChecks",
     "Unauthenticated",
     "UnusableEntry",
 ]
@@ -208,12 +208,8 @@ class UnusableEntry(ControllerError):
         self.resource = resource
 
 
-class TooManyChecks(ControllerError):
-    """Too many passwords are being checked; asking again helps."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} passwords are being checked, no more are taken now")
-        self.limit = limit
+class NotChecked(ControllerError):
+    """The password was not checked; asking again helps."""
 
 
 class SegmentStoreFailed(ControllerError):
