@@ -73,7 +73,7 @@ class ServeOptions(StoreSettings):
     controller_config: TOML file with the fields of `ControllerConfig`; None for the defaults.
     commit_delay_ms, scale_delay_ms, lease_cap_ms: as there, before what that file says; None for what it says.
     stores: how many segment stores share the containers; the first has the ports.
-    password_file: users of the controller, see `segstore.server.controller.auth`; None for all callers.
+    password_file: users of the controller, see `segstore.server.controller.auth`; None for no check of callers.
     token_ttl_s: lifetime of issued tokens in seconds, with `auth_key`; -1 for no expiry.
     open_controller: with `auth_key` alone, the controller gives tokens for everything to every caller.
     open_stores: with `password_file` alone, the stores ask for no tokens.

@@ -263,7 +263,7 @@ async def nodes(session: ZooKeeperSession, path: str = "") -> AsyncIterator[str]
             yield each
 
 
-async def test_of_a_cluster_with_credentials_nothing_in_zookeeper_is_another_ones_to_read_or_change(
+async def test_strangers_neither_read_nor_change_a_node_of_a_cluster_that_has_credentials(
     tmp_path: Path, place: str
 ) -> None:
     certificate, key = write_certificate(tmp_path)
@@ -291,10 +291,10 @@ async def test_of_a_cluster_with_credentials_nothing_in_zookeeper_is_another_one
             await stranger.aclose()
             await member.aclose()
         assert {"/segstore/cluster", "/segstore/controller", "/segstore/configuration/a/s"} <= set(found)
-        with pytest.raises(Unreachable, match="keeps node /segstore from these credentials"):
+        with pytest.raises(Unreachable, match="refuses these credentials for node /segstore"):
             await ZooKeeperCoordinator(place, credentials=SecretStr("cluster:guessed")).connect()
         assert refused(tmp_path / "data", place, *SMALL) == (
-            "segstore: ZooKeeper keeps node /segstore/cluster from these credentials; give those that it was made with"
+            "segstore: ZooKeeper refuses these credentials for node /segstore/cluster; give those that it was made with"
         )
         assert "hidden" not in "".join(each.said() for each in processes.all)
 
@@ -308,7 +308,7 @@ async def is_kept_from(session: ZooKeeperSession, path: str) -> None:
         session.create(f"{path}/x".replace("//", "/"), b""),
     ]
     for call in calls:
-        with pytest.raises(CoordinationError, match="from these credentials"):
+        with pytest.raises(CoordinationError, match="refuses these credentials"):
             await call
     with pytest.raises(CoordinationError):
         await session.delete(path)

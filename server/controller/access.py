@@ -94,7 +94,9 @@ def read_entries(text: str) -> tuple[list[Entry], list[str]]:
         else:
             matches = _matcher(pattern.replace("*", ".*"))
             if matches is None:
-                problems.append("calls that reach an entry which is no regular expression supported here are refused")
+                problems.append(
+                    "an entry is no regular expression that is supported here; calls that reach it are refused"
+                )
             entries.append(Entry(matches, Permission[permission]))
     return entries, problems
 

@@ -27,6 +27,7 @@ from segstore.server.controller.errors import (
     LeaseTooLarge,
     Malformed,
     NobodyOwns,
+    NotChecked,
     NotFound,
     PermissionDenied,
     ScaleRefused,
@@ -35,7 +36,6 @@ from segstore.server.controller.errors import (
     StreamNotSealed,
     StreamSealed,
     TooMany,
-    TooManyChecks,
     Unauthenticated,
     UnusableEntry,
 )
@@ -140,7 +140,7 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (Unauthenticated, StatusCode.UNAUTHENTICATED),
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
     (UnusableEntry, StatusCode.INTERNAL),
-    (TooManyChecks, StatusCode.UNAVAILABLE),
+    (NotChecked, StatusCode.UNAVAILABLE),
     (TooMany, StatusCode.INVALID_ARGUMENT),  # which clients do not ask again
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),

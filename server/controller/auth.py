@@ -29,7 +29,7 @@ import jwt
 
 from segstore.server.auth import any_key_length
 from segstore.server.controller.access import Entry, Permission, permission_of, read_entries
-from segstore.server.controller.errors import PermissionDenied, TooManyChecks, Unauthenticated
+from segstore.server.controller.errors import NotChecked, PermissionDenied, Unauthenticated
 
 __all__ = ["Accounts", "Authority", "Permission"]
 
@@ -55,7 +55,7 @@ class _Account:
         self._plain = password
 
     def has_password(self, password: str, iterations: int) -> bool:
-        """Computes as many iterations as are asked for, which are as many as the account's hash has, or more."""
+        """Whether it is the password. Computes `iterations`, which are at least those of the account's hash."""
         given, salt, stored = password.encode(), b"", self._plain.encode()
         if self.hash is not None:
             own, salt, stored = self.hash
@@ -91,19 +91,22 @@ class Accounts:
         self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
 
     async def authenticate(self, credentials: str) -> str:
-        """The user that base64 of `user:password` stands for. Raises Unauthenticated, TooManyChecks."""
+        """The user that base64 of `user:password` stands for. Raises Unauthenticated, NotChecked."""
         digest = hashlib.sha256(credentials.encode()).digest()
         user = self._verified.get(digest)
         if user is None:
             check = self._checks.get(digest)
             if check is None:
                 if len(self._checks) >= _CHECKS_MAX:
-                    raise TooManyChecks(_CHECKS_MAX)
+                    raise NotChecked(f"{_CHECKS_MAX} passwords are being checked, no more are taken now")
                 last = next(reversed(self._checks.values()), None)
                 check = asyncio.create_task(self._check(digest, *_parsed(credentials), last), name="password check")
                 self._checks[digest] = check
                 check.add_done_callback(lambda _: self._checks.pop(digest, None))
-            user = await asyncio.shield(check)
+            await asyncio.wait({check})  # which goes on for others if this caller gives up
+            if check.cancelled():
+                raise NotChecked("the controller is closed")
+            user = check.result()
         if user is None:
             raise Unauthenticated("the user or the password is wrong")
         return user
@@ -177,7 +180,7 @@ class Authority:
     async def principal(self, header: str | None) -> str | None:
         """The user that a call's `authorization` stands for; None if it has none that is understood here.
 
-        Raises Unauthenticated, TooManyChecks.
+        Raises Unauthenticated, NotChecked.
         """
         if self._accounts is None or not header:
             return None

@@ -21,7 +21,7 @@
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
-    ├── TooManyChecks          too many passwords are being checked
+    ├── NotChecked             the password was not checked, as there are too many to check
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -46,6 +46,7 @@ __all__ = [
     "LeaseTooLarge",
     "Malformed",
     "NobodyOwns",
+    "NotChecked",
     "NotFound",
     "PermissionDenied",
     "ScaleRefused",
@@ -54,7 +55,6 @@ __all__ = [
     "StreamNotSealed",
     "StreamSealed",
     "TooMany",
-    "TooManyChecks",
     "Unauthenticated",
     "UnusableEntry",
 ]
@@ -226,12 +226,8 @@ class UnusableEntry(ControllerError):
         self.resource = resource
 
 
-class TooManyChecks(ControllerError):
-    """Too many passwords are being checked; asking again helps."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} passwords are being checked, no more are taken now")
-        self.limit = limit
+class NotChecked(ControllerError):
+    """The password was not checked; asking again helps."""
 
 
 class SegmentStoreFailed(ControllerError):

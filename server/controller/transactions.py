@@ -50,8 +50,6 @@ _log = logging.getLogger(__name__)
 _LEASES_MAX: Final = 1000
 """No transaction lives longer than this many of its leases (`StreamTransactionMetadataTasks`)."""
 
-"""Of a stream with more that have ended, how the older half did is forgotten before its time."""
-
 _NO_TIME: Final = -(2**63)
 """The timestamp of a commit whose writer noted none."""
 

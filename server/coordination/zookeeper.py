@@ -164,7 +164,7 @@ class ZooKeeperSession:
             raise Unreachable(str(error)) from error
         if any(each.id.scheme in _OPEN_TO and each.perms & ~Permissions.READ for each in entries):
             raise Unreachable(
-                f"node {self._root}{_TREE} of ZooKeeper can be changed without credentials, as it was made without; "
+                f"node {self._root}{_TREE} of ZooKeeper can be changed without credentials: it was made without them; "
                 "delete it, or use another name: HOST:PORT/NAME"
             )
 
@@ -234,7 +234,7 @@ class ZooKeeperSession:
             raise BadVersion(f"node {path} has another version", path) from error
         except kazoo_errors.NoAuthError as error:
             raise CoordinationError(
-                f"ZooKeeper keeps node {path} from these credentials; give those that it was made with", path
+                f"ZooKeeper refuses these credentials for node {path}; give those that it was made with", path
             ) from error
         except kazoo_errors.SessionExpiredError as error:
             raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error

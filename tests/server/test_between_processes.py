@@ -18,6 +18,7 @@ from segstore.server.cluster_process import ClusterProcess
 from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.config import StoreSettings
 from segstore.server.controller.auth import Accounts, Authority
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.forwarding import ForwardingServer
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.server import TlsFiles
@@ -55,7 +56,9 @@ async def handed_on(tls: TlsFiles | None, **options: Any) -> dict[str, str]:
         port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([pair]))
     await server.start()
     host = "127.0.0.1" if tls is None else "localhost"
-    front = await ForwardingServer.start("127.0.0.1", 0, leader=lambda: Endpoint(host, port), tls=tls, **options)
+    front = await ForwardingServer.start(
+        "127.0.0.1", 0, leader=lambda: Endpoint(host, port), config=ControllerConfig(), tls=tls, **options
+    )
     where = f"{host}:{front.port}"
     try:
         async with (

@@ -20,6 +20,7 @@ __all__ = [
     "MEMO_ENTRIES",
     "REFUSALS",
     "TEXTS",
+    "UUID",
     "UUIDS",
     "Rows",
     "Short",

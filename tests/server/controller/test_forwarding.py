@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from segstore.server.controller import Endpoint
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.forwarding import ForwardingServer
 from segstore.server.controller.in_flight import InFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
@@ -59,7 +60,7 @@ async def forwarding() -> AsyncIterator[tuple[Leader, Follower]]:
     """A leader that has answered a call, and a follower."""
     leader = Leader()
     await leader.server.start()
-    front = await ForwardingServer.start("127.0.0.1", 0, leader=lambda: leader.endpoint)
+    front = await ForwardingServer.start("127.0.0.1", 0, leader=lambda: leader.endpoint, config=ControllerConfig())
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
             follower = Follower(front, channel)
