@@ -35,8 +35,9 @@ from segstore.server.store.data_directory import (
     DirectoryForeign,
     DirectoryNewer,
     DirectoryUnusable,
+    check_entries,
 )
-from segstore.server.store.files import Files
+from segstore.server.store.files import Files, read_regular
 
 __all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
 
@@ -74,8 +75,9 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
                 )
             found = _make(path, _Identity(str(uuid.uuid4()), containers))
         # Whoever wrote it may have been killed before its name was on disk.
-        Files().make_folder(path)
-        Files().sync_folder(path)
+        files = Files()
+        files.make_folder(path)
+        files.sync_folder(path)
     except OSError as error:
         raise DirectoryUnusable(path, error) from error
     if found.containers != containers:
@@ -149,7 +151,8 @@ def _read(path: Path) -> _Identity | None:
         raise DirectoryForeign(path, f"{path} is no directory")
     file = path / CLUSTER_FILE
     try:
-        data = file.read_bytes()
+        check_entries(path)
+        data = read_regular(file)
     except FileNotFoundError:
         if DataDirectory.is_one(path):
             raise DirectoryForeign(
@@ -185,15 +188,18 @@ def _is_begun(path: Path) -> bool:
 
 def _make(path: Path, identity: _Identity) -> _Identity:
     """Writes down whose the folder is, or reads what somebody else wrote first."""
+    files = Files()
     SharedFolder(path, identity.cluster, identity.containers).make()
     version = str(FORMAT).encode()
     body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
     new, file = path / f"{CLUSTER_FILE}.{identity.cluster}", path / CLUSTER_FILE
     try:
-        with new.open("xb") as written:
-            written.write(b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
-            written.flush()
-            os.fsync(written.fileno())
+        descriptor = files.create(new)
+        try:
+            files.write(descriptor, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
+            files.sync(descriptor)
+        finally:
+            os.close(descriptor)
         with suppress(FileExistsError):  # one that started beside us was first
             file.hardlink_to(new)
     finally:

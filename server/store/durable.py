@@ -59,7 +59,7 @@ from segstore.server.store.data_directory import (
 )
 from segstore.server.store.errors import DataDamaged
 from segstore.server.store.fence import Fenced
-from segstore.server.store.files import Files
+from segstore.server.store.files import Files, read_regular
 from segstore.server.store.journal import (
     Group,
     Journal,
@@ -218,12 +218,12 @@ class Durability:
             return
         file = path / snapshot_name(found.number)
         try:
-            data = file.read_bytes()
+            data = read_regular(file)
             if len(data) != found.size or crc32(data) != found.crc:
                 raise DirectoryDamaged(path, file, "it does not have its checksum")
             images, other, self._files = snapshot.read(data, path, self.cache)
             for each in self._files.values():
-                size = each.path.stat().st_size
+                size = each.path.lstat().st_size
                 if size != each.info.file_bytes:
                     raise DirectoryDamaged(path, each.path, f"it has {size} bytes, {each.info.file_bytes} were written")
         except FileNotFoundError as error:
@@ -406,6 +406,7 @@ class Durability:
         return made, entry
 
     def _next_number(self) -> int:
+        self.directory.check_place()
         self._number += 1
         return self._number
 

@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from segstore.server.store.data_directory import (
-    COMMITTED_FILE,
     MANIFEST_FILE,
     DataDirectory,
     DataError,
     DirectoryDamaged,
-    DirectoryForeign,
     DirectoryUnusable,
     Manifest,
     snapshot_name,
@@ -100,8 +98,7 @@ class FencedDirectory(DataDirectory):
         return self
 
     def _adopt(self, new: Manifest) -> None:
-        self._take_lock(os.O_RDWR | os.O_CREAT)
-        self._mark = os.open(self.path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        self._take()
         self.manifest = new
         older = self.epoch.older()
         before = current(older)
@@ -109,8 +106,7 @@ class FencedDirectory(DataDirectory):
             self._take_over(before.path, new)
         elif (missing := lost(older)) is not None:
             raise DirectoryDamaged(missing.parent, missing, "it is missing")
-        DataDirectory.note(self, self.committed)
-        self.files.sync(self._mark)
+        self._make_mark()
 
     def _take_over(self, before: Path, new: Manifest) -> None:
         old = DataDirectory(before, self.files)
@@ -121,14 +117,8 @@ class FencedDirectory(DataDirectory):
             except DirectoryDamaged:  # its owner may be writing down a number just now
                 if not left:
                     raise
+        old.check_owner(new.cluster, new.containers, new.held)
         found = old.manifest
-        for what, here, there in (
-            ("belongs to cluster", found.cluster, new.cluster),
-            ("counts containers", found.containers, new.containers),
-            ("holds containers", found.held, new.held),
-        ):
-            if here != there:
-                raise DirectoryForeign(before, f"{before} {what} {here}, and this cluster has {there} there")
         names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
         for journal in found.journals:
             names += file_names(journal.number)[:2]
