@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import OPTIONS, TlsFiles, listen
+from segstore.server.controller.server import TlsFiles, listen, new_server
 from segstore.wire.controller_api import METHODS, SERVICE
 
 __all__ = ["ForwardingServer"]
@@ -59,7 +59,7 @@ class ForwardingServer(_Handler):
         cls, host: str, port: int, *, leader: Callable[[], Endpoint | None], tls: TlsFiles | None = None
     ) -> Self:
         """Listen. Raises OSError if that is not possible there."""
-        server = grpc.aio.server(options=OPTIONS)
+        server = new_server()
         self = cls(server, leader, tls)
         server.add_generic_rpc_handlers((self,))
         self.port = await listen(server, host, port, tls)
