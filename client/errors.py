@@ -26,7 +26,8 @@
         ├── ReaderExists, ReaderOffline
         └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
-The text of an error is one sentence; the facts in it are attributes as well. `advice` says what the caller can do; a
+The text of an error is one sentence, in which what a peer has said stands printable and shortened; the facts in it are
+attributes as well, as they came. `advice` says what the caller can do; a
 traceback shows it, with the facts, as a note. Causes are chained.
 """
 
@@ -51,6 +52,7 @@ from segstore.wire import (
     TableSegmentNotEmpty,
     WrongHost,
 )
+from segstore.wire.printable import printable
 
 __all__ = [
     "BadKeyVersion",
@@ -94,6 +96,8 @@ __all__ = [
     "failure",
 ]
 
+_LONGEST = 600
+
 
 class ClientError(Exception):
     """Root of all errors of the client.
@@ -121,8 +125,8 @@ class ClientError(Exception):
         actual: float | None = None,
         **details: Any,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message, _LONGEST)
+        super().__init__(self.message)
         self.endpoint = endpoint
         self.segment = segment
         self.stream = stream
@@ -133,7 +137,7 @@ class ClientError(Exception):
         self.__notes__: list[str] = [self._note()]
 
     def _note(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self.facts().items())
+        facts = ", ".join(f"{name} {printable(str(value), _LONGEST)}" for name, value in self.facts().items())
         return f"{self.advice} ({facts})" if facts else self.advice
 
     def located(

@@ -28,6 +28,7 @@ from segstore.pipeline.trace_filter import Chosen
 from segstore.wire import lowering as low
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
+from segstore.wire.printable import printable
 from segstore.wire.redaction import SECRET_CODES, redact
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Command, Unknown
@@ -57,7 +58,7 @@ class BadTrace(TraceError):
         self.offset = offset
 
     def __str__(self) -> str:
-        return self.message
+        return printable(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.message, self.path, self.offset)

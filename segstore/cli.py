@@ -21,6 +21,7 @@ from segstore.cli_errors import said
 from segstore.pipeline_cli import pipeline
 from segstore.replay_cli import diff_stores, explore, replay
 from segstore.tap_cli import tap
+from segstore.terminal import echo, log_plainly
 from segstore.trace_cli import trace
 
 if TYPE_CHECKING:
@@ -41,9 +42,12 @@ class _OneSentence(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows its number
                 stream.reconfigure(errors="backslashreplace")
+        log_plainly()
         codec = os.environ.get("SEGSTORE_CODEC", "generated")
         if codec not in ("generated", "construct"):
-            _fail(f"segstore: SEGSTORE_CODEC is {codec!r}; it can be 'generated' or 'construct'", 2)
+            # Without the codec, which a wrong name keeps from being imported, there is no `echo`.
+            click.echo(f"segstore: SEGSTORE_CODEC is {codec!r}; it can be 'generated' or 'construct'", err=True)
+            sys.exit(2)
         try:
             status = run(*args, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -65,7 +69,7 @@ class _OneSentence(click.Group):
 
 
 def _fail(sentence: str, status: int) -> NoReturn:
-    click.echo(sentence, err=True)
+    echo(" ".join(sentence.splitlines()), err=True)
     sys.exit(status)
 
 
@@ -138,10 +142,10 @@ def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
         try:
             command = decode_frame(piece.data, unknown="keep" if keep_unknown else "refuse")
         except WireError as error:
-            click.echo(f"frame {number} at byte {piece.offset}: {error}", err=True)
+            echo(f"frame {number} at byte {piece.offset}: {error}", err=True)
             status = 1
         else:
-            click.echo(to_line(command) if as_json else summary(command))
+            echo(to_line(command) if as_json else summary(command))
     return status
 
 
@@ -157,9 +161,9 @@ def explain(source: Any, show_tokens: bool, all_bytes: bool) -> int:
     for number, piece in enumerate(_pieces(source), 1):
         found = describe(piece.data)
         name = found.command.type_name if found.command is not None else "malformed"
-        click.echo(f"frame {number} at byte {piece.offset}: {name}, {len(piece.data)} bytes")
+        echo(f"frame {number} at byte {piece.offset}: {name}, {len(piece.data)} bytes")
         for line in lines(found, show_tokens=show_tokens, all_bytes=all_bytes):
-            click.echo(line)
+            echo(line)
         if found.error is not None:
             status = 1
     return status
@@ -416,7 +420,7 @@ def verify(folder: Path) -> int:
     except (DataError, OSError) as error:
         raise click.ClickException(str(error)) from error
     for note in notes:
-        click.echo(note)
+        echo(note)
     for fault in faults:
-        click.echo(fault, err=True)
+        echo(fault, err=True)
     return 1 if faults else 0

@@ -36,6 +36,7 @@ from segstore.server.fault_file import FaultFileError, read_faults
 from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
 from segstore.server.store.durable import MIN_MEMORY_BYTES
+from segstore.terminal import log_to_stderr
 
 __all__ = [
     "OptionsError",
@@ -399,7 +400,7 @@ def serve(options: ServeOptions) -> None:
 
     A second signal raises SystemExit with 128 and its number.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     allow_many_connections()
     if options.data is not None:
         # The thread that commits should not wait long for the interpreter when the disk is done.

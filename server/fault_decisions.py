@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from segstore.server.fault_rules import Action, Delay, Hold, Rule, check_size
+from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         about = f" of {', '.join(self.segments)}" if self.segments else ""
-        return (
+        return printable(
             f"{self.rule}: {self.action} at {self.direction} {self.request}, {self.type_name}{about} "
             f"on connection {self.connection}, fit {self.nth}"
         )

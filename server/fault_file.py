@@ -18,9 +18,11 @@ from pydantic import BaseModel, ValidationError
 
 from segstore.server import fault_rules
 from segstore.server.fault_rules import FaultSettings
+from segstore.wire.printable import printable
 
 __all__ = ["FaultFileError", "parse_faults", "read_faults", "rule_problem"]
 
+_LONGEST: Final = 600
 _MOST_BYTES: Final = 256 * 1024
 _FORMS: Final = {
     "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -54,7 +56,7 @@ class FaultFileError(ValueError):
 
     def __init__(self, source: str, line: int | None, path: str, reason: str) -> None:
         where = f"{source}: line {line}" if line is not None else source
-        super().__init__(f"{where}: {path}: {reason}" if path else f"{where}: {reason}")
+        super().__init__(printable(f"{where}: {path}: {reason}" if path else f"{where}: {reason}", _LONGEST))
         self.source = source
         self.line = line
         self.path = path

@@ -33,6 +33,7 @@ from segstore.wire import commands as _commands  # noqa: F401 — completes the 
 from segstore.wire.errors import WireError
 from segstore.wire.names import SegmentName
 from segstore.wire.patterns import Pattern, PatternError, glob, regular_expression
+from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
 
@@ -78,7 +79,7 @@ class FilterError(WireError):
     """
 
     def __init__(self, column: int, expected: str, found: str) -> None:
-        shown = repr(found if len(found) <= _SHOWN else f"{found[:_SHOWN]}…") if found else "the end"
+        shown = printable(repr(found), _SHOWN) if found else "the end"
         super().__init__(f"column {column}: expected {expected}, found {shown}")
         self.column = column
         self.expected = expected

@@ -20,7 +20,7 @@ import grpc
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.in_flight import InFlight, trailing_of
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import OPTIONS, TlsFiles, bounds, listen
+from segstore.server.controller.server import TlsFiles, bounds, listen, new_server
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 
 __all__ = ["ForwardingServer"]
@@ -78,7 +78,7 @@ class ForwardingServer(_Handler):
         trust_network: bool = False,
     ) -> Self:
         """Listen. Raises OSError if that is not possible there."""
-        server = grpc.aio.server(options=(*OPTIONS, *bounds(config)))
+        server = new_server(*bounds(config))
         self = cls(server, leader, tls, trust_network)
         self.port = await listen(server, host, port, tls)
         await server.start()

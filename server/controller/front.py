@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from segstore.server.controller.in_flight import InFlight, trailing_of
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import OPTIONS, TlsFiles, listen
+from segstore.server.controller.server import TlsFiles, listen, new_server
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 
 __all__ = ["ControllerFront"]
@@ -92,7 +92,7 @@ class ControllerFront(_Handler):
         published_host: the name under which clients find this port. trust: the authorities to trust in PEM, b"" for
         gRPC's own; None to speak to the controller without TLS.
         """
-        server = grpc.aio.server(options=(*OPTIONS, _ANY_SIZE))
+        server = new_server(_ANY_SIZE)
         bound = await listen(server, host, port, tls)
         address = f"[{controller.host}]:{controller.port}" if ":" in controller.host else ":".join(map(str, controller))
         if trust is None:

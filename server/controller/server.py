@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import re
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,17 +34,20 @@ from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
-__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "bounds", "listen"]
+__all__ = ["ControllerServer", "TlsFiles", "bounds", "listen", "new_server"]
 
 _log = logging.getLogger(__name__)
 
-OPTIONS: Final = (
+_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # or two servers share a port unnoticed
     # Clients keep their connections alive as often as they like, also between calls.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+_SHARE: Final = 4
+"""Of the descriptors that this process may have, one in so many may be a connection to a controller."""
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
@@ -75,6 +79,13 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
         ("grpc.max_concurrent_streams", _CALLS_MAX),  # a client of gRPC's makes more of them one after another
     )
+
+
+def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
+    """A server that does not listen yet. Connections beyond its bound are closed at once."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = soft // _SHARE if 0 < soft < 1 << 31 else (1 << 31) - 1
+    return grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most), *options))
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
@@ -153,7 +164,7 @@ class ControllerServer:
 
         Raises `OSError` if it cannot listen there.
         """
-        server = grpc.aio.server(options=(*OPTIONS, *bounds(controller.config)))
+        server = new_server(*bounds(controller.config))
         self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), settled)
         self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
         self._in_flight = InFlight(server, self.handlers)
