@@ -5,9 +5,8 @@ ports being named, a connection is taken if its first bytes are those of a Hello
 
 Invariants: bytes are in order and once, whatever was sent again or overtook. From the first gap on a direction is not
 read, since where its next frame starts is unknown; the bytes lost are reported. Memory is bounded whatever the file:
-pieces that wait for others before them, or for the first bytes of a client, take `MOST_WAITING_BYTES` at most, and half
-frames as many; at most `MOST_CONNECTIONS` are open, and one more ends the one that has been silent the longest. Times
-are those of the packets.
+pieces that wait for others before them, or for the first bytes of a client, take `MOST_WAITING_BYTES` at most; at most
+`MOST_CONNECTIONS` are open, and one more ends the one that has been silent the longest. Times are those of the packets.
 Not read: what TLS hides, and what `segstore.pipeline.packet_files` does not read.
 """
 
@@ -197,7 +196,6 @@ class Reassembly:
         if self.due or self.pieces >= PIECES_AT_ONCE:
             self.due, self.pieces = False, 0
             yield from self._chunk(self.writer.take(), packet.at)
-            yield from self._drop_half_frames(packet.at)
 
     def _take(self, connection: _Connection, key: _Key, direction: int, sequence: int, data: bytes) -> None:
         side = connection.sides[direction]
@@ -249,23 +247,6 @@ class Reassembly:
         if connection.number is not None:
             reason = f"connection {connection.number} is not read on: more than {MOST_CONNECTIONS} connections are open"
             yield Skipped(self.path, at, 0, reason)
-
-    def _drop_half_frames(self, at: int) -> Iterator[Skipped]:
-        """Ends the connections with the longest half frames, where all of them take too much memory."""
-        held = self.writer.half_frames()
-        excess = sum(held.values()) - MOST_WAITING_BYTES
-        keys = {connection.number: key for key, connection in self.connections.items()} if excess > 0 else {}
-        for number in sorted(held, key=held.__getitem__, reverse=True):
-            if excess <= 0:
-                return
-            excess -= held[number]
-            key = keys[number]
-            ended = self.connections[key]
-            yield from self._end(key)
-            reason = f"connection {number} is not read on: half frames take more than {MOST_WAITING_BYTES} bytes"
-            yield Skipped(self.path, at, 0, reason)
-            ended.leave_alone()
-            self.connections[key] = ended
 
     def _end(self, key: _Key) -> Iterator[Skipped]:
         connection = self.connections.pop(key)

@@ -18,6 +18,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -44,6 +45,8 @@ VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
 """Fields that differ between two stores that both are right, or between two runs of one."""
 
 _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
+_FRAME_BYTES: Final = 256
+"""What a frame that waits takes beside its bytes, roughly."""
 
 
 class ReplyDifference(NamedTuple):
@@ -108,13 +111,13 @@ def report(difference: ReplyDifference, *, left: str = "expected", right: str = 
 class _Peer:
     """A connection to the store: what came and was not claimed.
 
-    came: frames, whether or not they decode, each with its time. rest: bytes behind them that make no frame, or none
-    so far. ended: why nothing more is to be expected.
+    came: frames, whether or not they decode, each with its time and what it belongs to. rest: bytes behind them that
+    make no frame, or none so far. ended: why nothing more is to be expected.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.came: deque[tuple[int, bytes]] = deque()
+        self.came: deque[tuple[int, bytes, Any]] = deque()
         self.rest = bytearray()
         self.bytes = 0
         self.ended = ""
@@ -150,8 +153,9 @@ class _Peer:
             elif len(rest) - at < size:
                 break
             else:
-                self.came.append((now_ns, bytes(rest[at : at + size])))
-                self.bytes += size
+                frame = bytes(rest[at : at + size])
+                self.came.append((now_ns, frame, _claim(frame)))
+                self.bytes += size + _FRAME_BYTES
                 at += size
         del rest[:at]
 
@@ -180,8 +184,8 @@ class _Peer:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    for index in range(looked, len(self.came)):
-                        if _claim(self.came[index][1]) in (wanted, None):
+                    for index, (_, _, claim) in enumerate(islice(self.came, looked, None), looked):
+                        if claim in (wanted, None):
                             return self._take(index)
                     looked = len(self.came)
                     if self.ended:
@@ -193,19 +197,23 @@ class _Peer:
         return self._take(0) if self.came else None
 
     def _take(self, index: int) -> tuple[int, bytes]:
-        found = self.came[index]
+        at_ns, frame, _ = self.came[index]
         del self.came[index]
-        self.bytes -= len(found[1])
-        return found
+        self.bytes -= len(frame) + _FRAME_BYTES
+        return at_ns, frame
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float) -> None:
+        """Closes, once the store has taken what was sent, or when the time is up."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.writer.close()
+        aborting = asyncio.get_running_loop().call_later(timeout_s, self.writer.transport.abort)
         try:
             await self.writer.wait_closed()
         except OSError:
             self.ended = self.ended or "the connection broke"
+        finally:
+            aborting.cancel()
 
 
 def _claim(frame: bytes) -> Any:
@@ -261,7 +269,7 @@ class _Driver:
                     await self._end(number)
         finally:
             for peer in self._peers.values():
-                await peer.close()
+                await peer.close(self._timeout_s)
 
     async def _record(self, record: Record, seen: Exchange) -> None:
         number = record.connection
@@ -285,11 +293,13 @@ class _Driver:
 
     async def _open(self, number: int) -> _Peer:
         try:
-            connected = await asyncio.open_connection(*self._address)
+            async with asyncio.timeout(self._timeout_s):
+                connected = await asyncio.open_connection(*self._address)
         except OSError as error:
             host, port = self._address
             # asyncio puts the address into its own words; what the system calls it reads better.
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+            why = why or f"it did not answer in {self._timeout_s:g} s"
             raise ConnectionError(f"no connection to the store at {host}:{port}: {why}") from error
         peer = self._peers[number] = _Peer(*connected)
         self._keep(number, Direction.REQUEST, RecordKind.OPEN, b"{}")
@@ -300,8 +310,8 @@ class _Driver:
         peer = self._peers.pop(number, None)
         if peer is None:
             return
-        await peer.close()
-        for at_ns, frame in peer.came:
+        await peer.close(self._timeout_s)
+        for at_ns, frame, _ in peer.came:
             self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
             if self._compare:
                 self.differences.append(ReplyDifference(number, self._number, None, None, frame, ()))

@@ -10,7 +10,7 @@ the trace lacks is none: without an answer to it no client says anything else.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
 scaled; when the server has stopped, no connection and no timer is left. A client that does not read its replies is not
-read either; what is to be passed on and is not taken is bounded, too.
+read either, and neither is the other store; what is to be passed on and is not taken is bounded, too.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ __all__ = ["Missing", "TraceServer"]
 Missing = Literal["error", "close", "pass"]
 
 _MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
+_MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
+_PROBLEM_BYTES: Final = 512
+"""What a problem takes beside its frames, roughly."""
+_CONNECT_S: Final = 10.0
 
 
 class TraceServer:
@@ -53,7 +57,7 @@ class TraceServer:
     records: of the trace. mode: "strict" or "match", as in `Replay`. missing: what is done with a request that the
     trace does not answer: "error", "close", or "pass", on to the store at `upstream`, (host, port).
     pace: 1 answers after the times of the trace, 2 twice as fast; None at once.
-    problems: what was not answered by the trace. tell: is called with each as it comes.
+    problems: what was not answered by the trace, the first 64 MiB of it. tell: is called with each as it comes.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class TraceServer:
         self._where = (host, port)
         self._server: asyncio.Server | None = None
         self._open: set[_Conversation] = set()
+        self._problem_bytes = 0
 
     @property
     def host(self) -> str:
@@ -101,6 +106,14 @@ class TraceServer:
     def unused(self) -> Counter[str]:
         """The requests of the trace that nobody has made so far, by command."""
         return self.replay.unused()
+
+    def add(self, found: Problem) -> None:
+        """A client has made a request that the trace does not answer."""
+        self._problem_bytes += len(found.frame) + len(found.expected_frame or b"") + _PROBLEM_BYTES
+        if self._problem_bytes <= _MOST_PROBLEM_BYTES:
+            self.problems.append(found)
+        if self.tell is not None:
+            self.tell(found)
 
     async def start(self) -> None:
         """Listens. Raises AddressInUse, CannotListen."""
@@ -146,6 +159,8 @@ class _Conversation(asyncio.Protocol):
         self._last_at = 0.0
         self._passing: _Passing | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -165,10 +180,12 @@ class _Conversation(asyncio.Protocol):
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
+        self._writable.clear()
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self._writable.set()
         if self._transport is not None:
             self._transport.resume_reading()
 
@@ -211,9 +228,7 @@ class _Conversation(asyncio.Protocol):
                 self._pass().set_ups[item.writer_id] = item
             self._say(found.replies, found.closes)
             return
-        server.problems.append(self._problem(item))
-        if server.tell is not None:
-            server.tell(server.problems[-1])
+        server.add(self._problem(item))
         if server.missing == "close":
             self._close()
         elif server.missing == "pass":
@@ -268,20 +283,22 @@ class _Conversation(asyncio.Protocol):
     def _pass(self) -> _Passing:
         if self._passing is None:
             assert self._server.upstream is not None
-            self._passing = _Passing(self._server.upstream, self._write, self._close)
+            self._passing = _Passing(self._server.upstream, self._write, self._close, self._writable)
         return self._passing
 
 
 class _Passing:
     """A connection to another store for what the trace does not answer; its replies go back as they are.
 
+    writable: set while the client takes replies; the store is not read else.
     set_ups: of writers that the trace set up; the other store hears them before it gets their first append.
     """
 
-    def __init__(self, upstream: tuple[str, int], back: Any, closed: Any) -> None:
+    def __init__(self, upstream: tuple[str, int], back: Any, closed: Any, writable: asyncio.Event) -> None:
         self._upstream = upstream
         self._back = back
         self._lost = closed
+        self._writable = writable
         self.set_ups: dict[Any, SetupAppend] = {}
         self._hidden: set[Any] = set()
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
@@ -310,7 +327,8 @@ class _Passing:
 
     async def _run(self) -> None:
         try:
-            reader, writer = await asyncio.open_connection(*self._upstream)
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_connection(*self._upstream)
         except OSError:
             self._lost()
             return
@@ -322,6 +340,7 @@ class _Passing:
                 while data := await reader.read(1 << 16):
                     for command in decoder.feed(data):
                         self._reply(command)
+                    await self._writable.wait()
                 self._lost()
             finally:
                 sending.cancel()

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["ReplayedSegments", "named_segments", "replay_controller"]
 
 _NAMES: Final = ("segment", "segment_name", "target", "source", "target_segment_id", "source_segment_ids")
-_MOST_SEGMENTS: Final = 10_000
-"""Of one stream: a number in a name says how many there are, and may say anything."""
+_MOST_SEGMENTS: Final = 20_000
+"""Of all streams together: a number in a name says how many a stream has, and may say anything."""
 
 
 def named_segments(steps: Iterable[Step]) -> list[SegmentName]:
@@ -58,7 +58,11 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
         if stream.startswith("_") or stream.endswith(TABLE_SUFFIX):
             continue  # the controller's own, made when what they belong to is made
         sizes[scope, stream] = max(sizes.get((scope, stream), 0), number + 1)
+    made = 0
     for (scope, stream), number in sizes.items():
+        if made + number > _MOST_SEGMENTS:
+            continue
+        made += number
         if scope not in state.scopes:
             ScopeCreated(scope, now_ms).apply(state)
         StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=number)), 0, now_ms).apply(state)

@@ -6,7 +6,8 @@ that is pointed at the tap never hears of another address. Without a controller 
 
 Invariants: bytes pass as they are (`segstore.server.tap_link`), but where rules of faults say otherwise
 (`segstore.server.tap_faults`); a store has one port as long as the tap lives; after `stop`, which can be called twice,
-no task and no socket is left. Refused: more than `MOST_STORES` stores, which no controller has.
+no task and no socket is left; frames that are not whole take `MOST_HELD_BYTES` at most. Refused: more than
+`MOST_STORES` stores, which no controller has; a store that is the tap itself.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ from segstore.server.faults import Faults, NoFaults
 from segstore.server.observe import Observed
 from segstore.server.runner import AddressInUse, CannotListen
 from segstore.server.tap_faults import WatchedLink
-from segstore.server.tap_link import Link, joined
+from segstore.server.tap_link import Link, Side, joined
+from segstore.wire.trace_blocks import Direction
 
 if TYPE_CHECKING:
     from segstore.server.controller.front import ControllerFront
     from segstore.server.recording import Recorder
 
-__all__ = ["MOST_STORES", "TapServer", "TapSettings", "TooManyStores"]
+__all__ = ["MOST_HELD_BYTES", "MOST_STORES", "TapServer", "TapSettings", "TooManyStores"]
 
 log = logging.getLogger(__name__)
 
 MOST_STORES: Final = 1_000
+MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
 
@@ -111,6 +114,7 @@ class _Door:
         self.connect_timeout_s = tap.settings.connect_timeout_s
         self.address = Endpoint("", 0)
         self.server: asyncio.Server | None = None
+        self.is_tap = False
         self._tap = tap
 
     @property
@@ -127,6 +131,32 @@ class _Door:
     def over(self, link: Link) -> None:
         self._tap.over(link)
 
+    def made(self, side: Side) -> bool:
+        sockets = self._tap.sockets
+        # A connection of the tap to itself comes twice: as a store's socket of one door, and as a client's.
+        met = sockets.setdefault(side.ends, (self, side))
+        if met[1] is side:
+            return True
+        door = self if side.direction is Direction.REPLY else met[0]
+        if not door.is_tap:
+            door.is_tap = True
+            log.error("the store %s is the tap itself: nothing is passed on to it", joined(door.store))
+        return False
+
+    def lost(self, side: Side) -> None:
+        if self._tap.sockets.get(side.ends, (self, None))[1] is side:
+            del self._tap.sockets[side.ends]
+
+    def hold(self, link: Link, size: int) -> None:
+        tap = self._tap
+        tap.held_bytes += size - link.held
+        link.held = size
+        while tap.held_bytes > MOST_HELD_BYTES:
+            largest = max(tap.links, key=lambda each: each.held)
+            why = f"frames that are not whole take more than {MOST_HELD_BYTES} bytes, and most of them here"
+            log.warning("connection from %s closed: %s", largest.peer, why)
+            largest.abort(why)
+
 
 class TapServer(Observed):
     """A tap that listens until it is stopped.
@@ -138,6 +168,8 @@ class TapServer(Observed):
         links: the connections that are open.
         closing: whether it was told to stop.
         upstream_context: with which stores are spoken to; None without TLS.
+        sockets: those of all links, by the addresses of their two ends, each with its door.
+        held_bytes: of frames that are not whole, where there are rules.
     """
 
     def __init__(
@@ -150,6 +182,8 @@ class TapServer(Observed):
         self.links: set[Link] = set()
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
+        self.sockets: dict[frozenset[object], tuple[_Door, Side]] = {}
+        self.held_bytes = 0
         self._doors: dict[Endpoint, _Door] = {}
         self._learning = asyncio.Lock()
         self._front: ControllerFront | None = None

@@ -117,6 +117,8 @@ class WatchedLink(Link):
             self._line.leave()
             if self._backlog:
                 self._go_through()
+        if not self._finished:
+            self.door.hold(self, self._requests.held + self._replies.held + sum(map(len, self._block)))
 
     def ended(self, side: Side) -> None:
         self._ends(side.direction)
@@ -152,6 +154,7 @@ class WatchedLink(Link):
         self._waits.clear()
         self._backlog.clear()
         self._line.clear()
+        self.door.hold(self, 0)
 
     def _tell(self, side: Side, problem: str) -> None:
         if problem and side.direction not in self._noted:

@@ -46,6 +46,7 @@ class Frames:
 
     Attributes:
         problem: what was wrong with the bytes, once; "" if nothing was.
+        held: bytes of a frame that is not whole.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,10 @@ class Frames:
         self._pending = bytearray()
         self._passing = 0
         self._lost = False
+
+    @property
+    def held(self) -> int:
+        return len(self._pending)
 
     def feed(self, data: bytes) -> list[Piece]:
         """Takes the next bytes, and gives what they complete."""

@@ -51,6 +51,7 @@ class Door(Protocol):
     store: where that is. number: the store's, from 0, in the order in which the tap came to know of them. context: with
     which the store is spoken to, None without TLS. recorder: is told what links carry; None for nobody.
     connect_timeout_s: how long the store may take to be connected to. closing: whether no more clients are taken.
+    is_tap: whether the store has turned out to be the tap itself.
     """
 
     store: Endpoint
@@ -58,6 +59,7 @@ class Door(Protocol):
     context: ssl.SSLContext | None
     recorder: Recorder | None
     connect_timeout_s: float
+    is_tap: bool
 
     @property
     def closing(self) -> bool: ...
@@ -70,6 +72,18 @@ class Door(Protocol):
         """Both sockets of a link are closed."""
         ...
 
+    def made(self, side: Side) -> bool:
+        """Whether a new socket leads out of the tap; False if its other end belongs to the tap, too."""
+        ...
+
+    def lost(self, side: Side) -> None:
+        """A socket is closed."""
+        ...
+
+    def hold(self, link: Link, size: int) -> None:
+        """A link holds these bytes of frames now; where all links hold too many, those with the most are ended."""
+        ...
+
 
 class Side(asyncio.Protocol):
     """One of the two sockets of a link.
@@ -80,6 +94,7 @@ class Side(asyncio.Protocol):
         transport: None before it is there, and when it is gone.
         ended: whether it has said that it sends no more. end_passed: whether that was passed on.
         note: is given what is passed on from it.
+        ends: the addresses of both ends of the socket.
     """
 
     __slots__ = (
@@ -92,6 +107,7 @@ class Side(asyncio.Protocol):
         "direction",
         "end_passed",
         "ended",
+        "ends",
         "note",
         "other",
         "transport",
@@ -110,12 +126,15 @@ class Side(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.ended = self.end_passed = False
         self.note: Callable[[bytes], object] | None = None
+        self.ends: frozenset[Any] = frozenset()
 
     # --- as a protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
+        names = (self.transport.get_extra_info(each) for each in ("sockname", "peername"))
+        self.ends = frozenset((each[0].removeprefix("::ffff:"), each[1]) for each in names if each)
         self._link.made(self)
         early, self._early, self._said_all = self._early, [], False
         for data in early:
@@ -215,6 +234,7 @@ class Link:
         client, store: the two sides.
         peer: the client's address.
         number: the recorder's for it, 0 without.
+        held: bytes of frames that it holds, as the door knows.
     """
 
     def __init__(self, door: Door) -> None:
@@ -224,6 +244,7 @@ class Link:
         self.client.other, self.store.other = self.store, self.client
         self.peer = ""
         self.number = 0
+        self.held = 0
         self._by: Direction | None = None
         self._why = ""
         self._connecting: asyncio.Task[None] | None = None
@@ -233,8 +254,12 @@ class Link:
 
     def made(self, side: Side) -> None:
         """A socket is there."""
+        leads_out = self.door.made(side)
         if side is self.client:
             self._begin(side)
+        if not leads_out:
+            self.end(f"the store at {joined(self.door.store)} is the tap itself")
+        if side is self.client:
             return
         if self.client.transport is None:
             side.close()  # the client has left meanwhile
@@ -251,8 +276,8 @@ class Link:
         client.hold("its store is not there")
         asyncio.get_running_loop().call_soon(client.hold_again)
         self.door.began(self)
-        if self.door.closing:
-            self.end("the tap shuts down")
+        if self.door.closing or self.door.is_tap:
+            self.end("the tap shuts down" if self.door.closing else "the store is the tap itself")
             return
         self._connecting = asyncio.create_task(self._connect(), name=f"segstore tap connects to {self.door.store}")
         self._connecting.add_done_callback(self._tried)
@@ -304,6 +329,7 @@ class Link:
 
     def lost(self, side: Side, exc: Exception | None) -> None:
         """A socket is gone."""
+        self.door.lost(side)
         self._ends(side.direction, "" if exc is None else str(exc))
         if exc is not None:
             side.other.reset()
@@ -314,18 +340,22 @@ class Link:
     def end(self, why: str) -> None:
         """Ends both sides; what was read of them still leaves."""
         self._ends(Direction.REPLY, why)
-        if self._connecting is not None and self._connecting is not asyncio.current_task():
-            self._connecting.cancel()
+        self._stop_connecting()
         self.client.close()
         self.store.close()
 
     def abort(self, why: str = "") -> None:
         """Ends both sides as a reset does."""
         self._ends(Direction.REPLY, why)
-        if self._connecting is not None:
-            self._connecting.cancel()
+        self._stop_connecting()
         self.client.reset()
         self.store.reset()
+
+    def _stop_connecting(self) -> None:
+        # Not once the socket is there: uvloop would never say that it is lost.
+        connecting = self._connecting
+        if connecting is not None and self.store.transport is None and connecting is not asyncio.current_task():
+            connecting.cancel()
 
     def _ends(self, by: Direction, why: str = "") -> None:
         """Notes who ended it, which is the first that does."""

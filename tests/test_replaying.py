@@ -10,9 +10,10 @@ import pytest
 
 from segstore.replaying import diff_stores, drive, report
 from segstore.server import MockSegmentStore
-from segstore.wire import SegmentCreated, StreamSegmentInfo, decode, encode
+from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, StreamSegmentInfo, decode, encode
 from segstore.wire.trace import Direction, Record, RecordKind
-from tests.server.support import HELLO, SEGMENT, create
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, create
+from tests.server.test_tap import upstream
 from tests.server.traffic import record, streams, writes
 
 
@@ -175,3 +176,50 @@ async def test_half_a_reply_that_nobody_expected_is_a_difference() -> None:
 async def test_a_pace_must_be_one() -> None:
     with pytest.raises(ValueError, match="pace must be above 0"):
         await drive([], "127.0.0.1", 1, pace=-1)
+
+
+# --- hostile stores -------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_never_reads_holds_nobody() -> None:
+    done = asyncio.Event()
+
+    async def reads_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await done.wait()
+
+    requests = [HELLO, *(AppendBlock(WRITER, bytes(8_000_000)) for _ in range(4))]
+    trace = [Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(each)) for each in requests]
+    async with upstream(reads_nothing) as store:
+        async with asyncio.timeout(PATIENCE_S):
+            found = await drive(trace, *store, timeout_s=0.05)
+        done.set()
+    assert found.requests == 5
+
+
+async def test_replies_that_nobody_expected_are_kept_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.replaying._MOST_WAITING_BYTES", 100_000)
+
+    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(KeepAlive()) * 100_000)
+        await reader.read()
+
+    trace = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(1, 1, Direction.REPLY, RecordKind.FRAME, encode(SegmentCreated(1, SEGMENT))),
+    ]
+    async with upstream(floods) as store:
+        found = await drive(trace, *store, timeout_s=PATIENCE_S, all_differences=True)
+    assert "KEEP_ALIVE came instead of SEGMENT_CREATED" in str(found.differences[0])
+    assert len(found.differences) < 10_000
+
+
+async def test_a_store_that_does_not_take_a_connection_is_waited_for_as_long_as_for_a_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.sleep(PATIENCE_S)
+
+    monkeypatch.setattr(asyncio, "open_connection", never)
+    trace = [Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO))]
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1: it did not answer in 0\.05 s"):
+        await drive(trace, "127.0.0.1", 1, timeout_s=0.05)

@@ -34,10 +34,20 @@ if TYPE_CHECKING:
     from segstore.wire.schema import Buffer
     from segstore.wire.trace_framing import Memory
 
-__all__ = ["BLOCK_BYTES", "FLUSH_AFTER_NS", "SPARE_BYTES", "RecordWriter", "TraceWriter", "event_data", "make_mark"]
+__all__ = [
+    "BLOCK_BYTES",
+    "FLUSH_AFTER_NS",
+    "MOST_HELD_BYTES",
+    "SPARE_BYTES",
+    "RecordWriter",
+    "TraceWriter",
+    "event_data",
+    "make_mark",
+]
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
+MOST_HELD_BYTES: Final = 128 * 1024 * 1024
 SPARE_BYTES: Final = 1024 * 1024
 """What memory has beyond a block, so that what fills it, and what comes with it, is still in one piece."""
 _SAMPLED_BYTES: Final = 1024 * 1024
@@ -163,7 +173,8 @@ class TraceWriter:
     last `finish()`.
 
     A frame is recorded with the time at which its last byte came. What waits in memory is at most a block, what came
-    last, and the half frame of every stream; a crash of the process loses that.
+    last, and half frames; a crash of the process loses that. Where half frames take more than `MOST_HELD_BYTES`, the
+    framing of the streams with the longest ones ends, and what follows is recorded as BYTES.
 
     redact: `redact(frame, whole)` gives the frame to be stored instead, of the same length. It is asked for frames with
     a type code in `redact_codes`, and for bytes that make no frame; `segstore.wire.redaction` has both for delegation
@@ -300,14 +311,6 @@ class TraceWriter:
             self._records._put(ts_ns, connection, side, kind, data)
         self._added(ts_ns)
 
-    def half_frames(self) -> dict[int, int]:
-        """The bytes held of frames that are not whole, by connection."""
-        self._drain()
-        found: dict[int, int] = {}
-        for key, half in self._halves.items():
-            found[key >> 1] = found.get(key >> 1, 0) + len(half.data)
-        return found
-
     def due(self, now_ns: int) -> bool:
         """Whether what waits is old enough to be written."""
         return self._waits and now_ns >= self._due_ns
@@ -319,6 +322,7 @@ class TraceWriter:
     def take_parts(self) -> list[Buffer]:
         """The same in pieces, for `writev`. Some are this writer's memory: write them before the next `add`."""
         self._drain()
+        self._bound_halves()
         self._used, self._size, self._waits = 0, 0, False
         data = self._records._data
         in_memory = len(data) == 1 and data[0] is self._part
@@ -448,6 +452,19 @@ class TraceWriter:
             self._halves[key] = _Half(source[at:stop], need)
             if source is self._memory and stop == self._used:
                 self._used = at  # the half frame has bytes of its own: what comes next lies behind the whole ones
+
+    def _bound_halves(self) -> None:
+        """Ends the framing of the streams with the longest half frames, where all of them take too much memory."""
+        held = sum(len(half.data) for half in self._halves.values())
+        if held <= MOST_HELD_BYTES:
+            return
+        for key, half in sorted(self._halves.items(), key=lambda item: len(item[1].data), reverse=True):
+            if held <= MOST_HELD_BYTES // 2:
+                return
+            held -= len(half.data)
+            del self._halves[key]
+            self._unframed.add(key)
+            self._bytes(self._due_ns - self.flush_after_ns, key >> 1, key & 1, half.data)
 
     def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
         if self._redact is not None and _read_code(frame)[0] in self._redact_codes:

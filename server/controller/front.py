@@ -5,14 +5,15 @@ left, initial and trailing metadata, status and details as they are. Two answers
 store, and that of `getControllerServerList`, of the controllers. They are replaced by those at which the same is found
 through here; an answer that is none of these messages passes as it is, and is noted.
 
-Invariants: a call is made upstream once; a client that gives up ends its call there; after `aclose`, which can be
-called twice, no call and no channel is left. gRPC keeps for itself the metadata whose names begin with "grpc-" and the
-compression of messages.
+Invariants: a message has at most 64 MiB; a call is made upstream once; a client that gives up ends its call there;
+after `aclose`, which can be called twice, no call and no channel is left. gRPC keeps for itself the metadata whose
+names begin with "grpc-" and the compression of messages.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -30,9 +31,10 @@ __all__ = ["ControllerFront"]
 log = logging.getLogger(__name__)
 
 _OF_THE_TRANSPORT: Final = ("grpc-", ":")
-_ANY_SIZE: Final = ("grpc.max_receive_message_length", -1)
+_MOST_MESSAGE: Final = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
+"""As segstore's client takes; gRPC's own limit is 4 MiB."""
 _CHANNEL: Final = (
-    _ANY_SIZE,
+    _MOST_MESSAGE,
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -92,8 +94,11 @@ class ControllerFront(_Handler):
         published_host: the name under which clients find this port. trust: the authorities to trust in PEM, b"" for
         gRPC's own; None to speak to the controller without TLS.
         """
-        server = new_server(_ANY_SIZE)
+        server = new_server(_MOST_MESSAGE)
         bound = await listen(server, host, port, tls)
+        if controller.port == bound and controller.host in (host, published_host, "localhost"):
+            await server.stop(None)
+            raise OSError(errno.EINVAL, f"the controller at {controller.host}:{bound} is this port itself")
         address = f"[{controller.host}]:{controller.port}" if ":" in controller.host else ":".join(map(str, controller))
         if trust is None:
             channel = grpc.aio.insecure_channel(address, options=_CHANNEL)

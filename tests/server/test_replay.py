@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,12 +25,14 @@ from segstore.wire import (
     KeepAlive,
     SegmentCreated,
     SegmentDeleted,
+    SegmentRead,
     encode,
 )
 from segstore.wire.block_decoder import Append
 from segstore.wire.trace import Direction, Record, RecordKind
 from segstore.wire.trace_diff import FieldDifference
-from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up, until
+from tests.server.test_tap import upstream
 from tests.server.traffic import WRITER, record, streams, writes
 
 CONVERSATIONS = Path(__file__).parents[2] / "fixtures" / "conversations"
@@ -178,6 +181,53 @@ async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[
     ):
         peer.send(DeleteSegment(9, SEGMENT, ""))
         assert await peer.closed() == b""
+
+
+async def test_what_another_store_says_and_a_client_does_not_read_is_left_with_that_store(
+    recorded: list[Record],
+) -> None:
+    frame = encode(SegmentRead(SEGMENT, 0, False, False, bytes(1 << 20), 5))
+    sent = 0
+
+    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.read(1)
+        with suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(frame)
+                await writer.drain()
+                sent += 1
+
+    async with (
+        upstream(floods) as store,
+        TraceServer(recorded, mode="match", missing="pass", upstream=store) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
+    ):
+        peer.send(HELLO, DeleteSegment(9, SEGMENT, ""))
+        await until(lambda: sent > 1)
+        for _ in range(40):
+            await asyncio.sleep(0.005)  # in which what is not bounded would grow
+        assert sent < 48
+        count = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while count < 64 * len(frame):
+                count += len(await peer.reader.read(1 << 20))
+
+
+async def test_problems_are_kept_as_far_as_memory_goes_and_all_are_told(
+    recorded: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.replay._MOST_PROBLEM_BYTES", 20_000)
+    told: list[Problem] = []
+    async with (
+        TraceServer(recorded, mode="match", tell=told.append) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
+    ):
+        replies = await peer.ask(HELLO, *(DeleteSegment(each, "x" * 500, "") for each in range(100)))
+        assert len(replies) == 101
+        assert len(told) == 100
+        assert server.problems == told[: len(server.problems)]
+        assert 10 < len(server.problems) < 30
 
 
 async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:

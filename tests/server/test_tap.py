@@ -18,8 +18,8 @@ from segstore.server.faults import Faults
 from segstore.server.observe import Observer
 from segstore.server.runner import AddressInUse, CannotListen, LoopClock
 from segstore.server.tap import TapServer, TapSettings, TooManyStores
-from segstore.server.tap_link import HIGH_BYTES, Link
-from segstore.wire import AppendSetup, encode
+from segstore.server.tap_link import HIGH_BYTES, Link, Side
+from segstore.wire import AppendBlock, AppendSetup, encode
 from segstore.wire.trace_blocks import Direction
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, set_up, until
@@ -551,3 +551,78 @@ async def test_stores_for_which_there_is_no_port_are_refused(monkeypatch: pytest
         await tap.stop()
         with pytest.raises(CannotListen, match="the tap shuts down"):
             await tap.through(Endpoint("b", 2))
+
+
+# --- hostile addresses and peers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::ffff:127.0.0.1"])
+async def test_a_tap_that_stands_before_itself_ends_its_clients_and_makes_no_more_connections(
+    host: str, watched: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Link] = []
+    over = TapServer.over
+    monkeypatch.setattr(TapServer, "over", lambda tap, link: (ended.append(link), over(tap, link)))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with tap_before(host, port, watched=watched, port=port) as tap:
+        for _ in range(3):
+            async with await connected(tap) as peer:
+                peer.send_bytes(HELLO_BYTES)
+                with suppress(ConnectionError):
+                    assert await read_all(peer.reader) == b""
+        await until(lambda: not tap.links)
+        assert len(ended) < 10
+        assert not tap.sockets
+    assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
+
+
+async def test_a_store_that_the_controller_names_and_that_is_a_door_of_the_tap_is_not_passed_on_to(
+    watched: bool,
+) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        assert tap.address is not None
+        itself = await tap.through(tap.address)
+        async with await Peer.connect(Port(*itself)) as peer:  # type: ignore[arg-type]  # it asks for no more
+            with suppress(ConnectionError):
+                assert await read_all(peer.reader) == b""
+        async with await connected(tap) as peer:
+            assert len(await peer.ask(HELLO, create())) == 2, "the store's own door works"
+        await until(lambda: not tap.links)
+
+
+async def test_a_link_that_is_aborted_as_its_store_is_there_is_over(
+    watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Link.made
+
+    def then_abort(link: Link, side: Side) -> None:
+        made(link, side)
+        if side is link.store:
+            link.abort("cut")
+
+    monkeypatch.setattr(Link, "made", then_abort)
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        async with await connected(tap) as peer:
+            with suppress(ConnectionError):
+                assert await read_all(peer.reader) == b""
+        await until(lambda: not tap.links)
+
+
+async def test_of_clients_that_send_half_frames_those_with_the_most_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.tap.MOST_HELD_BYTES", 1_000_000)
+    half = struct.pack(">ii", 9, 8_000_000)
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
+        async with await connected(tap) as small, await connected(tap) as large, await connected(tap) as block:
+            small.send_bytes(HELLO_BYTES + half + bytes(300_000))
+            await until(lambda: tap.held_bytes == 300_008)
+            # An append block that is whole is held, too, until its end is there.
+            await block.ask(HELLO, create(), set_up())
+            block.send_bytes(encode(AppendBlock(WRITER, bytes(400_000))))
+            await until(lambda: tap.held_bytes > 700_000)
+            large.send_bytes(HELLO_BYTES + half + bytes(500_000))
+            with suppress(ConnectionError):
+                await read_all(large.reader)
+            await until(lambda: len(tap.links) == 2 and tap.held_bytes < 1_000_000)
+        await until(lambda: not tap.links)
+        assert tap.held_bytes == 0

@@ -102,6 +102,31 @@ def test_each_byte_of_a_stream_is_recorded_once_and_in_order(drawn: list[tuple[b
             assert int.from_bytes(each.data[4:8], "big") == len(each.data) - 8 <= longest - 8
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.sampled_from(Direction), st.integers(1, 400), st.booleans()), max_size=60)
+)
+def test_half_frames_of_many_streams_are_bounded_and_no_byte_is_lost(
+    drawn: list[tuple[int, Direction, int, bool]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("segstore.wire.trace_writer.MOST_HELD_BYTES", 1_000)
+        writer = a_writer()
+        out, sent = [writer.start()], {}
+        for at, (connection, direction, size, flush) in enumerate(drawn):
+            key = connection, direction
+            piece = bytes([at]) * size if key in sent else frame(9, bytes(100_000))[:8] + bytes([at]) * size
+            sent[key] = sent.get(key, b"") + piece
+            writer.add(at, *key, piece)
+            if flush:
+                out.append(writer.take())
+                recorded = sum(len(each.data) for each in read(*out))
+                assert sum(map(len, sent.values())) - recorded <= 1_000
+        out.append(writer.finish(99))
+    found = read(*out)
+    for key, data in sent.items():
+        assert b"".join(each.data for each in found if (each.connection, each.direction) == key) == data
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 60)), max_size=6), st.data())
 def test_runs_of_frames_are_cut_as_single_ones_are(runs: list[tuple[int, int, int]], data: st.DataObject) -> None:
     """Runs of one length or of two in turn, broken off anywhere, followed by others."""

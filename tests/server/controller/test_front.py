@@ -224,6 +224,27 @@ async def test_a_controller_that_is_not_there_is_named_once_and_found_when_it_co
         assert list(answered.scopes) == []
 
 
+async def test_a_message_that_is_too_large_is_refused_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.controller.front._MOST_MESSAGE", ("grpc.max_receive_message_length", 1_000))
+    monkeypatch.setattr("segstore.server.controller.front._CHANNEL", (("grpc.max_receive_message_length", 1_000),))
+    async with fronted(answers(bytes(1_001))) as (upstream, channel):
+        for message, asked in ((bytes(1_001), 0), (b"", 1)):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await channel.unary_unary(ECHO)(message)
+            assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert len(upstream.calls) == asked
+
+
+async def test_a_front_before_itself_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for host in ("127.0.0.1", "localhost", "front"):
+        with pytest.raises(OSError, match="is this port itself"):
+            await ControllerFront.start(
+                "127.0.0.1", port, controller=Endpoint(host, port), through=elsewhere, published_host="front"
+            )
+
+
 # --- addresses --------------------------------------------------------------------------------------------------
 
 
