@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -40,7 +41,7 @@ static int log_descriptor = -1;
 static long records, kill_at, syncs, kill_sync, fail_sync;
 
 /* What happens below `folder` is added to `log` from now on. The process kills itself after record `killing`, and before
-   sync `killing_sync` is done; sync `failing`, if it is of a file, fails with EIO and writes nothing. 0 for never. */
+   sync `killing_sync` is done; sync `failing` fails with EIO and writes nothing. 0 for never. */
 EXPORT int recorder_begin(const char *folder, const char *log, long killing, long killing_sync, long failing) {
     root_bytes = strlen(folder);
     if (root_bytes >= sizeof root)
@@ -223,26 +224,23 @@ PWRITE(pwrite) PWRITE(pwrite64) PWRITEV(pwritev) PWRITEV(pwritev64) PWRITEV2(pwr
 TRUNCATE(ftruncate) TRUNCATE(ftruncate64)
 
 static int sync_recorded(int descriptor) {
-    struct stat found;
     uint64_t inode;
-    int fails;
+    int fails = 0;
     pthread_mutex_lock(&lock);
     inode = recorded(descriptor);
     if (inode) {
         record('s', inode, 0, NULL, NULL, 0);
         if (++syncs == kill_sync)
             syscall(SYS_kill, getpid(), SIGKILL);
-        fails = syncs == fail_sync && !fstat(descriptor, &found) && S_ISREG(found.st_mode);
+        fails = syncs == fail_sync;
         pthread_mutex_unlock(&lock);
         sched_yield(); /* others may write meanwhile */
         pthread_mutex_lock(&lock);
         record(fails ? 'F' : 'S', inode, 0, NULL, NULL, 0);
-        pthread_mutex_unlock(&lock);
-        errno = EIO;
-        return fails ? -1 : 0;
     }
     pthread_mutex_unlock(&lock);
-    return 0;
+    errno = EIO;
+    return fails ? -1 : 0;
 }
 EXPORT int fsync(int descriptor) { return sync_recorded(descriptor); }
 EXPORT int fdatasync(int descriptor) { return sync_recorded(descriptor); }
