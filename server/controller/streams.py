@@ -108,6 +108,16 @@ class Streams:
         if not is_stream_name(stream):
             raise InvalidName("stream", stream)
         self._check_config(config)
+        await self._create(scope, stream, config)
+        if self._core.config.watermark_streams and not stream.startswith(MARK_PREFIX):
+            await self._create_mark(scope, MARK_PREFIX + stream)
+
+    async def _create_mark(self, scope: str, stream: str) -> None:
+        """Make a stream of watermarks, unless it is there. Its name follows no rules but those of its stream."""
+        with suppress(AlreadyExists):
+            await self._create(scope, stream, StreamConfig())
+
+    async def _create(self, scope: str, stream: str, config: StreamConfig) -> None:
         core = self._core
         async with core.lock(scope, stream):
             if stream in core.state.scope(scope).streams:
@@ -118,9 +128,6 @@ class Streams:
                 await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(StreamCreated(scope, stream, config, number, now_ms))
-        if core.config.watermark_streams and not stream.startswith(MARK_PREFIX):
-            with suppress(AlreadyExists, InvalidName):
-                await self.create(scope, MARK_PREFIX + stream, StreamConfig())
 
     async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
         """Give a stream another configuration; its segments follow a fixed or a higher minimum number at once."""
@@ -328,8 +335,7 @@ class Streams:
             about = stream.removeprefix(MARK_PREFIX)
             if about == stream or not self.exists(scope, about):
                 raise
-        with suppress(AlreadyExists):  # then another call made it in the meantime, which is all that was wanted
-            await self.create(scope, stream, StreamConfig())
+        await self._create_mark(scope, stream)
         return self._core.state.stream(scope, stream)
 
 
