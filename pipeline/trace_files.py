@@ -26,6 +26,7 @@ from segstore.wire.trace_blocks import (
     HEADER_BYTES,
     MAGIC,
     MARK_BYTES,
+    MAX_IN_VAIN,
     BlockHeader,
     BlockType,
     Columns,
@@ -33,11 +34,19 @@ from segstore.wire.trace_blocks import (
     Record,
     TraceError,
     TraceVersionError,
+    find_header,
     read_body,
     read_header,
     read_metadata,
 )
-from segstore.wire.trace_fixture import FixtureError, FixtureHeader, from_line, header_from_line, is_fixture
+from segstore.wire.trace_fixture import (
+    LONGEST_LINE,
+    FixtureError,
+    FixtureHeader,
+    from_line,
+    header_from_line,
+    is_fixture,
+)
 
 __all__ = [
     "MOST_PIECE_BYTES",
@@ -74,8 +83,6 @@ Form = Literal["capture", "fixture", "packets"]
 _PACKETS: Final = tuple(bytes.fromhex(each) for each in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"))
 _HEAD_BYTES: Final = 64
 _WINDOW: Final = 1 << 20
-_LONGEST_LINE: Final = 1 << 26
-"""More than a frame of any length needs in hex."""
 _LINES_AT_ONCE: Final = 4096
 
 
@@ -301,22 +308,7 @@ def headers(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, 
 
 def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
     """Where the next whole header with this mark, or this beginning of one, is, at `at` or later and before `size`."""
-    while at < size:
-        window = os.pread(fd, min(_WINDOW, size - at), at)
-        found = window.find(mark)
-        if found < 0:
-            if len(window) < len(mark):
-                return None
-            at += len(window) - len(mark) + 1
-            continue
-        at += found
-        try:
-            read_header(os.pread(fd, HEADER_BYTES, at), 0, mark if len(mark) == MARK_BYTES else None)
-        except DamagedBlock:
-            at += 1
-        else:
-            return at
-    return None
+    return find_header(lambda offset, length: os.pread(fd, length, offset), mark, at, size)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -351,18 +343,23 @@ def read_piece(
 
 def _read_blocks(piece: Piece, fd: int, takes_block: Callable[[BlockHeader], bool] | None) -> Iterator[Chunk | Skipped]:
     size = min(piece.stop, os.fstat(fd).st_size)
-    at = piece.start
+    at, in_vain = piece.start, 0
     while at < size:
         try:
-            columns, after = _read_block(fd, at, size, piece.mark, takes_block)
+            header = read_header(os.pread(fd, min(HEADER_BYTES, size - at), at), 0, piece.mark)
+            after = at + header.size
+            body_bytes = min(header.stored, size - at)
+            in_vain += body_bytes
+            columns = _read_block(fd, at, size, header, takes_block)
         except TraceVersionError as error:
             yield Skipped(piece.path, at, piece.stop - at, error.message)
             return
         except DamagedBlock as error:
-            found = _find(fd, piece.mark, at + 1, size)
+            found = _find(fd, piece.mark, at + 1, size) if in_vain <= MAX_IN_VAIN * piece.size else None
             after = size if found is None else found
             yield Skipped(piece.path, at, after - at, error.message)
         else:
+            in_vain -= body_bytes
             if columns is not None and len(columns):
                 yield Chunk(piece.path, at, columns)
         at = after
@@ -377,22 +374,21 @@ def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
 
 
 def _read_block(
-    fd: int, at: int, size: int, mark: bytes, takes_block: Callable[[BlockHeader], bool] | None
-) -> tuple[Columns | None, int]:
-    """The records of a block, None for one of metadata or one that is not wanted, and where the next one starts."""
-    header = read_header(os.pread(fd, min(HEADER_BYTES, size - at), at), 0, mark)
+    fd: int, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
+) -> Columns | None:
+    """The records of the block with this header; None for one of metadata or one that is not wanted."""
     if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
-        return None, at + header.size
+        return None
     wanted = min(HEADER_BYTES + header.stored, size - at)
     block = os.pread(fd, wanted, at)
     while len(block) < wanted and (more := os.pread(fd, wanted - len(block), at + len(block))):
         block += more
     body = read_body(block, 0, header)
     if header.type == BlockType.RECORDS:
-        return Columns(body, header.records), at + header.size
+        return Columns(body, header.records)
     if header.type == BlockType.METADATA:
         read_metadata(body)
-        return None, at + header.size
+        return None
     raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
 
 
@@ -433,8 +429,8 @@ def _record(line: bytes, header: FixtureHeader) -> Record:
 
 
 def _text(line: bytes) -> str:
-    if len(line) > _LONGEST_LINE:
-        raise FixtureError(f"a line of {len(line)} bytes exceeds {_LONGEST_LINE}", line=0)
+    if len(line) > LONGEST_LINE:
+        raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=0)
     try:
         return line.decode()
     except UnicodeDecodeError as cause:
@@ -451,14 +447,14 @@ def _first_line(fd: int) -> tuple[bytes, int]:
 
 
 def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Each line with where it starts; one is never longer in memory than `_LONGEST_LINE` and a window."""
+    """Each line with where it starts; one is never longer in memory than `LONGEST_LINE` and a window."""
     at, rest = start, b""
     while at + len(rest) < stop and (window := os.pread(fd, min(_WINDOW, stop - at - len(rest)), at + len(rest))):
         *lines, rest = (rest + window).split(b"\n")
         for line in lines:
             yield at, line + b"\n"
             at += len(line) + 1
-        if len(rest) > _LONGEST_LINE:
+        if len(rest) > LONGEST_LINE:
             yield at, rest
             at, rest = at + len(rest), b""
     if rest:

@@ -1,215 +1,275 @@
-"""Packet captures (pcap, pcapng) as traces: TCP connections put together again, frames found in them.
+"""Packet captures (pcap, pcapng) as traces: TCP connections are reassembled, and frames found in them.
 
-The library `dpkt` takes packets apart; their order is put right here. What counts is the bytes between two hosts: the
-one that opens a connection, or is seen first, is the client. Without ports being named, a connection is taken if its
-first bytes are those of a Hello, and others are left alone.
+What counts is the bytes between two hosts: the one that opens a connection, or is seen first, is the client. Without
+ports being named, a connection is taken if its first bytes are those of a Hello; others are ignored.
 
-Invariant: bytes are in order and once, whatever was sent again or overtook; from the first gap on, a direction is not
-read, for nobody knows where its next frame starts, and that is told with the bytes that are lost. A direction holds at
-most `MOST_AHEAD` bytes, in `MOST_PIECES`, that wait for those before them. Times are those of the packets. Not read:
-fragments of IP, and what TLS hides.
+Invariants: bytes are in order and once, whatever was sent again or overtook. From the first gap on a direction is not
+read, since where its next frame starts is unknown; the bytes lost are reported. Memory is bounded whatever the file:
+pieces that wait for others before them, or for the first bytes of a client, take `MOST_WAITING_BYTES` at most, and half
+frames as many; at most `MOST_CONNECTIONS` are open, and one more ends the one that has been silent the longest. Times
+are those of the packets.
+Not read: what TLS hides, and what `segstore.pipeline.packet_files` does not read.
 """
 
 from __future__ import annotations
 
+import heapq
+import ipaddress
+import os
 import struct
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final
+from typing import Final
 
+from segstore.pipeline.packet_files import ACK, LINKS, RST, SYN, BadPackets, Packet, packets_of, tcp_in
 from segstore.pipeline.trace_files import Chunk, Skipped
 from segstore.wire import WIRE_VERSION
 from segstore.wire.trace import Direction, Metadata, TraceWriter, make_mark
 from segstore.wire.trace_blocks import Columns, read_body, read_header
 
-__all__ = ["MOST_AHEAD", "MOST_PIECES", "read_packets"]
+__all__ = ["MOST_CONNECTIONS", "MOST_WAITING_BYTES", "PIECES_AT_ONCE", "Reassembly", "Side", "read_packets"]
 
-MOST_AHEAD: Final = 16 * 1024 * 1024
-MOST_PIECES: Final = 16_384
+MOST_WAITING_BYTES: Final = 128 * 1024 * 1024
+MOST_CONNECTIONS: Final = 65_536
 
+_PIECE_BYTES: Final = 128
+"""What a waiting piece takes beside its data, roughly."""
+PIECES_AT_ONCE: Final = 65_536
+"""A chunk ends after this many pieces, however short they are."""
 _HELLO: Final = struct.pack(">ii", -127, 8)
-_FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
-_ETHERNET, _NULL, _LOOP, _SLL, _SLL2 = 1, 0, 108, 113, 276
-_RAW: Final = (12, 14, 101, 228, 229)
 _MASK: Final = 0xFFFFFFFF
 
+_End = tuple[bytes, int]
+_Key = tuple[_End, _End]
 
-class _Side:
-    """One direction of a connection: bytes in order."""
+
+class Side:
+    """One direction of a connection: bytes in order.
+
+    next: position of the next byte, which unlike a sequence number never wraps. waiting: memory of the pieces that came
+    too early. lost: bytes behind a gap.
+    """
+
+    __slots__ = ("_ahead", "_order", "broken", "lost", "next", "waiting")
 
     def __init__(self) -> None:
         self.next: int | None = None
-        self.ahead: dict[int, bytes] = {}
+        self._ahead: dict[int, bytes] = {}
+        self._order: list[int] = []
         self.waiting = 0
         self.lost = 0
         self.broken = False
 
     def take(self, sequence: int, data: bytes) -> list[bytes]:
-        """What is next in order, now that this has come."""
+        """The pieces that are next in order, now that this one is here."""
         if self.next is None:
             self.next = sequence
         if self.broken:
             self.lost += len(data)
             return []
-        late = -_behind(sequence, self.next)
-        if late > 0:
-            sequence, data = self.next, data[late:]
-        before = len(self.ahead.get(sequence, b""))
-        if len(data) > before:
-            self.ahead[sequence] = data
-            self.waiting += len(data) - before
+        at = self.next + ((sequence - self.next + (1 << 31)) & _MASK) - (1 << 31)
+        if at > self.next:
+            self._keep(at, data)
+            return []
         found = []
-        while self.next in self.ahead or self._overlapped():
-            piece = self.ahead.pop(self.next)
-            self.waiting -= len(piece)
-            found.append(piece)
-            self.next = (self.next + len(piece)) & _MASK
-        if self.waiting > MOST_AHEAD or len(self.ahead) > MOST_PIECES:
-            self.give_up()
-        return found
+        while True:
+            piece = data[self.next - at :]
+            if piece:
+                found.append(piece)
+                self.next += len(piece)
+            if not self._order or self._order[0] > self.next:
+                return found
+            at = heapq.heappop(self._order)
+            data = self._ahead.pop(at)
+            self.waiting -= len(data) + _PIECE_BYTES
 
-    def _overlapped(self) -> bool:
-        """Cuts what begins before the byte that is next, as segments do that were sent again with others."""
-        assert self.next is not None
-        for at in [at for at in self.ahead if _behind(at, self.next) < 0]:
-            piece = self.ahead.pop(at)
-            rest = piece[-_behind(at, self.next) :]
-            before = self.ahead.get(self.next, b"")
-            self.waiting -= len(piece) + len(before)
-            kept = max(rest, before, key=len)
-            if kept:
-                self.ahead[self.next] = kept
-                self.waiting += len(kept)
-        return self.next in self.ahead
+    def _keep(self, at: int, data: bytes) -> None:
+        before = self._ahead.get(at)
+        if before is None and data:
+            heapq.heappush(self._order, at)
+            self.waiting += _PIECE_BYTES
+        if len(data) > len(before or b""):
+            self._ahead[at] = data
+            self.waiting += len(data) - len(before or b"")
 
     def give_up(self) -> None:
-        """Something before what waits will not come."""
-        if self.ahead:
+        """Ends the reading of this direction if it has a gap."""
+        if self._ahead:
             self.broken = True
-            self.lost += self.waiting
-            self.ahead.clear()
+            self.lost += sum(map(len, self._ahead.values()))
+            self._ahead.clear()
+            self._order.clear()
             self.waiting = 0
 
 
-def _behind(sequence: int, wanted: int) -> int:
-    """How far a sequence number lies beyond the one that is wanted; below 0 before it. Numbers go round at 2^32."""
-    return ((sequence - wanted + (1 << 31)) & _MASK) - (1 << 31)
-
-
 class _Connection:
-    """One TCP connection; `number` is its place in the trace, None while it is not known to be one of a store."""
+    """One TCP connection; `number` is its place in the trace, None until it is known to be one of a store."""
 
-    def __init__(self, client: tuple[Any, ...], place: int) -> None:
+    __slots__ = ("client", "early", "early_bytes", "first", "number", "other", "place", "sides")
+
+    def __init__(self, client: _End, place: int) -> None:
         self.client = client
         self.place = place
-        self.sides = (_Side(), _Side())
+        self.sides = (Side(), Side())
         self.number: int | None = None
         self.other = False
         self.early: list[tuple[int, int, bytes]] = []
+        self.early_bytes = 0
         self.first = b""
+
+    @property
+    def waiting(self) -> int:
+        """Memory of all that waits."""
+        return self.sides[0].waiting + self.sides[1].waiting + self.early_bytes
+
+    def leave_alone(self) -> None:
+        """This is no connection of a store."""
+        self.other = True
+        self.early.clear()
+        self.early_bytes = 0
+        self.sides = (Side(), Side())
 
 
 def read_packets(path: str, ports: tuple[int, ...] = ()) -> Iterator[Chunk | Skipped]:
     """The records of a packet capture; in their place, what is skipped.
 
-    ports: of stores; none for all connections that begin with a Hello. Raises ImportError without dpkt.
+    ports: of stores; none for all connections that begin with a Hello.
     """
     try:
-        import dpkt
-    except ImportError as cause:
-        raise ImportError(f"{path}: packet captures need dpkt: pip install 'segstore[pcap]'") from cause
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 — as it is named
-            yield from _Reassembly(path, ports).read(file, dpkt)
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — as it is named
+            yield from Reassembly(path, ports).read(file.fileno())
     except OSError as error:
         yield Skipped(path, 0, 0, f"the file cannot be read: {error.strerror or error}")
 
 
-class _Reassembly:
+class Reassembly:
     """Packets → records."""
 
     def __init__(self, path: str, ports: tuple[int, ...]) -> None:
         self.path = path
         self.ports = ports
-        self.connections: dict[tuple[Any, ...], _Connection] = {}
+        self.connections: OrderedDict[_Key, _Connection] = OrderedDict()
+        self.unread_links: set[int] = set()
+        self.waiting = 0
         self.count = 0
         self.block = 0
         self.now = 0
         self.due = False
+        self.pieces = 0
         self.writer = TraceWriter(make_mark(bytes(8)), Metadata(WIRE_VERSION, "pcap", {}))
 
-    def read(self, file: BinaryIO, dpkt: Any) -> Iterator[Chunk | Skipped]:
-        at = 0
+    def read(self, fd: int) -> Iterator[Chunk | Skipped]:
         try:
-            packets = dpkt.pcap.UniversalReader(file)
-            link = packets.datalink()
-            while True:
-                at = file.tell()
-                try:
-                    seconds, packet = next(packets)
-                except StopIteration:
-                    break
-                self.now = round(seconds * 1_000_000_000)
-                yield from self._packet(dpkt, link, packet, at)
-        except (dpkt.Error, ValueError, struct.error, OSError) as error:
-            end = file.seek(0, 2)
-            yield Skipped(self.path, at, end - at, f"no packet capture from here on: {error}")
+            for packet in packets_of(fd):
+                self.now = packet.ts_ns
+                yield from self._packet(packet)
+        except BadPackets as error:
+            size = os.fstat(fd).st_size - error.offset
+            yield Skipped(self.path, error.offset, size, f"no packet capture from here on: {error}")
         for key in list(self.connections):
             yield from self._end(key)
         yield from self._chunk(self.writer.finish(self.now), 0)
 
-    def _packet(self, dpkt: Any, link: int, packet: bytes, at: int) -> Iterator[Chunk | Skipped]:
-        found = _tcp(dpkt, link, packet)
+    def _packet(self, packet: Packet) -> Iterator[Chunk | Skipped]:
+        if packet.link not in LINKS and packet.link not in self.unread_links:
+            self.unread_links.add(packet.link)
+            yield Skipped(self.path, packet.at, len(packet.data), f"packets of link type {packet.link} are not read")
+        found = tcp_in(packet.link, packet.data) if packet.link in LINKS else None
         if found is None:
             return
-        source, target, tcp = found
+        source, target = found.source, found.target
         key = (source, target) if source <= target else (target, source)
-        opens = tcp.flags & (_SYN | _ACK) == _SYN
-        if opens and key in self.connections:
+        if found.flags & (SYN | ACK) == SYN and key in self.connections:
             yield from self._end(key)
         connection = self.connections.get(key)
         if connection is None:
-            client = target if tcp.flags & (_SYN | _ACK) == _SYN | _ACK or source[1] in self.ports else source
-            connection = self.connections[key] = _Connection(client, at)
-        direction = int(source != connection.client)
-        side = connection.sides[direction]
-        sequence = (tcp.seq + 1) & _MASK if tcp.flags & _SYN else tcp.seq
+            if len(self.connections) >= MOST_CONNECTIONS:
+                yield from self._evict(packet.at)
+            client = target if found.flags & (SYN | ACK) == SYN | ACK or source[1] in self.ports else source
+            connection = self.connections[key] = _Connection(client, packet.at)
+        else:
+            self.connections.move_to_end(key)
         if not connection.other:
-            for data in side.take(sequence, bytes(tcp.data)):
-                self._bytes(connection, direction, data, key)
-        if tcp.flags & _RST:
+            sequence = (found.sequence + 1) & _MASK if found.flags & SYN else found.sequence
+            self._take(connection, key, int(source != connection.client), sequence, found.data)
+        if found.flags & RST:
             yield from self._end(key)
-        if self.due:
-            self.due = False
-            yield from self._chunk(self.writer.take(), at)
+        if self.due or self.pieces >= PIECES_AT_ONCE:
+            self.due, self.pieces = False, 0
+            yield from self._chunk(self.writer.take(), packet.at)
+            yield from self._drop_half_frames(packet.at)
 
-    def _bytes(self, connection: _Connection, direction: int, data: bytes, key: tuple[Any, ...]) -> None:
+    def _take(self, connection: _Connection, key: _Key, direction: int, sequence: int, data: bytes) -> None:
+        side = connection.sides[direction]
+        before = connection.waiting
+        for piece in side.take(sequence, data):
+            self._bytes(connection, direction, piece, key)
+        self.waiting += connection.waiting - before
+        if self.waiting > MOST_WAITING_BYTES and connection.waiting > before:
+            self.waiting -= connection.waiting
+            if connection.number is None:
+                connection.leave_alone()
+            side.give_up()
+            self.waiting += connection.waiting
+
+    def _bytes(self, connection: _Connection, direction: int, data: bytes, key: _Key) -> None:
+        if connection.other:
+            return
         if connection.number is None:
             connection.early.append((self.now, direction, data))
+            connection.early_bytes += len(data) + _PIECE_BYTES
             if direction == 0:
                 connection.first += data[: len(_HELLO)]
             wanted = any(port in self.ports for _, port in key)
-            if self.ports and not wanted:
-                connection.other = True
-            elif wanted or connection.first[: len(_HELLO)] == _HELLO:
+            if wanted or (not self.ports and connection.first[: len(_HELLO)] == _HELLO):
                 self._adopt(connection, key)
-            elif not _HELLO.startswith(connection.first[: len(_HELLO)]):
-                connection.other = True
-            if connection.other:
-                connection.early.clear()
+            elif self.ports or not _HELLO.startswith(connection.first[: len(_HELLO)]):
+                connection.leave_alone()
             return
-        self.due = self.writer.add(self.now, connection.number, direction, data) or self.due
+        self._add(self.now, connection.number, direction, data)
 
-    def _adopt(self, connection: _Connection, key: tuple[Any, ...]) -> None:
+    def _add(self, now: int, number: int, direction: int, data: bytes) -> None:
+        self.due = self.writer.add(now, number, direction, data) or self.due
+        self.pieces += 1
+
+    def _adopt(self, connection: _Connection, key: _Key) -> None:
         self.count += 1
         connection.number = self.count
         store = key[0] if key[1] == connection.client else key[1]
-        self.writer.opened(connection.early[0][0], self.count, peer=_said(connection.client), store=_said(store))
+        self.writer.opened(connection.early[0][0], self.count, peer=_named(connection.client), store=_named(store))
         for now, direction, data in connection.early:
-            self.due = self.writer.add(now, self.count, direction, data) or self.due
+            self._add(now, self.count, direction, data)
         connection.early.clear()
+        connection.early_bytes = 0
 
-    def _end(self, key: tuple[Any, ...]) -> Iterator[Skipped]:
+    def _evict(self, at: int) -> Iterator[Skipped]:
+        """Ends the connection that has been silent the longest, for one that begins at this packet."""
+        key, connection = next(iter(self.connections.items()))
+        yield from self._end(key)
+        if connection.number is not None:
+            reason = f"connection {connection.number} is not read on: more than {MOST_CONNECTIONS} connections are open"
+            yield Skipped(self.path, at, 0, reason)
+
+    def _drop_half_frames(self, at: int) -> Iterator[Skipped]:
+        """Ends the connections with the longest half frames, where all of them take too much memory."""
+        held = self.writer.half_frames()
+        excess = sum(held.values()) - MOST_WAITING_BYTES
+        keys = {connection.number: key for key, connection in self.connections.items()} if excess > 0 else {}
+        for number in sorted(held, key=held.__getitem__, reverse=True):
+            if excess <= 0:
+                return
+            excess -= held[number]
+            key = keys[number]
+            ended = self.connections[key]
+            yield from self._end(key)
+            reason = f"connection {number} is not read on: half frames take more than {MOST_WAITING_BYTES} bytes"
+            yield Skipped(self.path, at, 0, reason)
+            ended.leave_alone()
+            self.connections[key] = ended
+
+    def _end(self, key: _Key) -> Iterator[Skipped]:
         connection = self.connections.pop(key)
+        self.waiting -= connection.waiting
         if connection.number is None:
             return
         for direction, side in zip(Direction, connection.sides, strict=True):
@@ -217,10 +277,10 @@ class _Reassembly:
             if side.lost:
                 reason = (
                     f"packets of the {direction.name.lower()}s of connection {connection.number} are missing: "
-                    f"{side.lost} bytes behind them cannot be told apart"
+                    f"{side.lost} bytes behind them are not read"
                 )
                 yield Skipped(self.path, connection.place, side.lost, reason)
-        self.writer.closed(self.now, connection.number)
+        self.due = self.writer.closed(self.now, connection.number) or self.due
 
     def _chunk(self, block: bytes, at: int) -> Iterator[Chunk]:
         if block:
@@ -229,40 +289,6 @@ class _Reassembly:
             self.block = at
 
 
-def _said(end: tuple[Any, ...]) -> str:
-    host, port = end
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _tcp(dpkt: Any, link: int, packet: bytes) -> tuple[tuple[str, int], tuple[str, int], Any] | None:
-    """Source, target and segment of a packet of TCP; None for any other, and for one that is cut off."""
-    try:
-        found = _network(dpkt, link, packet)
-        if isinstance(found, dpkt.ip.IP) and (found.mf or found.offset):
-            return None
-        if not isinstance(found, dpkt.ip.IP | dpkt.ip6.IP6) or not isinstance(found.data, dpkt.tcp.TCP):
-            return None
-        tcp = found.data
-        return (_host(found.src), tcp.sport), (_host(found.dst), tcp.dport), tcp
-    except (dpkt.Error, ValueError, IndexError, struct.error):
-        return None
-
-
-def _network(dpkt: Any, link: int, packet: bytes) -> Any:
-    if link == _ETHERNET:
-        return dpkt.ethernet.Ethernet(packet).data
-    if link == _SLL:
-        return dpkt.sll.SLL(packet).data
-    if link == _SLL2:
-        return dpkt.sll2.SLL2(packet).data
-    if link in (_NULL, _LOOP):
-        packet = packet[4:]
-    elif link not in _RAW:
-        raise ValueError(f"packets of link type {link} are not read")
-    return (dpkt.ip6.IP6 if packet[:1] and packet[0] >> 4 == 6 else dpkt.ip.IP)(packet)
-
-
-def _host(address: bytes) -> str:
-    import ipaddress
-
-    return str(ipaddress.ip_address(address))
+def _named(end: _End) -> str:
+    host, port = ipaddress.ip_address(end[0]), end[1]
+    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"

@@ -320,7 +320,7 @@ class BatchMaker:
         count = len(records.end)
         match column.name:
             case "file":
-                return pa.array([records.path], pa.string()).take(pa.array(np.zeros(count, np.int32)))
+                return pa.array([storable(records.path)], pa.string()).take(pa.array(np.zeros(count, np.int32)))
             case "block" | "ts_ns" | "connection":
                 return pa.array(getattr(records, column.name))
             case "record":

@@ -2,7 +2,8 @@
 
 Invariants: a file that is written appears under its name when it is whole, or not at all, so that a trace may be
 converted onto itself; a recording is the exception, it grows block by block and is never longer than what it has, and
-never takes the place of a file that is there. What of a capture is damaged is reported, not skipped in silence.
+never takes the place of a file that is there. Only its owner can read a file that is written here. A recording has no
+delegation tokens unless they are asked for. What of a capture is damaged is reported, not skipped in silence.
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ from segstore.wire.trace import (
     mark_of,
     read_blocks,
 )
-from segstore.wire.trace_fixture import FixtureError, FixtureHeader, is_fixture, read_lines, write_lines
+from segstore.wire.trace_fixture import (
+    LONGEST_LINE,
+    FixtureError,
+    FixtureHeader,
+    is_fixture,
+    read_lines,
+    write_lines,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -103,7 +111,9 @@ class TraceFile:
 
     def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
         def lines() -> Iterator[str]:
-            for number, line in enumerate(self._file, 1):
+            for number, line in enumerate(iter(lambda: self._file.readline(LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=number)
                 if advance is not None:
                     advance(len(line))
                 try:
@@ -194,11 +204,10 @@ def write_trace(
 
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("xb") as file:
-            for piece in (
+        with open(part, "xb", opener=_owners) as file:
+            file.writelines(
                 _capture(counted(), metadata, compress) if path.suffix == CAPTURE else _fixture(counted(), metadata)
-            ):
-                file.write(piece)
+            )
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -224,6 +233,11 @@ def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compre
     yield writer.take()
 
 
+def _owners(path: str, flags: int) -> int:
+    """Opens a file that only its owner can read: it holds what peers said, and tokens where they are recorded."""
+    return os.open(path, flags, 0o600)
+
+
 class FileRecorder:
     """Records what a server's connections carry, into a new capture.
 
@@ -242,7 +256,7 @@ class FileRecorder:
         *,
         recorder: str,
         wire_version: int,
-        redact_tokens: bool = False,
+        record_tokens: bool = False,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         values: dict[str, str] | None = None,
         clock: Callable[[], int] = time.time_ns,
@@ -259,13 +273,13 @@ class FileRecorder:
         self._writer = TraceWriter(
             make_mark(os.urandom(8)),
             metadata,
-            redact=redact if redact_tokens else None,
+            redact=None if record_tokens else redact,
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
             memory=self._memory,
         )
         try:
-            self._file: io.FileIO | None = io.FileIO(path, "xb")
+            self._file: io.FileIO | None = io.FileIO(path, "xb", opener=_owners)
         except FileExistsError as cause:
             said = "there is a file already, and a recording never takes the place of one"
             raise FileExistsError(cause.errno, said, str(path)) from cause
@@ -305,7 +319,8 @@ class FileRecorder:
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
         """A connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
-        self._writer.closed(self._clock(), connection, by, **facts)
+        if self._writer.closed(self._clock(), connection, by, **facts):
+            self._write(self._writer.take_parts())
 
     def tick(self) -> None:
         """Writes what has waited long enough."""

@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from pydantic import SecretStr
+
 from segstore.server.cluster_leader import ControllerLeader
 from segstore.server.cluster_parts import close_connections, control_api
 from segstore.server.cluster_settings import ClusterSettings
@@ -78,10 +80,14 @@ class ClusterProcess:
         faults: Faults | None = None,
         clock: Clock | None = None,
         configuration_zookeeper: str | None = None,
+        zookeeper_auth: SecretStr | None = None,
+        trust_network: bool = False,
     ) -> None:
         """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
         patience_ms: so long ZooKeeper may be silent before this process ends. configuration_zookeeper: the one that
-        holds scopes and stream policies, if it is another; this process does not end when it is lost.
+        holds scopes and stream policies, if it is another; this process does not end when it is lost. zookeeper_auth:
+        "user:password" for both, see `ZooKeeperCoordinator`. trust_network: without TLS, credentials and tokens go to
+        whatever address a node of ZooKeeper names.
 
         Raises ValueError for settings that are not for a process of several.
         """
@@ -89,6 +95,12 @@ class ClusterProcess:
             raise ValueError("zookeeper needs data: a folder that all processes share, as containers move between them")
         if settings.stores != 1 or settings.store.own is not None:
             raise ValueError("with zookeeper a process has one store, and what it owns is found out: no stores, no own")
+        guarded = settings.store.auth_key is not None or (authority is not None and not authority.is_open)
+        if guarded and settings.tls is None and not trust_network:
+            raise ValueError(
+                "without TLS, passwords and tokens would go to whatever address a node of ZooKeeper names; give "
+                "tls_cert and tls_key, or trust_network if that is meant"
+            )
         self.settings = settings
         self.stores = [
             SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
@@ -101,6 +113,8 @@ class ClusterProcess:
         self._patience_s = patience_ms / 1000
         self._faults = faults
         self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
+        self._trust_network = trust_network
+        self._zookeeper_auth = zookeeper_auth
         self._coordinator = self._service(zookeeper)
         self._configured_where = configuration_zookeeper or zookeeper
         self.configuration = Configuration(self._service(self._configured_where))
@@ -139,7 +153,10 @@ class ClusterProcess:
     def _service(self, where: str) -> Coordinator:
         timeout_ms = self.settings.ownership.session_timeout_ms
         return ZooKeeperCoordinator(
-            where, session_timeout_ms=timeout_ms, connect_timeout_ms=max(_CONNECT_MS, timeout_ms)
+            where,
+            session_timeout_ms=timeout_ms,
+            connect_timeout_ms=max(_CONNECT_MS, timeout_ms),
+            credentials=self._zookeeper_auth,
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -180,6 +197,7 @@ class ClusterProcess:
                 leader=self._leader,
                 config=settings.controller,
                 tls=settings.tls,
+                trust_network=self._trust_network,
             )
             self.controller_address = (host, self._front.port)
             where = Location(host, self._front.port)
@@ -268,6 +286,7 @@ class ClusterProcess:
             journal=durability.journal(number),
             reuse_names=settings.reuse_names,
             strict_transient_attributes=settings.strict_transient_attributes,
+            max_attributes=settings.limits.segment_attributes,
         )
 
     def _fail(self, why: str) -> None:
@@ -283,13 +302,13 @@ class ClusterProcess:
         control_api, self._control_api = self._control_api, None
         if control_api is not None:
             await control_api.stop()
+        front, self._front = self._front, None
+        if front is not None:  # while this process may lead, so that calls in flight can be answered
+            await front.aclose(min(drain_s, 1.0))
         following, self._following = self._following, None
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-        front, self._front = self._front, None
-        if front is not None:
-            await front.aclose(min(drain_s, 1.0))
         await self.server.stop(drain_s=drain_s)
         if self._storage is not None:
             await self._storage.aclose()

@@ -116,7 +116,9 @@ class Connection(asyncio.BufferedProtocol):
         limits, counters = hub.limits, hub.service.counters
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
-        self.session = Session(hub.service, peer, admin=self.admin, on_reply=bound(hub.reply_queued, self))
+        self.session = Session(
+            hub.service, peer, admin=self.admin, on_reply=bound(hub.reply_queued, self), blocks=self._blocks
+        )
         if self._recorder is not None:
             store = _address(transport.get_extra_info("sockname"))
             self._number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
@@ -360,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return 0
         try:
-            return session.append_plain(self._decoder, hub.receive_view, nbytes, blocks)
+            return session.append_plain(self._decoder, hub.receive_view, nbytes)
         except Exception as error:  # noqa: BLE001 — as in `_run`
             hub.service.failed(session, error)
             return nbytes  # it is over

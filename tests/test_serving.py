@@ -315,6 +315,22 @@ def test_a_host_that_is_not_ours_is_one_sentence_and_status_1() -> None:
     assert len(complaint.strip().splitlines()) == 1
 
 
+def test_a_password_file_that_is_not_text_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    (tmp_path / "users").write_bytes(b"ann:secret\xff:prn::*,READ\n")
+    status, complaint = refused("--open-stores", "--password-file", str(tmp_path / "users"))
+    assert (status, complaint) == (2, "segstore serve: the password file is not UTF-8 at byte 10\n")
+
+
+def test_a_password_file_with_entries_of_another_form_starts_and_names_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("admin:1111_aaaa:prn::*,READ_UPDATE\nguest:pw:prn::\n")
+    (tmp_path / "key").write_text("k")
+    with served("--auth-key-file", str(tmp_path / "key"), "--password-file", str(tmp_path / "users")) as store:
+        assert store.end() == 0
+        errors = store.errors()
+    assert "line 2 of the password file: an entry that is not resource,permission is skipped" in errors
+    assert "guest" not in errors
+
+
 def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     key.write_text("no key")
@@ -335,7 +351,7 @@ def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path)
         (("--unknown",), "--unknown"),
         (("--stores", "5", "--containers", "4"), "5 stores"),
         (("--stores", "2", "--own", "0"), "single store"),
-        (("--password-file", __file__), "of the password file"),
+        (("--password-file", __file__), "--auth-key-file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -53,6 +53,7 @@ __all__ = [
     "MAGIC",
     "MARK_BYTES",
     "MAX_BLOCK_BYTES",
+    "MAX_IN_VAIN",
     "MIGRATIONS",
     "BlockHeader",
     "BlockType",
@@ -65,6 +66,7 @@ __all__ = [
     "TraceError",
     "TraceVersionError",
     "data_block",
+    "find_header",
     "metadata_block",
     "padded",
     "read_body",
@@ -77,8 +79,13 @@ FORMAT_VERSION: Final = 2
 MAGIC: Final = b"\x93wtrace\n"
 MARK_BYTES: Final = 16
 HEADER_BYTES: Final = 64
-MAX_BLOCK_BYTES: Final = 1 << 30
+MAX_BLOCK_BYTES: Final = 1 << 28
 """Longest body, stored or raw: what a reader is ready to allocate for one block."""
+MAX_IN_VAIN: Final = 16
+"""Bodies that turn out to be damaged are read up to this many times the size of the capture, then the rest is given up.
+
+Headers that are whole can announce bodies that overlap; without a limit, reading them takes quadratic time.
+"""
 
 _HEADER: Final = struct.Struct("<16sHBBIQQqqII")
 _CHECKED: Final = HEADER_BYTES - 4
@@ -87,6 +94,7 @@ _COMPRESSED: Final = 1
 _SAMPLED: Final = 2
 _SAMPLE_STEP: Final = 512
 _ALIGN: Final = 8
+_WINDOW: Final = 1 << 20
 _COLUMN_BYTES: Final = 3 * 8 + 2
 
 
@@ -358,6 +366,26 @@ def read_header(buffer: Buffer, offset: int, mark: bytes | None = None) -> Block
     if zlib.crc32(bytes(buffer[offset : offset + _CHECKED])) != header.header_crc:
         raise DamagedBlock("the checksum of its header is wrong", offset=offset)
     return header
+
+
+def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: int) -> int | None:
+    """Where the next whole header with this mark, or this beginning of one, starts: at `at` or later, before `end`.
+
+    read: `read(offset, size)` gives the bytes of the capture, fewer at its end. Each byte is read once.
+    """
+    while at < end:
+        starts = min(_WINDOW, end - at)
+        window = read(at, starts + HEADER_BYTES - 1)
+        found = window.find(mark)
+        while 0 <= found < starts:
+            try:
+                read_header(window, found, mark if len(mark) == MARK_BYTES else None)
+            except DamagedBlock:
+                found = window.find(mark, found + 1)
+            else:
+                return at + found
+        at += starts
+    return None
 
 
 def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIXTURE_VERSION",
+    "LONGEST_LINE",
     "MIGRATIONS",
     "FixtureError",
     "FixtureHeader",
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 FIXTURE_VERSION: Final = 1
+LONGEST_LINE: Final = 1 << 26
+"""Bytes of a line at most: more than a frame of any length needs in hex."""
 MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 """Version → what makes an object of the next version out of one of this; for every line, the first included."""
 
@@ -193,7 +196,7 @@ def header_from_line(line: str, number: int = 1) -> FixtureHeader:
     metadata = Metadata(
         _expect(found, "wire_version", int, number, 0), _expect(found, "recorder", str, number, ""), values
     )
-    return FixtureHeader(metadata, _expect(found, "start_ns", int, number, 0), version)
+    return FixtureHeader(metadata, _int64(_expect(found, "start_ns", int, number, 0), "start_ns", number), version)
 
 
 def from_line(line: str, header: FixtureHeader, number: int) -> Record:
@@ -206,11 +209,8 @@ def from_line(line: str, header: FixtureHeader, number: int) -> Record:
     (content,) = contents
     if content != "type" and "fields" in found:
         raise FixtureError(f"fields belong to a type, not to {content}", line=number, field="fields")
-    at_ns = _expect(found, "at_ns", int, number) + header.start_ns
-    connection = _expect(found, "conn", int, number)
-    for field, value in (("at_ns", at_ns), ("conn", connection)):
-        if not -_INT64 <= value < _INT64:
-            raise FixtureError(f"{value} does not fit 64 bits", line=number, field=field, actual=value)
+    at_ns = _int64(_expect(found, "at_ns", int, number) + header.start_ns, "at_ns", number)
+    connection = _int64(_expect(found, "conn", int, number), "conn", number)
     said = _expect(found, "dir", str, number, "request" if content in ("open", "close") else None)
     if said not in _DIRECTIONS:
         raise FixtureError(f"{said!r} is neither request nor reply", line=number, field="dir", actual=said)
@@ -256,11 +256,11 @@ def _bytes(found: dict[str, Any], key: str, number: int) -> bytes:
 
 def _object(line: str, number: int) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        built = dict(pairs)
-        if len(built) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise FixtureError("the key stands there twice", line=number, field=twice)
+        built: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in built:
+                raise FixtureError("the key stands there twice", line=number, field=key)
+            built[key] = value
         return built
 
     try:
@@ -272,6 +272,13 @@ def _object(line: str, number: int) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise FixtureError(f"an object is needed, not {type(found).__name__}", line=number)
     return found
+
+
+def _int64(value: int, field: str, number: int) -> int:
+    if not -_INT64 <= value < _INT64:
+        # No value in the text: the sum of two numbers may have more digits than Python writes.
+        raise FixtureError("the number exceeds 64 bits", line=number, field=field)
+    return value
 
 
 def _migrated(found: dict[str, Any], version: int) -> dict[str, Any]:

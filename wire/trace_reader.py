@@ -9,11 +9,11 @@ No I/O: functions take the capture as a buffer, such as a memory map. Standard l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.wire.trace_blocks import (
     MAGIC,
-    MARK_BYTES,
+    MAX_IN_VAIN,
     BlockHeader,
     BlockType,
     Columns,
@@ -21,6 +21,7 @@ from segstore.wire.trace_blocks import (
     Metadata,
     Record,
     TraceError,
+    find_header,
     read_body,
     read_header,
     read_metadata,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from segstore.wire.schema import Buffer
 
 __all__ = ["Block", "Damage", "NotATrace", "Split", "mark_of", "read_blocks", "read_records", "splits"]
-
-_WINDOW: Final = 1 << 20
 
 
 class NotATrace(TraceError):
@@ -103,21 +102,23 @@ def read_blocks(
         if start == 0:
             yield Damage(0, end, True, "not one block is whole")
         return
-    at = start
+    at, in_vain = start, 0
     if start > 0:
         found = _find(buffer, mark, start)
         at = end if found is None else found
     while at < stop:
         try:
             header = read_header(buffer, at, mark)
+            in_vain += min(header.stored, end - at)
             body = read_body(buffer, at, header)
             block = _block(at, header, body)
         except DamagedBlock as error:
-            found = _find(buffer, mark, at + 1)
+            found = _find(buffer, mark, at + 1) if in_vain <= MAX_IN_VAIN * end else None
             upto = end if found is None else found
             yield Damage(at, upto - at, found is None, error.message)
             at = upto
         else:
+            in_vain -= header.stored
             yield block
             at += header.size
 
@@ -175,25 +176,4 @@ def _hop(buffer: Buffer, mark: bytes, at: int) -> tuple[int, int]:
 
 def _find(buffer: Any, mark: bytes, at: int) -> int | None:
     """Where the next header with this mark, or with this beginning of one, is whole, at `at` or later."""
-    while True:
-        found = _search(buffer, mark, at)
-        if found < 0:
-            return None
-        try:
-            read_header(buffer, found, mark if len(mark) == MARK_BYTES else None)
-        except DamagedBlock:
-            at = found + 1
-        else:
-            return found
-
-
-def _search(buffer: Any, wanted: bytes, at: int) -> int:
-    if hasattr(buffer, "find"):  # bytes, bytearray, mmap; a memoryview has none
-        found: int = buffer.find(wanted, at)
-        return found
-    while at < len(buffer):
-        found = bytes(buffer[at : at + _WINDOW]).find(wanted)
-        if found >= 0:
-            return at + found
-        at += _WINDOW - len(wanted) + 1
-    return -1
+    return find_header(lambda offset, size: bytes(buffer[offset : offset + size]), mark, at, len(buffer))

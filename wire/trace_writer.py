@@ -151,11 +151,10 @@ class RecordWriter:
 class _Half:
     """The first bytes of a frame of one stream, and how many there must be to go on."""
 
-    __slots__ = ("have", "need", "parts")
+    __slots__ = ("data", "need")
 
-    def __init__(self, part: bytes, need: int) -> None:
-        self.parts = [part]
-        self.have = len(part)
+    def __init__(self, part: Buffer, need: int) -> None:
+        self.data = bytearray(part)
         self.need = need
 
 
@@ -255,14 +254,14 @@ class TraceWriter:
         start = self._used
         middle = start
         half = self._halves.get(connection << 1 | direction)
-        if half is not None and half.have < _SMALL_BYTES:
-            middle += half.have
+        if half is not None and len(half.data) < _SMALL_BYTES:
+            middle += len(half.data)
         stop = middle + len(data)
         if stop > len(self._memory):
             self._stream(ts_ns, connection, direction, bytes(data), 0, len(data))
             return
         if half is not None and middle > start:
-            self._view[start:middle] = b"".join(half.parts)
+            self._view[start:middle] = half.data
             del self._halves[connection << 1 | direction]
         self._view[middle:stop] = data
         self._used = stop
@@ -279,11 +278,15 @@ class TraceWriter:
         """Takes that a connection began; facts such as peer="127.0.0.1:4711" are kept as JSON."""
         self._event(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
 
-    def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> None:
-        """Takes that a connection ended. by: REQUEST for the client's side, REPLY for the store's."""
+    def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> bool:
+        """Takes that a connection ended; True if a block is due.
+
+        by: REQUEST for the client's side, REPLY for the store's.
+        """
         self._drain()
         self._end(ts_ns, connection)
         self._event(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
+        return self._records._size >= self.block_bytes
 
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
         self._drain()
@@ -296,6 +299,14 @@ class TraceWriter:
         else:
             self._records._put(ts_ns, connection, side, kind, data)
         self._added(ts_ns)
+
+    def half_frames(self) -> dict[int, int]:
+        """The bytes held of frames that are not whole, by connection."""
+        self._drain()
+        found: dict[int, int] = {}
+        for key, half in self._halves.items():
+            found[key >> 1] = found.get(key >> 1, 0) + len(half.data)
+        return found
 
     def due(self, now_ns: int) -> bool:
         """Whether what waits is old enough to be written."""
@@ -399,16 +410,15 @@ class TraceWriter:
             return
         half = self._halves.get(key)
         while half is not None:
-            taken = min(stop, start + half.need - half.have)
-            half.parts.append(bytes(source[start:taken]))
-            half.have += taken - start
+            taken = min(stop, start + half.need - len(half.data))
+            frame = half.data
+            frame += source[start:taken]
             start = taken
-            if half.have < half.need:
+            if len(frame) < half.need:
                 return
-            frame = b"".join(half.parts)
             length = _read_length(frame, 4)[0]
             if half.need == _HEADER_BYTES and 0 < length <= self._max_body:
-                half.parts, half.need = [frame], _HEADER_BYTES + length
+                half.need = _HEADER_BYTES + length
                 continue
             del self._halves[key]
             half = None
@@ -435,7 +445,7 @@ class TraceWriter:
             self._unframed.add(key)
             self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
         elif at < stop:
-            self._halves[key] = _Half(bytes(source[at:stop]), need)
+            self._halves[key] = _Half(source[at:stop], need)
             if source is self._memory and stop == self._used:
                 self._used = at  # the half frame has bytes of its own: what comes next lies behind the whole ones
 
@@ -465,5 +475,5 @@ class TraceWriter:
             key = connection << 1 | direction
             half = self._halves.pop(key, None)
             if half is not None:
-                self._bytes(ts_ns, connection, direction, b"".join(half.parts))
+                self._bytes(ts_ns, connection, direction, half.data)
             self._unframed.discard(key)

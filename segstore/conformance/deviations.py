@@ -35,6 +35,8 @@ DEVIATIONS: Final[dict[str, str]] = {
     "calls-that-end": "calls that never end there, or leave something unusable, are carried out or refused",
     "cuts-with-gaps": "a stream cut that overlaps or leaves keys out is never valid",
     "page-tokens": "any text is a continuation token",
+    "password-files": "plain passwords, whose users may do everything without a third field; empty lines",
+    "access-patterns": "patterns of access-control entries that need backtracking are refused",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
 """Id → what is different, in one line. Ids are the headings of docs/deviations.md."""

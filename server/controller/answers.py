@@ -27,6 +27,7 @@ from segstore.server.controller.errors import (
     LeaseTooLarge,
     Malformed,
     NobodyOwns,
+    NotChecked,
     NotFound,
     PermissionDenied,
     ScaleRefused,
@@ -36,6 +37,7 @@ from segstore.server.controller.errors import (
     StreamSealed,
     TooMany,
     Unauthenticated,
+    UnusableEntry,
 )
 
 __all__ = ["Answer", "answer"]
@@ -137,6 +139,8 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (ScopeNotEmpty, StatusCode.FAILED_PRECONDITION),
     (Unauthenticated, StatusCode.UNAUTHENTICATED),
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
+    (UnusableEntry, StatusCode.INTERNAL),
+    (NotChecked, StatusCode.UNAVAILABLE),
     (TooMany, StatusCode.INVALID_ARGUMENT),  # which clients do not ask again
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),

@@ -20,6 +20,8 @@
     ├── LeaseTooLarge          a lease above the maximum
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
+    ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
+    ├── NotChecked             the password was not checked, as there are too many to check
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -44,6 +46,7 @@ __all__ = [
     "LeaseTooLarge",
     "Malformed",
     "NobodyOwns",
+    "NotChecked",
     "NotFound",
     "PermissionDenied",
     "ScaleRefused",
@@ -53,6 +56,7 @@ __all__ = [
     "StreamSealed",
     "TooMany",
     "Unauthenticated",
+    "UnusableEntry",
 ]
 
 
@@ -212,6 +216,18 @@ class PermissionDenied(ControllerError):
         self.principal = principal
         self.permission = permission
         self.resource = resource
+
+
+class UnusableEntry(ControllerError):
+    """Whether a caller may use `resource` depends on an access-control entry that cannot be matched."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"an access-control entry that decides about {resource} cannot be matched")
+        self.resource = resource
+
+
+class NotChecked(ControllerError):
+    """The password was not checked; asking again helps."""
 
 
 class SegmentStoreFailed(ControllerError):

@@ -44,8 +44,12 @@ def user_resource(scope: str, stream: str) -> str:
     """What a user thinks of when a call names this stream: for an internal one, what it belongs to."""
     require(scope=scope, stream=stream)
     if stream.startswith(READER_GROUP_PREFIX):
-        return f"prn::/scope:{scope}/reader-group:{stream.removeprefix(READER_GROUP_PREFIX)}"
-    return stream_resource(scope, stream.removeprefix(MARK_PREFIX))
+        reader_group = stream.replace(READER_GROUP_PREFIX, "")  # each of them, as in the reference
+        require(reader_group=reader_group)
+        return f"prn::/scope:{scope}/reader-group:{reader_group}"
+    if stream.startswith(MARK_PREFIX):
+        return stream_resource(scope, stream.replace(MARK_PREFIX, ""))
+    return stream_resource(scope, stream)
 
 
 def table_resource(scope: str, table: str) -> str:

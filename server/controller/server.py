@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,23 +27,29 @@ from segstore.server.controller.auth import Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.in_flight import InFlight
 from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
-from segstore.wire.controller_api import METHODS, SERVICE, Method
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
-__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "bounds", "listen"]
+__all__ = ["ControllerServer", "TlsFiles", "bounds", "listen", "new_server"]
 
 _log = logging.getLogger(__name__)
 
-OPTIONS: Final = (
+_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # or two servers share a port unnoticed
     # Clients keep their connections alive as often as they like, also between calls.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+_SHARE: Final = 4
+"""Of the descriptors that this process may have, one in so many may be a connection to a controller."""
+
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 _CALLS_MAX: Final = 64
 _REQUEST_MAX_BYTES: Final = 1 << 20
@@ -58,6 +66,12 @@ class TlsFiles(NamedTuple):
     certificate: Path
     key: Path
 
+    def own_certificate(self) -> bytes:
+        """The certificate without its chain (PEM): what trusts it trusts no other of the same authority."""
+        data = self.certificate.read_bytes()
+        found = _CERTIFICATE.search(data)
+        return data if found is None else found[0]
+
 
 def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
     """The options of a server that bound the size of a request and the calls of a connection that are in flight."""
@@ -65,6 +79,13 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
         ("grpc.max_concurrent_streams", _CALLS_MAX),  # a client of gRPC's makes more of them one after another
     )
+
+
+def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
+    """A server that does not listen yet. Connections beyond its bound are closed at once."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = soft // _SHARE if 0 < soft < 1 << 31 else (1 << 31) - 1
+    return grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most), *options))
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
@@ -104,12 +125,11 @@ class ControllerServer:
         self,
         controller: Controller,
         authority: Authority,
-        server: grpc.aio.Server | None,
         settled: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._controller = controller
         self._authority = authority
-        self._server = server
+        self._in_flight: InFlight | None = None
         self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[bytes]] = set()
@@ -144,10 +164,10 @@ class ControllerServer:
 
         Raises `OSError` if it cannot listen there.
         """
-        server = grpc.aio.server(options=(*OPTIONS, *bounds(controller.config)))
-        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), server, settled)
+        server = new_server(*bounds(controller.config))
+        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), settled)
         self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
-        server.add_generic_rpc_handlers((self.handlers,))
+        self._in_flight = InFlight(server, self.handlers)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
         await server.start()
@@ -163,7 +183,7 @@ class ControllerServer:
         settled: Callable[[], Awaitable[None]],
     ) -> Self:
         """Serve those calls that somebody hands to `handlers`; arguments as for `start`."""
-        self = cls(controller, authority, None, settled)
+        self = cls(controller, authority, settled)
         self.handlers = self._handlers(serve(controller, servers))
         self._keeper = asyncio.create_task(self._keep(), name="controller")
         return self
@@ -183,12 +203,13 @@ class ControllerServer:
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-        if self._server is not None:
-            await self._server.stop(grace_s)
+        if self._in_flight is not None:
+            await self._in_flight.stop(grace_s)
         if left := tuple(self._work):
             for each in left:
                 each.cancel()
             await asyncio.wait(left, timeout=grace_s)
+        await self._authority.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -233,7 +254,7 @@ class ControllerServer:
         pace = self._controller.pace
 
         async def perform(request: Message, authorization: str | None) -> bytes:
-            caller = Caller(self._authority, self._authority.principal(authorization))
+            caller = Caller(self._authority, await self._authority.principal(authorization))
             try:
                 response: Message = await serve_one(request, caller)
             finally:  # a refusal tells of the state, too
@@ -264,7 +285,7 @@ class ControllerServer:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "this controller stops")
                 raise AssertionError("abort raises") from None
             except JournalFailed as error:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (OUTCOME_UNKNOWN,))
                 raise AssertionError("abort raises") from error
             except ControllerError as error:
                 _log.debug("%s: %s", name, error)

@@ -130,6 +130,14 @@ async def test_replies_written_before_a_soft_end_arrive() -> None:
         assert rest == encode(SegmentCreated(1, SEGMENT)) + encode(Hello(17, 5))
 
 
+@pytest.mark.parametrize("hello", [Hello(4, 1), Hello(99, 18)], ids=["older", "newer"])
+async def test_the_admin_port_closes_without_a_word_where_no_version_is_common(hello: Hello) -> None:
+    async with MockSegmentStore(admin_port=0) as store, await Peer.connect(store, admin=True) as admin:
+        assert await admin.ask(HELLO) == [Hello(17, 5)]
+        admin.send(KeepAlive(), hello, KeepAlive())
+        assert await admin.closed() == b""
+
+
 async def test_a_soft_end_delivers_replies_that_do_not_fit_the_sockets_buffers() -> None:
     async with MockSegmentStore() as store, await writer_of(store) as peer:
         await peer.ask(append(0, bytes(2_000_000)))

@@ -73,6 +73,28 @@ async def test_a_closed_directory_holds_no_journal(tmp_path: Path) -> None:
     assert not [each for each in names_in(tmp_path) if each.startswith("journal")]
 
 
+@pytest.mark.parametrize("journals", [1, 3])
+async def test_what_only_a_controller_wrote_is_there_again_however_many_journals_it_filled(
+    tmp_path: Path, journals: int
+) -> None:
+    written: list[bytes] = []
+    for _ in range(2):
+        durability = Durability(tmp_path, containers=2, held=(), memory_bytes=MIN_MEMORY_BYTES, journal_bytes=16 * 1024)
+        durability.open()
+        durability.recover({})
+        assert durability.controller_image + b"".join(durability.controller_operations) == b"".join(written)
+        durability.controller_state = lambda: b"".join(written)
+        await durability.start()
+        while len(durability._ended) < journals:
+            written.append(os.urandom(2_000))
+            durability.controller_journal(written[-1])
+            await durability.committer.settled()
+            await asyncio.sleep(0)
+        await durability.close()
+        assert not [each for each in names_in(tmp_path) if each.startswith("journal")]
+    assert verify(tmp_path).faults == []
+
+
 async def test_a_table_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, store):
         store.create_table_segment("table", now_ms=1)

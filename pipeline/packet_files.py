@@ -1,0 +1,222 @@
+"""Packets in capture files (pcap, pcapng), and the TCP segments in them.
+
+Invariants: one packet is held at a time, of at most `MOST_PACKET_BYTES`; every length is checked before anything is
+read; the work is linear in the size of the file and of each packet. A file that breaks its format is a `BadPackets`
+with the byte from which on nothing can be read. Not read: fragments of IP, tunnels, MPLS, packets without a time.
+Follows the specifications of the IETF's opsawg: `draft-ietf-opsawg-pcap`, `draft-ietf-opsawg-pcapng`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+__all__ = ["ACK", "LINKS", "MOST_PACKET_BYTES", "RST", "SYN", "BadPackets", "Packet", "Segment", "packets_of", "tcp_in"]
+
+MOST_PACKET_BYTES: Final = 1 << 20
+"""Four times what tcpdump writes at most."""
+_MOST_INTERFACES: Final = 4096
+SYN, RST, ACK = 0x02, 0x04, 0x10
+
+_ETHERNET, _NULL, _LOOP, _SLL, _SLL2 = 1, 0, 108, 113, 276
+_RAW: Final = (12, 14, 101, 228, 229)
+LINKS: Final = frozenset((_ETHERNET, _NULL, _LOOP, _SLL, _SLL2, *_RAW))
+"""Link types whose packets `tcp_in` reads."""
+_PCAP: Final = {  # magic → byte order, nanoseconds of a unit of the fraction
+    bytes.fromhex("a1b2c3d4"): (">", 1000),
+    bytes.fromhex("d4c3b2a1"): ("<", 1000),
+    bytes.fromhex("a1b23c4d"): (">", 1),
+    bytes.fromhex("4d3cb2a1"): ("<", 1),
+}
+_SECTION, _INTERFACE, _OLD_PACKET, _PACKET = 0x0A0D0D0A, 1, 2, 6
+_ORDERS: Final = {bytes.fromhex("1a2b3c4d"): ">", bytes.fromhex("4d3c2b1a"): "<"}
+_RESOLUTION, _OFFSET = 9, 14
+_SECOND_NS: Final = 1_000_000_000
+_INT64: Final = 1 << 63
+_IP, _IP6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8, 0x9100, 0x9200)
+_TCP, _AUTHENTICATION, _FRAGMENT, _OPTIONS = 6, 51, 44, (0, 43, 60)
+
+
+class BadPackets(ValueError):
+    """From the byte `offset` on, a file is no packet capture."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+
+
+class Packet(NamedTuple):
+    """A packet: the byte at which its header starts, its time (ns since 1970), its link type, its bytes."""
+
+    at: int
+    ts_ns: int
+    link: int
+    data: bytes
+
+
+class Segment(NamedTuple):
+    """A TCP segment; source and target are an address of 4 or 16 bytes, and a port."""
+
+    source: tuple[bytes, int]
+    target: tuple[bytes, int]
+    sequence: int
+    flags: int
+    data: bytes
+
+
+class _Interface(NamedTuple):
+    """What an interface description says: a time is `offset_s` and ticks, `ticks_per_s` of them a second."""
+
+    link: int
+    ticks_per_s: int
+    offset_s: int
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def packets_of(fd: int) -> Iterator[Packet]:
+    """The packets of a file, in order. Raises BadPackets."""
+    magic = _read(fd, 0, 4)
+    return _pcap(fd, *_PCAP[magic]) if magic in _PCAP else _pcapng(fd)
+
+
+def _read(fd: int, at: int, size: int, start: int | None = None) -> bytes:
+    """Exactly these bytes of the packet or block that starts at `start`."""
+    data = os.pread(fd, size, at)
+    if len(data) < size:
+        raise BadPackets(at if start is None else start, "the file ends in the middle of a packet")
+    return data
+
+
+def _pcap(fd: int, order: str, unit_ns: int) -> Iterator[Packet]:
+    link = struct.unpack(order + "I", _read(fd, 20, 4, 0))[0] & 0xFFFF
+    header = struct.Struct(order + "IIII")
+    at, end = 24, os.fstat(fd).st_size
+    while at < end:
+        seconds, fraction, size, _ = header.unpack(_read(fd, at, 16))
+        if size > MOST_PACKET_BYTES:
+            raise BadPackets(at, f"a packet of {size} bytes exceeds {MOST_PACKET_BYTES}")
+        yield Packet(at, seconds * _SECOND_NS + fraction * unit_ns, link, _read(fd, at + 16, size, at))
+        at += 16 + size
+
+
+def _pcapng(fd: int) -> Iterator[Packet]:
+    order = ""
+    interfaces: list[_Interface] = []
+    at, end = 0, os.fstat(fd).st_size
+    while at < end:
+        head = _read(fd, at, 12)
+        if head[:4] == b"\n\r\r\n":
+            order, interfaces = _ORDERS.get(head[8:], ""), []
+        if not order:
+            raise BadPackets(at, "no section of a packet capture starts here")
+        kind, size = struct.unpack_from(order + "II", head)
+        if size < 12 or size % 4 or at + size > end or _read(fd, at + size - 4, 4) != head[4:8]:
+            raise BadPackets(at, f"a block of {size} bytes does not end where it says")
+        if kind in (_INTERFACE, _PACKET, _OLD_PACKET):
+            if size > MOST_PACKET_BYTES:
+                raise BadPackets(at, f"a block of {size} bytes exceeds {MOST_PACKET_BYTES}")
+            body = _read(fd, at + 8, size - 12)
+            try:
+                if kind == _INTERFACE:
+                    interfaces.append(_interface(body, order))
+                else:
+                    yield _packet(at, body, order, interfaces, old=kind == _OLD_PACKET)
+            except struct.error as cause:
+                raise BadPackets(at, f"a block of {size} bytes is too short for what it says") from cause
+            if len(interfaces) > _MOST_INTERFACES:
+                raise BadPackets(at, f"a section has more than {_MOST_INTERFACES} interfaces")
+        at += size
+
+
+def _interface(body: bytes, order: str) -> _Interface:
+    link, _, _ = struct.unpack_from(order + "HHI", body)
+    at, ticks_per_s, offset_s = 8, 1_000_000, 0
+    while at < len(body):
+        code, size = struct.unpack_from(order + "HH", body, at)
+        if code == 0:
+            break
+        if code == _RESOLUTION:
+            (power,) = struct.unpack_from("B", body, at + 4)
+            ticks_per_s = (2 if power & 0x80 else 10) ** (power & 0x7F)
+        elif code == _OFFSET:
+            (offset_s,) = struct.unpack_from(order + "q", body, at + 4)
+        at += 4 + size + -size % 4
+    return _Interface(link, ticks_per_s, offset_s)
+
+
+def _packet(at: int, body: bytes, order: str, interfaces: list[_Interface], *, old: bool) -> Packet:
+    number, high, low, size, _ = struct.unpack_from(order + ("HxxIIII" if old else "IIIII"), body)
+    if number >= len(interfaces):
+        raise BadPackets(at, f"a packet is of interface {number}, and {len(interfaces)} are described")
+    if size > len(body) - 20:
+        raise BadPackets(at, f"a packet of {size} bytes is in a block that has room for {len(body) - 20}")
+    link, ticks_per_s, offset_s = interfaces[number]
+    ts_ns = (high << 32 | low) * _SECOND_NS // ticks_per_s + offset_s * _SECOND_NS
+    if not -_INT64 <= ts_ns < _INT64:
+        raise BadPackets(at, f"a time of {ts_ns // _SECOND_NS} s since 1970 is not one of 64 bits in nanoseconds")
+    return Packet(at, ts_ns, link, body[20 : 20 + size])
+
+
+# --- packets --------------------------------------------------------------------------------------------------------
+
+
+def tcp_in(link: int, packet: bytes) -> Segment | None:
+    """The TCP segment of a packet; None for any other packet, for a fragment, and for one that is cut off."""
+    try:
+        return _network(link, packet)
+    except (struct.error, IndexError):
+        return None
+
+
+def _network(link: int, packet: bytes) -> Segment | None:
+    if link in _RAW or link in (_NULL, _LOOP):
+        at = 0 if link in _RAW else 4
+        kind = _IP6 if packet[at] >> 4 == 6 else _IP
+    else:
+        place, at = {_ETHERNET: (12, 14), _SLL: (14, 16), _SLL2: (0, 20)}[link]
+        (kind,) = struct.unpack_from(">H", packet, place)
+        while kind in _VLANS:
+            (kind,) = struct.unpack_from(">H", packet, at + 2)
+            at += 4
+    return _ip(packet, at) if kind == _IP else _ip6(packet, at) if kind == _IP6 else None
+
+
+def _ip(packet: bytes, at: int) -> Segment | None:
+    first, size, fragment, protocol, source, target = struct.unpack_from(">BxHxxHxBxx4s4s", packet, at)
+    header = (first & 15) * 4
+    if protocol != _TCP or fragment & 0x3FFF or header < 20:
+        return None
+    # A length of 0 is that of a packet whose segments the network card cuts.
+    return _segment(packet[: at + size] if size else packet, at + header, source, target)
+
+
+def _ip6(packet: bytes, at: int) -> Segment | None:
+    size, kind, source, target = struct.unpack_from(">xxxxHBx16s16s", packet, at)
+    at += 40
+    if size:
+        packet = packet[: at + size]
+    while kind != _TCP:
+        if kind == _FRAGMENT:
+            if struct.unpack_from(">H", packet, at + 2)[0] & 0xFFF9:
+                return None
+            size = 8
+        elif kind in _OPTIONS:
+            size = (packet[at + 1] + 1) * 8
+        elif kind == _AUTHENTICATION:
+            size = (packet[at + 1] + 2) * 4
+        else:
+            return None
+        kind, at = packet[at], at + size
+    return _segment(packet, at, source, target)
+
+
+def _segment(packet: bytes, at: int, source: bytes, target: bytes) -> Segment | None:
+    source_port, target_port, sequence, header, flags = struct.unpack_from(">HHIxxxxBB6x", packet, at)
+    data = at + (header >> 4) * 4
+    if data < at + 20 or data > len(packet):
+        return None
+    return Segment((source, source_port), (target, target_port), sequence, flags, packet[data:])
