@@ -26,6 +26,7 @@ from segstore.server.controller.epochs import (
     find_segment,
     first_epoch,
     is_at_or_after,
+    pieces_between,
     successors,
     why_invalid,
 )
@@ -61,6 +62,9 @@ __all__ = ["Streams", "page"]
 
 _AT_ONCE: Final = 2_000
 """Names that a listing looks at in one loop iteration."""
+
+_AT_ONCE_BETWEEN: Final = 8
+"""Segments between cuts that are found for one unit of the controller's pace."""
 
 _TAG_PARTS: Final = 25
 _TAG_SEED: Final = java_hash_code("StreamTags")
@@ -260,7 +264,7 @@ class Streams:
                 await self._transactions.finish_due(found)
             return successors(found.epochs, identifier)
 
-    def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
+    async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
         """The segments from one stream cut to another; an empty one is the beginning or the end, not both.
 
         A cut need not cover all keys here, and what it names besides segments of the stream is not looked at.
@@ -274,10 +278,14 @@ class Streams:
             _check_epochs(found, cut)
             if all(find_segment(found.epochs, identifier) is None for identifier in cut):
                 raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
+        segments: list[Segment] = []
         try:
-            return between(found.epochs, start, end)
+            for piece in pieces_between(tuple(found.epochs), start, end):
+                await self._core.pace.take(1 + len(piece) // _AT_ONCE_BETWEEN)
+                segments += piece
         except ValueError as error:
             raise InvalidStreamCut(found.full_name, str(error)) from error
+        return segments
 
     def is_current(self, scope: str, stream: str, identifier: int) -> bool:
         """Whether a segment takes writes."""
