@@ -20,6 +20,7 @@ import pytest
 
 from segstore import serving
 from segstore.server.controller.auth import Permission
+from segstore.server.controller.config import AutoScaling, ControllerConfig
 from segstore.serving import announcement
 from segstore.wire import Command, FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
@@ -274,6 +275,25 @@ def test_delegation_tokens_are_good_for_as_long_as_is_said(ttl_s: int | None) ->
     token = cluster._authority.token("prn::/scope:a", Permission.READ)
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims.get("exp") == (None if ttl_s == -1 else claims["iat"] + (ttl_s or 600))
+
+
+def test_the_controller_has_the_settings_of_its_file_but_for_what_options_say(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text("commit_delay_ms = 5\nscale_delay_ms = 6\nlease_cap_ms = 7\n[scaling]\ntick_ms = 8\n")
+    cluster: Any = serving._cluster(serving.ServeOptions(controller_config=path, scale_delay_ms=0, lease_cap_ms=9))
+    expected = ControllerConfig(commit_delay_ms=5, lease_cap_ms=9, scaling=AutoScaling(tick_ms=8))
+    assert cluster.settings.controller == expected
+    alone: Any = serving._cluster(serving.ServeOptions(commit_delay_ms=3))
+    assert alone.settings.controller == ControllerConfig(commit_delay_ms=3)
+
+
+def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text("page_sise = 5")
+    status, complaint = refused("--controller-config", str(path))
+    assert status == 2
+    assert f"{path}: page_sise: there is no such field (page_size?)" in complaint
+    assert len(complaint.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("somebody_came", [False, True])

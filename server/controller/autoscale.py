@@ -89,14 +89,14 @@ def measure(load: Load, policy: ScalingPolicy) -> float:
     return load.bytes / 1024 if policy.kind is ScalingType.KBYTES_PER_S else float(load.events)
 
 
-def is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
+def _is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
     """Whether a segment has taken nothing for so long that no rate need tell that it is cold."""
     return now_ms - watch.written_ms >= settings.silence_minutes * settings.minute_ms
 
 
 def parts_wanted(watch: Watch, target: int, now_ms: int, settings: AutoScaling) -> int:
     """Into how many segments the load asks that this one be split; 1: leave it, 0: it is cold."""
-    if target > 0 and is_silent(watch, now_ms, settings):
+    if target > 0 and _is_silent(watch, now_ms, settings):
         return 0
     age = (now_ms - watch.since_ms) / settings.minute_ms
     if target <= 0 or age <= settings.cooldown_minutes:
@@ -141,7 +141,7 @@ def decide(
         watch = watches.get(segment.id)
         if watch is None or wanted[segment.id] != 0:
             continue
-        if now_ms - watch.asked_down_ms > mute_ms or is_silent(watch, now_ms, settings):
+        if now_ms - watch.asked_down_ms > mute_ms or _is_silent(watch, now_ms, settings):
             watch.asked_up_ms, watch.asked_down_ms = 0, now_ms
             watch.cold_until_ms = now_ms + _COLD_MINUTES * settings.minute_ms
             if (merge := _merge(current, policy, watches, at, now_ms)) is not None:

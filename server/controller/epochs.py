@@ -44,6 +44,7 @@ __all__ = [
     "is_at_or_after",
     "lower_bound",
     "next_epoch",
+    "pieces_between",
     "ranges_match",
     "sealed_in",
     "size_between",
@@ -57,6 +58,8 @@ Span = dict["Segment", int]
 
 FUTURE: Final = 0
 """An offset below this marks a segment that is known and not reached."""
+
+_PIECE: Final = 1_000
 
 _START: Final = attrgetter("start")
 _END: Final = attrgetter("end")
@@ -306,18 +309,27 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 
     In order of their ids. The cuts are valid; `ValueError` if `end` lies before `start`.
     """
+    return [segment for piece in pieces_between(epochs, start, end) for segment in piece]
+
+
+def pieces_between(
+    epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
+) -> Iterator[list[Segment]]:
+    """As `between`, some thousands at a time: a stream may have had any number of segments."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)
     if start and end and not is_at_or_after(end, end_span, start, start_span):
         raise ValueError("the second stream cut lies before the first")
     touched = epochs[min(start_span.values()) : max(end_span.values()) + 1]
-    found = {segment.id: segment for epoch in touched[:1] for segment in epoch.segments}
-    for epoch in touched[1:]:
-        found |= epoch.made
-    outside = {each.id for each, earlier in _overlaps(found.values(), start_span) if each.id < earlier.id}
-    outside |= {each.id for each, later in _overlaps(found.values(), end_span) if each.id > later.id}
-    return [found[identifier] for identifier in sorted(found.keys() - outside)]
+    found: dict[int, Segment] = {}
+    for epoch in touched:
+        found |= epoch.made if epoch is not touched[0] else {segment.id: segment for segment in epoch.segments}
+        if epoch is touched[-1] or len(found) > max(_PIECE, len(start_span), len(end_span)):
+            outside = {each.id for each, earlier in _overlaps(found.values(), start_span) if each.id < earlier.id}
+            outside |= {each.id for each, later in _overlaps(found.values(), end_span) if each.id > later.id}
+            yield [found[identifier] for identifier in sorted(found.keys() - outside)]
+            found = {}
 
 
 def size_between(

@@ -51,6 +51,9 @@ _SHARE: Final = 4
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
+_ENDING_S: Final = 1.0
+"""How long calls that were interrupted may wait for what they have done to be durable."""
+
 _CALLS_MAX: Final = 64
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
@@ -208,7 +211,7 @@ class ControllerServer:
         if left := tuple(self._work):
             for each in left:
                 each.cancel()
-            await asyncio.wait(left, timeout=grace_s)
+            await asyncio.wait(left, timeout=_ENDING_S)
         await self._authority.aclose()
 
     async def __aenter__(self) -> Self:
@@ -282,7 +285,8 @@ class ControllerServer:
             except asyncio.CancelledError:
                 if not work.cancelled():
                     raise
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "this controller stops")
+                said = "this controller shuts down and has not finished the call"
+                await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
                 raise AssertionError("abort raises") from None
             except JournalFailed as error:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (OUTCOME_UNKNOWN,))

@@ -26,6 +26,7 @@ from segstore.server.controller.epochs import (
     find_segment,
     first_epoch,
     is_at_or_after,
+    pieces_between,
     successors,
     why_invalid,
 )
@@ -61,6 +62,9 @@ __all__ = ["Streams", "page"]
 
 _AT_ONCE: Final = 2_000
 """Names that a listing looks at in one loop iteration."""
+
+_AT_ONCE_BETWEEN: Final = 8
+"""Segments between cuts that are found for one unit of the controller's pace."""
 
 _TAG_PARTS: Final = 25
 _TAG_SEED: Final = java_hash_code("StreamTags")
@@ -108,6 +112,16 @@ class Streams:
         if not is_stream_name(stream):
             raise InvalidName("stream", stream)
         self._check_config(config)
+        await self._create(scope, stream, config)
+        if self._core.config.watermark_streams and not stream.startswith(MARK_PREFIX):
+            await self._create_mark(scope, MARK_PREFIX + stream)
+
+    async def _create_mark(self, scope: str, stream: str) -> None:
+        """Make a stream of watermarks, unless it is there. Its name follows no rules but those of its stream."""
+        with suppress(AlreadyExists):
+            await self._create(scope, stream, StreamConfig())
+
+    async def _create(self, scope: str, stream: str, config: StreamConfig) -> None:
         core = self._core
         async with core.lock(scope, stream):
             if stream in core.state.scope(scope).streams:
@@ -118,9 +132,6 @@ class Streams:
                 await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(StreamCreated(scope, stream, config, number, now_ms))
-        if core.config.watermark_streams and not stream.startswith(MARK_PREFIX):
-            with suppress(AlreadyExists, InvalidName):
-                await self.create(scope, MARK_PREFIX + stream, StreamConfig())
 
     async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
         """Give a stream another configuration; its segments follow a fixed or a higher minimum number at once."""
@@ -253,7 +264,7 @@ class Streams:
                 await self._transactions.finish_due(found)
             return successors(found.epochs, identifier)
 
-    def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
+    async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
         """The segments from one stream cut to another; an empty one is the beginning or the end, not both.
 
         A cut need not cover all keys here, and what it names besides segments of the stream is not looked at.
@@ -267,10 +278,14 @@ class Streams:
             _check_epochs(found, cut)
             if all(find_segment(found.epochs, identifier) is None for identifier in cut):
                 raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
+        segments: list[Segment] = []
         try:
-            return between(found.epochs, start, end)
+            for piece in pieces_between(tuple(found.epochs), start, end):
+                await self._core.pace.take(1 + len(piece) // _AT_ONCE_BETWEEN)
+                segments += piece
         except ValueError as error:
             raise InvalidStreamCut(found.full_name, str(error)) from error
+        return segments
 
     def is_current(self, scope: str, stream: str, identifier: int) -> bool:
         """Whether a segment takes writes."""
@@ -328,8 +343,7 @@ class Streams:
             about = stream.removeprefix(MARK_PREFIX)
             if about == stream or not self.exists(scope, about):
                 raise
-        with suppress(AlreadyExists):  # then another call made it in the meantime, which is all that was wanted
-            await self.create(scope, stream, StreamConfig())
+        await self._create_mark(scope, stream)
         return self._core.state.stream(scope, stream)
 
 

@@ -21,15 +21,13 @@ NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 
 def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
     """Note a writer's time, unless it or the position goes back; have the stream's watermarks looked after."""
-    # A client that has written nothing to a segment says -1, of which no stream cut for a reader can be made.
-    position = {segment: max(offset, 0) for segment, offset in position.items()}
     mark = stream.writers.get(writer)
     if mark is not None:
         if mark.timestamp > timestamp:
             return "INVALID_TIME"
         if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
             return "INVALID_POSITION"
-    core.record(WriterNoted(stream.scope, stream.name, writer, timestamp, position))
+    core.record(WriterNoted(stream.scope, stream.name, writer, timestamp, dict(position)))
     core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
     return "SUCCESS"
 

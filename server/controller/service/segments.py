@@ -68,7 +68,7 @@ class SegmentService:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = caller.token(stream_resource(scope, stream), READ)
         start = getattr(request, "from")  # a keyword of Python
-        segments = self._streams.between(scope, stream, start, request.to)
+        segments = await self._streams.between(scope, stream, start, request.to)
         return m.StreamCutRangeResponse(
             segments=[convert.segment_id(scope, stream, each.id) async for each in self._pace.over(segments)],
             delegationToken=token,

@@ -22,6 +22,7 @@ from segstore.server.controller.epochs import (
     is_at_or_after,
     lower_bound,
     next_epoch,
+    pieces_between,
     ranges_match,
     sealed_in,
     size_between,
@@ -254,6 +255,19 @@ def test_what_follows_a_segment_is_what_every_epoch_says(epochs: list[Epoch]) ->
         assert successors(epochs, each) == plain.successors(epochs, each)
 
 
+def test_what_lies_between_cuts_of_a_long_history_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.controller.epochs._PIECE", 4)
+    epochs = [first_epoch(3, 0, 0)]
+    for now_ms in range(40):
+        current = epochs[-1]
+        epochs.append(next_epoch(current, [current.segments[now_ms % 3].id], [KEYS[now_ms % 3]], now_ms))
+    start, end = ({each.id: 0 for each in epochs[at].segments} for at in (5, 35))
+    pieces = [[each.id for each in piece] for piece in pieces_between(epochs, start, end)]
+    assert len(pieces) > 5
+    assert [each for piece in pieces for each in piece] == plain.between(epochs, start, end)
+
+
+KEYS = equal_ranges(3)
 COUNT = 500
 
 

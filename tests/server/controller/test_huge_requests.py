@@ -9,8 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
+from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig, ControllerServer
 from segstore.server.controller.server import bounds
+from segstore.wire import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Hello, encode
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, S, group, stream_config
 from tests.server.controller.conftest import World
@@ -171,6 +173,21 @@ async def test_while_a_long_call_is_in_flight_others_are_answered(world: World, 
         assert await call.status("createStream", stream_config(name, MOST)) == "SUCCESS"
     await long("deleteScopeRecursive", m.ScopeInfo(scope="a"))
     assert (world.store.lengths, world.store.tables) == ({}, {})
+
+
+async def test_a_store_answers_while_a_controller_beside_it_makes_many_segments() -> None:
+    async with MockCluster() as mock, grpc.aio.insecure_channel(mock.controller_uri) as channel:
+        call = Client(channel)
+        await call("createScope", m.ScopeInfo(scope="a"))
+        (store,) = mock.stores
+        pending = asyncio.create_task(call.status("createStream", stream_config("s", 3_000)))
+        await until(lambda: any(each.segments for each in store.store.containers.values()))
+        reader, writer = await asyncio.open_connection(*mock.address)
+        writer.write(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)))
+        assert await reader.read(100)
+        assert not pending.done()
+        assert await pending == "SUCCESS"
+        writer.close()
 
 
 async def test_many_long_calls_of_one_caller_do_not_keep_another_waiting(call: Client, other: Client) -> None:

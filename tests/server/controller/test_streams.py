@@ -273,15 +273,15 @@ async def test_the_owner_of_a_segment_is_told_whether_or_not_it_exists(world: Wo
 async def test_segments_between_cuts_need_one_of_them(world: World) -> None:
     await world.stream()
     with pytest.raises(InvalidArgument):
-        world.controller.streams.between("a", "s", {}, {})
+        await world.controller.streams.between("a", "s", {}, {})
     with pytest.raises(InvalidStreamCut):
-        world.controller.streams.between("a", "s", {0: 5}, {0: 4})
+        await world.controller.streams.between("a", "s", {0: 5}, {0: 4})
     with pytest.raises(BrokenStreamCut, match="epochs"):
-        world.controller.streams.between("a", "s", {0: 5, 9 << 32: 5}, {})
+        await world.controller.streams.between("a", "s", {0: 5, 9 << 32: 5}, {})
     with pytest.raises(BrokenStreamCut, match="no segment of the stream"):
-        world.controller.streams.between("a", "s", {9: 5}, {})
-    assert [each.id for each in world.controller.streams.between("a", "s", {0: 5, 9: 5}, {})] == [0]
-    assert [each.id for each in world.controller.streams.between("a", "s", {0: 5}, {})] == [0]
+        await world.controller.streams.between("a", "s", {9: 5}, {})
+    assert [each.id for each in await world.controller.streams.between("a", "s", {0: 5, 9: 5}, {})] == [0]
+    assert [each.id for each in await world.controller.streams.between("a", "s", {0: 5}, {})] == [0]
 
 
 async def test_a_scope_is_deleted_empty_or_with_all_that_it_holds(world: World) -> None:
