@@ -343,5 +343,5 @@ def _explored(found: Exploration, out: Path | None) -> int:
         echo(f"not reached: {cut}", err=True)
     echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
     if found.runs == 1:
-        echo("nothing was cut: there was no request, or none that fits the filter", err=True)
+        echo("nothing was cut: there was no request, or none that matches the filter", err=True)
     return 1 if found.findings else 0

@@ -16,8 +16,8 @@ several segments in one frame it is enough that one fits, and for `!=` and `!~` 
 `parse_filter` compiles to a predicate of a `Subject`; nothing is evaluated as Python. Refused with `FilterError`, which
 names the column and what was expected there.
 
-Invariant: a filter has at most `MOST_TERMS` terms, so one look at a frame is short whoever wrote the filter. A
-comparison is a term; a pattern is one more for every ten characters that it has with its repetitions written out.
+Invariant: a filter has at most `MOST_TERMS` terms, so that looking at a frame is short, whatever the filter. A
+comparison is a term; every ten characters of a pattern, with its repetitions written out, are another.
 """
 
 from __future__ import annotations

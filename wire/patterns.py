@@ -87,7 +87,7 @@ def _weight(expression: str) -> int:
         if token[0] == "(":
             groups.append(0)
         elif token[0] == ")" and len(groups) > 1:
-            last = groups.pop()
+            last = max(1, groups.pop())
             groups[-1] += last
         elif token["least"] is not None:
             times = max(1, int(token["most"] or token["least"] or 0))

@@ -8,7 +8,7 @@ Invariants: nothing is left after `stop`, which can be called twice; no more tha
 connected: one more takes the place of the peer that has gone longest without finishing a step; a step is the head of a
 request or the answer to it, and each has a deadline, which bytes that come meanwhile do not prolong.
 
-Off loopback it listens only with a token: whoever reaches it can change the server.
+Off loopback it listens only with a token, because any caller can change the server.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _OPTIONS: Final = (
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
 _SHARE: Final = 4
-"""Of the descriptors that this process may have, one in so many may be a connection to a controller."""
+"""Connections to a controller take at most one in this many of the descriptors that the process may have."""
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 

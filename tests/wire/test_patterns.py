@@ -52,6 +52,7 @@ def test_a_glob_on_which_an_engine_backtracks_is_matched(pattern: str) -> None:
         ("a{1001}", "1001 characters"),
         ("((a{10}){10}){11}", "1100 characters"),
         ("a{9}{9}{9}{9}", "6561 characters"),
+        ("((){100}){100}", "10000 characters"),
         ("(" * 300 + ")" * 300, "nested"),
     ],
 )
