@@ -36,6 +36,8 @@ from segstore.server.coordination.types import (
     CoordinationError,
     CoordinationSession,
     Coordinator,
+    Disconnected,
+    SessionExpired,
     SessionState,
 )
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
@@ -55,6 +57,7 @@ log = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0
 _CONNECT_MS = 3_000
+_AGAIN_S = 0.5
 _OVER = (SessionState.LOST, SessionState.CLOSED)
 
 
@@ -118,6 +121,7 @@ class ClusterProcess:
         self._coordinator = self._service(zookeeper)
         self._configured_where = configuration_zookeeper or zookeeper
         self.configuration = Configuration(self._service(self._configured_where))
+        self._folder: SharedFolder | None = None
         self._storage: FolderStorage | None = None
         self._owners = Owners(settings.store.containers)
         self._ownership: ContainerOwnership | None = None
@@ -178,7 +182,7 @@ class ClusterProcess:
         settings, server = self.settings, self.server
         session = await self._coordinator.connect()
         try:
-            folder = await identify(session, self._where, self._path, settings.store.containers)
+            folder = self._folder = await identify(session, self._where, self._path, settings.store.containers)
         finally:
             await session.aclose()
         await self._start_configuration(folder)
@@ -345,7 +349,11 @@ class ClusterProcess:
 
     async def _follow_one(self, session: CoordinationSession) -> None:
         ownership = self.ownership
-        parts = {"owners": self._owners.run(session), "patience": self._watch_over(session)}
+        parts = {
+            "identity": self._identify(session),
+            "owners": self._owners.run(session),
+            "patience": self._watch_over(session),
+        }
         if self._candidate is not None and self._present is not None:
             parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
         tasks = [asyncio.create_task(each, name=f"cluster process: {name}") for name, each in parts.items()]
@@ -367,6 +375,17 @@ class ClusterProcess:
             for each in (over, *tasks):
                 each.cancel()
             await asyncio.gather(over, *tasks, return_exceptions=True)
+
+    async def _identify(self, session: CoordinationSession) -> None:
+        """Has ZooKeeper know the cluster, also after it has lost its data. Raises DataError if it knows another."""
+        assert self._folder is not None
+        with suppress(SessionExpired):
+            while True:
+                try:
+                    return await confirm(session, self._where, self._folder)
+                except Disconnected as error:
+                    log.info("whether ZooKeeper knows this cluster: %s; asking again", error)
+                await asyncio.sleep(_AGAIN_S)
 
     async def _watch_over(self, session: CoordinationSession) -> None:
         """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""

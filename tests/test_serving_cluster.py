@@ -17,16 +17,17 @@ from pydantic import SecretStr
 from segstore import serving
 from segstore.client import connect
 from segstore.server.coordination.configuration import Configuration
+from segstore.server.coordination.processes_identity import CLUSTER
 from segstore.server.coordination.processes_owners import Location
 from segstore.server.coordination.types import CoordinationError, Unreachable
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.server.remote_segments import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
-from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos
+from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
-from tests.server.coordination.zookeeper_server import PART, zookeeper
+from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper, zookeeper_server
 
 pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(400)]
 
@@ -394,6 +395,70 @@ async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_pa
         assert last == (
             f"segstore: ZooKeeper at {where} has not answered for 0.3 s; start this process again when it does"
         )
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper of one test, which may be wiped."""
+    (tmp_path / "zookeeper").mkdir()
+    with zookeeper_server(tmp_path / "zookeeper", lasting_port) as server:
+        yield server
+
+
+async def with_many_streams(processes: Processes) -> Workload:
+    """A workload after more changes of the ZooKeeper than looking for its loss makes."""
+    work = Workload(processes.uri, 2)
+    await work.make(4)
+    async with connect(processes.uri, IMPATIENT) as client:
+        for number in range(40):
+            await client.controller.create_stream("a", f"more{number}", segments=1)
+    return work
+
+
+async def test_processes_end_when_zookeeper_has_lost_its_data_and_have_theirs_when_started_again(
+    tmp_path: Path, own_server: ZooKeeperServer
+) -> None:
+    async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT) as processes:
+        work = await with_many_streams(processes)
+        async with work.running():
+            pass
+        await asyncio.to_thread(own_server.wipe)
+        for each in processes.all:
+            assert await each.ended() == 1
+            last = each.said().splitlines()[-1]
+            assert last.startswith(
+                "segstore: the store ends: its coordination session has expired: "
+                f"ZooKeeper at {own_server.address} has lost its data: its last change is 0x"
+            )
+        await processes.all_run()
+        async with asyncio.timeout(PATIENCE_S * 2):
+            assert await work.check() == sum(work.acknowledged)
+        watched = Configuration(ZooKeeperCoordinator(own_server.address))
+        await watched.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await streams_are(watched, sorted(["s", *(f"more{number}" for number in range(40))]))
+        await watched.aclose()
+
+
+async def test_with_reconnect_processes_go_on_when_zookeeper_has_lost_its_data_and_identify_themselves_again(
+    tmp_path: Path, own_server: ZooKeeperServer
+) -> None:
+    async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT, *RECONNECT) as processes:
+        work = await with_many_streams(processes)
+        async with asyncio.timeout(PATIENCE_S * 3):
+            async with work.running():
+                await asyncio.to_thread(own_server.wipe)
+                while not all("its coordination session has expired" in each.said() for each in processes.all):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                before = list(work.acknowledged)
+                while not all(now > then for now, then in zip(work.acknowledged, before, strict=True)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert await work.check() > 0
+        assert all(each.runs for each in processes.all)
+        session = await ZooKeeperCoordinator(own_server.address).connect()
+        while await session.get(CLUSTER) is None:  # noqa: ASYNC110  what is looked at has no event
+            await asyncio.sleep(0.02)
+        await session.aclose()
 
 
 @pytest.mark.seed("57.6")

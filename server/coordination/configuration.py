@@ -119,7 +119,8 @@ class Configuration:
             await self._live(session)
             self.session = None
             await session.aclose()
-            log.warning("the session with the configuration service has ended; stores go on without")
+            why = session.why and f": {session.why}"
+            log.warning("the session with the configuration service has ended%s; stores go on without", why)
             session = await self._another()
 
     async def _another(self) -> CoordinationSession:

@@ -4,6 +4,10 @@ A session object is one session, from its beginning to its end; who wants anothe
 on with a new session by itself, gets no connection any more once it says that the session is lost. kazoo calls back on
 threads of its own; everything is handed to the loop's thread before anybody hears of it.
 
+A ZooKeeper that has lost its data, or was set back, closes each connection of a session that has seen more, without a
+word. So a session without a connection looks, with a fresh one, how far the servers are, and is lost if they are behind
+it.
+
 Invariants: no request outlives its session or waits longer than its timeout, and none is kept for later: what is asked
 while there is no connection is `Disconnected` at once. After `aclose`, no thread of kazoo's and none of ours is left.
 With credentials, every node that is made belongs to them alone.
@@ -49,6 +53,11 @@ _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 1.0
 """Between attempts to reach the servers, for a session that may live."""
 
+_LOOK_S: Final = 1.0
+"""From the loss of a connection to the first look at how far the servers are, and between two looks."""
+_LOOK_TIMEOUT_S: Final = 3.0
+"""Of a look. A server that has just started may leave a session that is asked for unanswered."""
+
 _FAREWELL_S: Final = 1.0
 """How long the servers have to answer when a session is closed; without an answer it ends when its timeout is over."""
 
@@ -93,6 +102,7 @@ class ZooKeeperSession:
     Attributes:
         session_id: the service's number for it.
         client: kazoo's; for looking at its id and password.
+        why: what is known of its loss beyond the service's word; "" for nothing.
     """
 
     def __init__(self, hosts: str, timeout_s: float, credentials: SecretStr | None) -> None:
@@ -122,8 +132,9 @@ class ZooKeeperSession:
         except ValueError as error:
             raise Unreachable(f"{hosts!r} is not how to find a ZooKeeper, which is HOST:PORT: {error}") from error
         self.session_id = 0
+        self.why = ""
         self._hosts = hosts
-        self._has_credentials = credentials is not None
+        self._credentials = credentials
         self._root = f"/{below}".rstrip("/")
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
@@ -132,6 +143,7 @@ class ZooKeeperSession:
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._answers: set[asyncio.Future[Any]] = set()
         self._watches: set[_Watch] = set()
+        self._looks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
         self._last: threading.Thread | None = None
         self.client.add_listener(self._listen)
@@ -149,7 +161,7 @@ class ZooKeeperSession:
             raise Unreachable(
                 f"ZooKeeper at {self._hosts} does not answer: {why}; see that it runs there, or name another one"
             ) from error
-        if self._has_credentials:
+        if self._credentials is not None:
             await self._check_tree()
 
     async def _check_tree(self) -> None:
@@ -209,6 +221,7 @@ class ZooKeeperSession:
     async def aclose(self) -> None:
         self._become(SessionState.CLOSED)
         await asyncio.shield(self._stop())
+        await asyncio.gather(*self._looks, return_exceptions=True)
         if self._last is not None:
             self._last.join()  # it has said its last
 
@@ -294,6 +307,14 @@ class ZooKeeperSession:
         if self._state in (state, SessionState.CLOSED) or (self._state in over and state not in over):
             return
         self._state = state
+        here = asyncio.current_task()
+        for look in self._looks:
+            if look is not here:
+                look.cancel()
+        if state is SessionState.SUSPENDED:
+            look = self._loop.create_task(self._look(), name=f"looking for session {self.session_id:#x}")
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
         if state in over:
             expired = SessionExpired(f"session {self.session_id:#x} is {state.value}")
             for answered in self._answers | {self._connected}:
@@ -313,6 +334,39 @@ class ZooKeeperSession:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
             log.debug("ZooKeeper said something after the loop was closed")
+
+    # --- a service that has lost its data ---------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """While there is no connection: the session is lost if the service is behind what it has seen."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                last = await self._last_change()
+            except CoordinationError as error:
+                log.debug("how far ZooKeeper at %s is could not be seen: %s", self._hosts, error)
+                continue
+            seen = self.client.last_zxid
+            if last < seen:
+                self.why = (
+                    f"ZooKeeper at {self._hosts} has lost its data: its last change is {last:#x}, "
+                    f"and session {self.session_id:#x} has seen {seen:#x}"
+                )
+                self._hear("LOST")
+                return
+
+    async def _last_change(self) -> int:
+        """The number of the service's last change (zxid). Raises CoordinationError.
+
+        After a `sync`, a server that lags behind others is not behind what they had shown before.
+        """
+        fresh = ZooKeeperSession(self._hosts, _LOOK_TIMEOUT_S, self._credentials)
+        try:
+            await fresh.begin(_LOOK_TIMEOUT_S)
+            await fresh._ask("/", "sync_async")
+            return int(fresh.client.last_zxid)
+        finally:
+            await fresh.aclose()
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
