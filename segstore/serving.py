@@ -55,6 +55,7 @@ _TICK_S = 0.5
 _COLLECT_AFTER = 20_000
 _SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
+_FEW_DESCRIPTORS = 1024
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -385,12 +386,14 @@ def allow_many_connections() -> None:
     """Take as many descriptors as the system lets a user have: what is set at first, often 1,024, ends connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ValueError, OSError) as error:  # a system with a bound of its own
-        log.info("%d connections and files at most: %s", soft, error)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (ValueError, OSError) as error:  # a system with a bound of its own
+            log.info("%d connections and files at most: %s", soft, error)
+    if 0 <= soft < _FEW_DESCRIPTORS:
+        log.warning("at most %d connections and files can be open at a time (ulimit -n); connections beyond are refused", soft)
 
 
 def serve(options: ServeOptions) -> None:

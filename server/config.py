@@ -36,7 +36,10 @@ class LimitSettings(BaseModel):
     max_memory_bytes: what is stored in memory by all stores of a process, roughly: bytes, segments, attributes, keys of
         tables, writers that are set up. With a data directory, without the bytes. What adds more closes the connection;
         reads, truncations, merges and deletions go on. None for no bound.
-    max_connections: one more is closed at once; None for no bound.
+    max_connections: one more is closed at once; None for as many as there are file descriptors, less a reserve for
+        files. It takes the place of the oldest connection that has sent nothing but a Hello for a second or longer.
+    silent_timeout_s: when three quarters of these are open, a connection that has sent nothing but a Hello for so long
+        is closed.
     first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
     frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
         Bytes that come meanwhile do not prolong it; time in which the store does not read the peer does not count.
@@ -55,6 +58,7 @@ class LimitSettings(BaseModel):
     segment_attributes: int = Field(default=MAX_ATTRIBUTES, gt=0)
     max_memory_bytes: int | None = Field(default=None, gt=0)
     max_connections: int | None = Field(default=None, gt=0)
+    silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     stalled_peer_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)

@@ -94,6 +94,7 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
+        has_asked: whether the peer has sent anything but a Hello.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends, "" for a peer that went of its own accord.
@@ -117,6 +118,7 @@ class Session:
         "admin",
         "ending",
         "full",
+        "has_asked",
         "out",
         "out_bytes",
         "out_has_payload",
@@ -146,6 +148,7 @@ class Session:
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
+        self.has_asked = False
         self.ending = Ending.NOT_YET
         self.why = ""
         self._on_reply = on_reply
@@ -386,6 +389,8 @@ class Session:
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
+        if type(command) is not Hello:
+            self.has_asked = True
         if special is None:
             self._service.handle(self, command)
         else:

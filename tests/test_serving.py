@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -22,7 +23,7 @@ from segstore import serving
 from segstore.server.controller.auth import Permission
 from segstore.server.controller.config import AutoScaling, ControllerConfig
 from segstore.serving import announcement
-from segstore.wire import Command, FrameDecoder, Hello, KeepAlive, encode
+from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
 
@@ -56,9 +57,9 @@ class Served:
 
 
 @contextmanager
-def served(*options: str) -> Iterator[Served]:
+def served(*options: str, command: Sequence[str] = SERVE) -> Iterator[Served]:
     process = subprocess.Popen(
-        [*SERVE, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     with process:
         try:
@@ -86,6 +87,19 @@ def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[
         assert data
         answers += [type(each) for each in decoder.feed(data)]
     return answers
+
+
+def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_path: Path) -> None:
+    limited = f"ulimit -n 256; exec {shlex.join((*SERVE, '--announce', 'json', '--data', str(tmp_path / 'data')))}"
+    with served(command=("sh", "-c", limited)) as store, ExitStack() as open_ones:
+        asker = open_ones.enter_context(store.connect())
+        ask(asker, Hello(17, 5), create(), set_up(), count=3)
+        for _ in range(400):
+            silent = open_ones.enter_context(store.connect())
+            silent.sendall(encode(Hello(17, 5)))
+        for number in range(1, 101):
+            assert ask(asker, append(number, b"x" * 1_000_000), count=1) == [DataAppended]
+        assert store.end() == 0
 
 
 # --- the announcement -------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ before a manifest named it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import sqlite3
 from collections import deque
@@ -106,6 +107,9 @@ to start in bounded time."""
 _REWRITTEN_BYTES: Final = 1024 * 1024
 """So much of what the journals end with is written again at a start, and the last group at least: journals of which
 nothing else is left are removed, so that a store that dies early again and again does not fill the disk."""
+_RETRY_S: Final = 0.2
+_DESCRIPTORS_PATIENCE_S: Final = 60.0
+"""How long files that no descriptor is left for are tried again; the journal in use goes on meanwhile."""
 _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
 
 
@@ -440,8 +444,10 @@ class Durability:
         """Has the next journal ready, and takes snapshots when they are due."""
         committer, look = self.committer, self._look
         assert look is not None
+        short_since: float | None = None
         while not self._closing and not committer.failure:
             look.clear()
+            retry_s: float | None = None
             try:
                 if not committer.has_next:
                     journal, entry = await self._in_thread(self._make_journal, self._journal_bytes)
@@ -449,14 +455,23 @@ class Durability:
                     committer.set_next(journal, self._switched)
                 if committer.batch_bytes > self._due_bytes or monotonic() >= self._tidy_at_s:
                     await self._take_snapshot()
+                short_since = None
             except (OSError, sqlite3.Error) as error:
-                self._cannot_write(error)
+                if not _lacks_descriptors(error) or monotonic() - (short_since or inf) > _DESCRIPTORS_PATIENCE_S:
+                    self._cannot_write(error)
+                else:
+                    if short_since is None:
+                        short_since = monotonic()
+                        log.warning("%s waits for a file descriptor: %s", self.directory.path, error)
+                    retry_s = _RETRY_S
             except JournalFailed:  # said already
                 return
             except Exception as error:  # nobody should believe that all is well
                 log.exception("a snapshot of %s failed in a way that nobody foresaw", self.directory.path)
                 self._cannot_write(error)
-            wait_s = None if self._tidy_at_s == inf else max(0.0, self._tidy_at_s - monotonic())
+            wait_s = retry_s
+            if wait_s is None and self._tidy_at_s != inf:
+                wait_s = max(0.0, self._tidy_at_s - monotonic())
             try:
                 async with asyncio.timeout(wait_s):
                     await look.wait()
@@ -621,6 +636,13 @@ class ContainerJournal:
         """An append was carried out; see `operations.AppendJournal`."""
         record = self._coder.encode(segment, parts, events, now_ms, writer_id, event_number)
         self._durability.committer.add_record(record)
+
+
+def _lacks_descriptors(error: OSError | sqlite3.Error) -> bool:
+    """Whether a file could not be opened because this process, or the system, has too many open."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN
 
 
 def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
