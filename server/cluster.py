@@ -78,9 +78,9 @@ class Cluster(Observed):
         """
         self.settings = settings
         self.observer = None if faults is None else faults.observer
-        memory = MemoryAccount(settings.store.limits.max_memory_bytes)
-        self.durability = None if settings.data is None else self._make_durability(settings.data, memory)
-        self._pool = ChunkPool(memory=memory) if self.durability is None else self.durability.pool
+        self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
+        self.durability = None if settings.data is None else self._make_durability(settings.data)
+        self._pool = ChunkPool(memory=self._memory) if self.durability is None else self.durability.pool
         self.failure: asyncio.Future[str] | None = None
         self._controller_state: State | None = None
         self._clock = clock
@@ -121,14 +121,14 @@ class Cluster(Observed):
             raise NoFaults
         return self._faults
 
-    def _make_durability(self, data: Path, memory: MemoryAccount) -> Durability:
+    def _make_durability(self, data: Path) -> Durability:
         containers, own = self.settings.store.containers, self.settings.store.own
         made = Durability(
             data,
             containers=containers,
             held=range(containers) if own is None else own,
             memory_bytes=self.settings.memory_bytes,
-            memory=memory,
+            memory=self._memory,
         )
         made.on_failure = self._failed
         return made

@@ -351,7 +351,7 @@ class Container(ContainerState):
         gate = segment.gate
         if gate:
             self._check_gate(segment, writer_id)
-        if attributes.get(key) != last_event_number:
+        if (known := attributes.get(key)) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if expected_offset >= 0 and expected_offset != segment.length:
             raise BadOffset(name, expected=expected_offset, actual=segment.length)
@@ -362,6 +362,8 @@ class Container(ContainerState):
         else:
             segment.write(data)  # type: ignore[arg-type]
         attributes[key] = event_number
+        if known is None:  # it was set up for another segment of this name
+            segment.charge(ATTRIBUTE_BYTES)
         count = segment.event_count
         segment.event_count = event_count if count is None else count + event_count
         segment.last_modified_ms = now_ms
@@ -413,7 +415,7 @@ class Container(ContainerState):
         journal = self._append_journal
         if segment.gate or (self._journal is not None and journal is None):
             return self._append_each(name, writer_id, run, last_event_number, now_ms)
-        if attributes.get(key) != last_event_number:
+        if (known := attributes.get(key)) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
@@ -425,6 +427,8 @@ class Container(ContainerState):
             written = run if len(lengths) == len(run) else run[: len(lengths)]
             if written:
                 number = attributes[key] = written[-1].event_number
+                if known is None:
+                    segment.charge(ATTRIBUTE_BYTES)
                 events = sum([each.event_count for each in written])
                 segment.event_count = (segment.event_count or 0) + events
                 segment.last_modified_ms = now_ms
@@ -672,6 +676,7 @@ class Container(ContainerState):
         if segment.gate & Gate.CORE_WRITER and has_field(writer_id):
             # The append left the number in the wrong place. The event count was updated after the number, so it stands.
             number = segment.attributes.pop(writer_id.bytes)
+            segment.charge(-ATTRIBUTE_BYTES)
             if writer_id != EVENT_COUNT:
                 segment.set_attribute(writer_id, number)
 
@@ -680,9 +685,7 @@ class Container(ContainerState):
         if previous is None:
             if is_core(writer_id):
                 raise BadAttribute(segment.name, attribute_id=writer_id, previous=NULL_VALUE)
-            if last_event_number == NULL_VALUE:  # it was set up for another segment of this name
-                self._check_attribute_count(segment, writer_id)
-                self._commit(AttributesUpdated(segment.name, ((writer_id, NULL_VALUE),), segment.last_modified_ms))
+            self._check_attribute_count(segment, writer_id)
             previous = NULL_VALUE
         if previous != last_event_number:
             raise BadAttribute(segment.name, attribute_id=writer_id, previous=previous)

@@ -40,21 +40,24 @@ _MAX_RUN: Final = 128
 """A look ahead of no more frames than this, so that a peer that breaks every run off makes little work."""
 
 
-class UUID(uuid.UUID):
+class _Uuid(uuid.UUID):
     """A UUID that keeps its bytes, which are what tables of peers' ids are keyed by: the hash of a UUID is that of its
     number, so a peer can choose any number of ids that have the same one, where the hash of bytes is keyed."""
 
     __slots__ = ("bytes",)
+
+    def __repr__(self) -> str:
+        return f"UUID({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return uuid.UUID, (self.hex,)
 
 
 # Made without what its constructor checks: 16 bytes are always a UUID. Its slots refuse assignment, not descriptors.
-_new_uuid: Final = UUID.__new__
+_new_uuid: Final = _Uuid.__new__
 _set_int: Final = uuid.UUID.__dict__["int"].__set__
 _set_safety: Final = uuid.UUID.__dict__["is_safe"].__set__
-_set_bytes: Final = UUID.__dict__["bytes"].__set__
+_set_bytes: Final = _Uuid.__dict__["bytes"].__set__
 _UNKNOWN_SAFETY: Final = uuid.SafeUUID.unknown
 
 
@@ -62,7 +65,7 @@ class _Uuids(dict[bytes, uuid.UUID]):
     """16 bytes → UUID, remembering the writers seen last: making a UUID costs more than all else in a frame."""
 
     def __missing__(self, data: bytes) -> uuid.UUID:
-        made = _new_uuid(UUID)
+        made = _new_uuid(_Uuid)
         _set_int(made, int.from_bytes(data, "big"))
         _set_safety(made, _UNKNOWN_SAFETY)
         _set_bytes(made, data)
