@@ -309,7 +309,7 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--strict-request-ids", is_flag=True, help="A refused read carries its request id, not its offset.")
 @click.option("--strict-transient-attributes", is_flag=True, help="A transient segment has its writer's number only.")
 @click.option("--strict-wire-version", is_flag=True, help="Refuse what an older --wire-version did not know at all.")
-@click.option("--max-connections", type=click.IntRange(1), help="Most connections. [default: as many as file descriptors allow]")
+@click.option("--max-connections", type=click.IntRange(1), help="Most connections; by default what descriptors allow.")
 @click.option(
     "--faults",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

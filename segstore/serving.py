@@ -393,7 +393,7 @@ def allow_many_connections() -> None:
         except (ValueError, OSError) as error:  # a system with a bound of its own
             log.info("%d connections and files at most: %s", soft, error)
     if 0 <= soft < _FEW_DESCRIPTORS:
-        log.warning("at most %d connections and files can be open at a time (ulimit -n); connections beyond are refused", soft)
+        log.warning("at most %d connections and files can be open at a time (ulimit -n)", soft)
 
 
 def serve(options: ServeOptions) -> None:
