@@ -20,7 +20,6 @@ __all__ = [
     "MEMO_ENTRIES",
     "REFUSALS",
     "TEXTS",
-    "UUID",
     "UUIDS",
     "Rows",
     "Short",
