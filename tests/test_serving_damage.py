@@ -130,9 +130,10 @@ async def test_one_damaged_container_is_named_and_the_others_are_served_until_it
         assert await events(uri(made), WELL, 2) == [b"before", b"meanwhile"]
     status, out, err = verified(data)
     assert (status, err) == (0, "")
-    last = epochs_of(folder)[-1]  # both tried to open it, as often as there was time for
-    assert last > 1
-    assert f"{folder}: epoch {last} is current" in out
+    found = epochs_of(folder)  # both tried to open it, as often as there was time for
+    assert found[-1] > 1
+    # The last one came to nothing if the second to stop was taking it over from the first.
+    assert any(f"{folder}: epoch {each} is current" in out for each in found)
 
 
 async def test_a_process_has_started_when_what_it_owns_is_open(

@@ -35,6 +35,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -105,8 +106,8 @@ _JOURNALS_READ: Final = 4
 """More of them make a start take a snapshot, however short they are: a store that dies early again and again, too, is
 to start in bounded time."""
 _REWRITTEN_BYTES: Final = 1024 * 1024
-"""So much of what the journals end with is written again at a start, and the last group at least: journals of which
-nothing else is left are removed, so that a store that dies early again and again does not fill the disk."""
+"""At a start, at most this much of the journals' end is written again, and at least the last group. Journals of which
+nothing else is left are removed, so a store that dies early again and again does not fill the disk."""
 _RETRY_S: Final = 0.2
 _DESCRIPTORS_PATIENCE_S: Final = 60.0
 """How long files that no descriptor is left for are tried again; the journal in use goes on meanwhile."""
@@ -376,7 +377,7 @@ class Durability:
         self._keeper = asyncio.create_task(self._keep(), name="segstore data directory")
 
     def _make_first_journal(self) -> tuple[Journal, JournalFile]:
-        """A journal that begins with what the old ones ended with, which end before that from then on."""
+        """A journal that begins with the end of the old ones, which end before that from then on."""
         directory, tail, ended, before = self.directory, self._tail, self._ended, self.directory.manifest.batch
         first = tail[0].first if tail else self._last + 1
         self._ended = []
@@ -392,7 +393,8 @@ class Durability:
         made = self._make_journal(min(_FIRST_JOURNAL_BYTES, self._journal_bytes), again)
         tail.clear()
         kept = {entry.number for entry, _ in self._ended}
-        self._remove(name for entry, _ in ended if entry.number not in kept for name in file_names(entry.number))
+        with suppress(OSError):  # the next start removes them
+            self._remove(name for entry, _ in ended if entry.number not in kept for name in file_names(entry.number))
         return made
 
     def _make_journal(self, filled_bytes: int, begin: Group | None = None) -> tuple[Journal, JournalFile]:

@@ -72,12 +72,12 @@ class Files:
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it, and wait until its name is on disk: also that of one which is there, for
-        who made it may have been killed before."""
+        """Make a folder, and those above it, and wait until its name is on disk. If the folder is there already, the
+        process that made it may have been killed before the name was."""
         if not path.is_dir():
             self.make_folder(path.parent)
             path.mkdir(0o700, exist_ok=True)
-        with suppress(PermissionError):  # those above may be somebody else's
+        with suppress(PermissionError):  # the folder above may be another user's
             self.sync_folder(path.parent)
 
     def sync_folder(self, path: Path) -> None:

@@ -58,7 +58,7 @@ def test_no_file_that_is_removed_lets_a_second_process_in(tmp_path: Path) -> Non
     first.close()
 
 
-def test_the_lock_of_an_earlier_version_holds_and_keeps_nobody_out_once_it_is_released(tmp_path: Path) -> None:
+def test_the_lock_file_of_an_earlier_version_is_respected_and_held(tmp_path: Path) -> None:
     take(tmp_path).close()
     with (tmp_path / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

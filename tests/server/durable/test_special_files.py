@@ -16,7 +16,7 @@ from tests.server.durable.support import everything, write
 
 NEITHER = "it is neither a regular file nor a folder"
 NAME = "scope/stream/0.#epoch.0"
-VICTIM = b"a file of somebody else, which is not to be written to"
+VICTIM = b"a file of another user, which is not to be written to"
 
 
 async def live(kind: str, path: Path) -> str:
