@@ -43,6 +43,7 @@ _BACKLOG = 1024
 _DRAIN_S = 5.0
 _UNWIND_S = 1.0
 _CLEAN_EVERY_S = 60.0
+_MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
 
 
@@ -194,6 +195,7 @@ class SegmentStoreServer:
             try:
                 now_ms = self.service.now_ms()
                 self.store.settle_index(now_ms)
+                self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS)
                 if time.monotonic() >= clean_at:
                     clean_at = time.monotonic() + clean_every_s
                     self.clean_transients(now_ms)

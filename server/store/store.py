@@ -79,6 +79,7 @@ class SegmentStore:
         self.waiters = Waiters()
         self.separate_journals = False
         self._journal = journal
+        self._merged: dict[str, int] = {}  # indexes of merged segments, since when, oldest first
         self._reuse_names = reuse_names
         self._strict_transient_attributes = strict_transient_attributes
         self._max_attributes = max_attributes
@@ -193,6 +194,18 @@ class SegmentStore:
         return [
             name for container in self.containers.values() for name in container.expired_transients(now_ms, idle_ms)
         ]
+
+    def drop_merged_indexes(self, now_ms: int, idle_ms: int) -> None:
+        """Delete the indexes of segments that were merged `idle_ms` ago or earlier."""
+        while self._merged:
+            index, merged_ms = next(iter(self._merged.items()))
+            if merged_ms > now_ms - idle_ms:
+                return
+            del self._merged[index]
+            name = index.removesuffix("#index")
+            home = self._peer(name)
+            if home is None or name not in home.segments:
+                self._delete_index(name)
 
     # Looking
 
@@ -337,7 +350,9 @@ class SegmentStore:
         )
 
     def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = (), *, now_ms: int) -> int:
-        """Merge ``source`` into ``target`` and return the target's new length; the source's index is deleted.
+        """Merge ``source`` into ``target`` and return the target's new length.
+
+        The source's index stays, as in the reference, until `drop_merged_indexes`.
 
         Raises as ``Container.merge``, and ``NotOwner`` for either. The reply to any error names the source.
         """
@@ -346,7 +361,7 @@ class SegmentStore:
         if self.separate_journals and home is not container:
             raise Unmapped(f"{source} lies in another container than {target}", segment=source)
         length = container.merge(target, source, updates, now_ms=now_ms, source_container=home)
-        self._delete_index(source)
+        self._merged[index_name(source)] = now_ms
         if is_user_stream_segment(target):
             self._try_to_ensure_index(index_name(target), now_ms)
         return length

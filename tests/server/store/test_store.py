@@ -238,11 +238,14 @@ def test_an_index_knows_of_as_many_events_only_once(store: SegmentStore) -> None
 # Merging
 
 
-def test_a_merge_is_written_to_the_targets_index_and_the_sources_goes(store: SegmentStore) -> None:
+def test_a_merge_is_written_to_the_targets_index_and_the_sources_goes_after_a_while(store: SegmentStore) -> None:
     other = "scope/other/5.#epoch.0"
     store.create_segment(other, now_ms=1)
     write(store, other, b"data", 100)
     assert store.merge(S, other, now_ms=101) == 4
+    store.drop_merged_indexes(now_ms=110, idle_ms=10)
+    assert store.segment_info(other + "#index", now_ms=101).length == 0
+    store.drop_merged_indexes(now_ms=111, idle_ms=10)
     with pytest.raises(NoSuchSegment):
         store.segment_info(other + "#index", now_ms=101)
     assert store.segment_info(INDEX, now_ms=101).length == 0
@@ -324,6 +327,7 @@ def test_merges_leave_no_index_behind(store: SegmentStore) -> None:
     store.merge_batch(S, sources[:10], now_ms=2)
     for name in sources[10:]:
         store.merge(S, name, now_ms=2)
+    store.drop_merged_indexes(now_ms=2, idle_ms=0)
     assert {name for container in store.containers.values() for name in container.segments} == {S, INDEX}
 
 
