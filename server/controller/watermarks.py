@@ -124,14 +124,16 @@ class UpperBound:
         self._segments: list[Segment] = []
         """By key; no two of them share keys."""
         self._offsets: dict[int, int] = {}
-        self._unknown: list[int] = []
+        self._unknown = 0
+        self._example = 0
 
     def add(self, position: Mapping[int, int]) -> None:
         """Take a position in. Segments that the stream never had do not count, if a writer names any."""
         for identifier, offset in position.items():
             segment = find_segment(self._stream.epochs, identifier)
             if segment is None:
-                self._unknown.append(identifier)
+                self._unknown += 1
+                self._example = identifier
             else:
                 self._raise_to(segment, offset)
 
@@ -145,8 +147,8 @@ class UpperBound:
             _log.warning(
                 "writers of stream %s noted %d positions in segments that it never had, such as %d",
                 self._stream.full_name,
-                len(self._unknown),
-                self._unknown[0],
+                self._unknown,
+                self._example,
             )
         if not self._segments:
             return {}
