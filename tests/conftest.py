@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import shutil
 import socket
@@ -15,7 +16,9 @@ import stat
 import sys
 import threading
 import time
+import tomllib
 from collections import Counter
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,8 +64,14 @@ PARTNERS = frozenset(
     {"pravega, the official client", "Java 17 or newer", "ZooKeeper (Java 17 or newer and PySpark's jars)"}
 )
 """Programs of other people with timers of their own, which a machine that stands still for a second can trip: tests
-with them get a second try where such a program failed or was late, and those that needed it are named at the end. What
-an `assert` found wrong is never tried again."""
+with them get a second try where such a program has failed, and those that needed it are named at the end. More than
+`MOST_SECOND_TRIES` fail the run."""
+PARTNER_ERRORS = ("ClientCrashed", "PanicException", "Py4JNetworkError", "ZooKeeperFailed")
+"""Types of the errors that say that. Any other, also with one of these as its context, may be a fault of ours: what an
+`assert` found wrong, or a wait that did not end."""
+MOST_SECOND_TRIES = 1
+LEDGER = Path(__file__).with_name("second_tries.toml")
+"""The second tries whose causes are not known."""
 
 GROUPS = {
     "tests/spark/": "spark",
@@ -222,7 +231,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     second_try = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows what needs it
     for item in items:
         if second_try and any(not PARTNERS.isdisjoint(marker.args) for marker in item.iter_markers("needs")):
-            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=["^AssertionError"]))
+            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=[rf"^(?!(?:{'|'.join(PARTNER_ERRORS)})\b)"]))
         if not isinstance(item, pytest.Function):
             continue
         test = getattr(item.obj, "hypothesis", None)
@@ -238,14 +247,48 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.skip(f"{part} is not here")
 
 
-def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Name what passed at the second try, and what did not run and why, in every run and whatever the options."""
-    failed = {report.nodeid for kind in ("failed", "error") for report in terminalreporter.getreports(kind)}
-    if again := {each.nodeid: each for each in terminalreporter.getreports("rerun") if each.nodeid not in failed}:
-        terminalreporter.section("passed at the second try", sep="=", yellow=True)
-        for nodeid, first_try in sorted(again.items()):
-            terminalreporter.line(f"passed at the second try: {nodeid}")
-            terminalreporter.line(f"  the first, in its {first_try.when}: {first_try.longreprtext[-MOST_OF_A_REASON:]}")
+def known_second_tries() -> set[str]:
+    """The tests in the ledger."""
+    if not LEDGER.exists():
+        return set()
+    return {each["test"] for each in tomllib.loads(LEDGER.read_text("utf-8")).get("second_try", [])}
+
+
+def second_try(first: pytest.TestReport) -> str:
+    """The entry of the ledger for one whose first try this is."""
+    crash = getattr(first.longrepr, "reprcrash", None)
+    why = first.longreprtext if crash is None else crash.message
+    test, text = (json.dumps(each) for each in (first.nodeid, why))  # TOML's strings are quoted as JSON's are
+    return f"[[second_try]]\ntest = {test}\nfirst = {text}\ndate = {datetime.now(UTC).date()}"
+
+
+def second_tries(config: pytest.Config) -> list[pytest.TestReport]:
+    """The reports of first tries that a second one followed."""
+    reporter: TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
+    return [] if reporter is None else reporter.getreports("rerun")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK and len(second_tries(session.config)) > MOST_SECOND_TRIES:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """Name what got a second try, and what did not run and why, in every run and whatever the options."""
+    if tries := second_tries(config):
+        known = known_second_tries()
+        terminalreporter.section("second tries", sep="=", yellow=True)
+        for each in sorted(tries, key=lambda each: each.nodeid):
+            text = each.longreprtext[-MOST_OF_A_REASON:]
+            terminalreporter.line(f"second try: {each.nodeid}")
+            terminalreporter.line(f"  the first, in its {each.when}: {text}")
+            if each.nodeid not in known:
+                terminalreporter.line(f"  add to {LEDGER.name}, until its cause is known:")
+                terminalreporter.line(second_try(each))
+        if len(tries) > MOST_SECOND_TRIES:
+            terminalreporter.line(
+                f"FAILED: {len(tries)} second tries in one run; {MOST_SECOND_TRIES} is allowed", red=True
+            )
     missing: Counter[str] = Counter()
     for report in terminalreporter.getreports("skipped"):
         where = report.longrepr

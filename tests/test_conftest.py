@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import PARTNER_ERRORS
+from tests.official.client import ClientCrashed
+from tests.server.coordination.zookeeper_server import ZooKeeperFailed
 
 pytest_plugins = ["pytester"]
 
@@ -110,33 +116,88 @@ UNLUCKY = """
 import pytest
 from pathlib import Path
 
+PARTNER = pytest.mark.needs("a program of other people")
 
-def once(name):
+
+class Crashed(Exception):
+    pass
+
+
+def first(name):
     tried = Path(name)
     tried.write_text(tried.read_text() + "x" if tried.exists() else "x")
-    if tried.read_text() != "xx":
-        raise TimeoutError("too slow")
+    return tried.read_text() == "x"
 
 
-@pytest.mark.needs("a program of other people")
-def test_with_a_partner():
-    once("partner")
+@PARTNER
+def test_whose_partner_crashes_once():
+    if first("once"):
+        raise Crashed("it is gone")
 
 
 @pytest.mark.needs("git")
-def test_without_one():
-    once("alone")
+def test_without_a_partner():
+    if first("alone"):
+        raise Crashed("it is gone")
 
 
-@pytest.mark.needs("a program of other people")
-def test_that_fails_twice():
-    raise TimeoutError("always too slow")
+@PARTNER
+def test_that_waits_too_long():
+    if first("waits"):
+        raise TimeoutError("no answer")
 
 
-@pytest.mark.needs("a program of other people")
+@PARTNER
+def test_that_waits_too_long_when_its_partner_has_crashed():
+    if first("context"):
+        try:
+            raise Crashed("it is gone")
+        except Crashed:
+            raise TimeoutError("no answer")
+
+
+@PARTNER
+def test_whose_partner_crashes_as_a_wait_has_ended():
+    if first("cause"):
+        raise Crashed("it is gone") from TimeoutError("no answer")
+
+
+@PARTNER
 def test_that_finds_something_wrong():
-    tried = Path("wrong")
-    assert tried.exists() or tried.write_text("") == -1
+    assert not first("wrong")
+
+
+@PARTNER
+def test_that_finds_something_wrong_when_its_partner_has_crashed():
+    if first("wrong too"):
+        try:
+            raise Crashed("it is gone")
+        except Crashed:
+            assert not "what it has written"
+"""
+
+CRASHING = """
+import pytest
+from pathlib import Path
+
+
+class Crashed(Exception):
+    pass
+
+
+@pytest.mark.needs("a program of other people")
+@pytest.mark.parametrize("number", range({count}))
+def test_crashing(number):
+    tried = Path(str(number))
+    if not tried.exists():
+        tried.touch()
+        raise Crashed("it is gone")
+"""
+
+PARTNER = """
+PARTS["a program of other people"] = lambda: True
+PARTNERS = {"a program of other people"}
+PARTNER_ERRORS = ("Crashed",)
 """
 
 WHERE = """
@@ -199,16 +260,56 @@ def test_a_missing_part_is_named_when_tests_run_in_parallel(pytester: pytest.Pyt
     result.stdout.fnmatch_lines(["NOT RUN: a part of this machine is not here (1 test)"])
 
 
+def tried_again(result: pytest.RunResult) -> list[str]:
+    return [line.rpartition("::")[2] for line in result.outlines if line.startswith("second try: ")]
+
+
+def test_only_a_program_of_others_that_fails_itself_gives_its_test_a_second_try(pytester: pytest.Pytester) -> None:
+    result = run(pytester, UNLUCKY, more=PARTNER)
+    result.assert_outcomes(passed=1, failed=6)
+    assert tried_again(result) == ["test_whose_partner_crashes_once"]
+    result.stdout.fnmatch_lines(["  the first, in its call: *", "E *Crashed: it is gone"])
+
+
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "in parallel"])
-def test_a_test_with_a_program_of_others_gets_a_second_try_by_name_and_no_other(
-    pytester: pytest.Pytester, options: tuple[str, ...]
-) -> None:
-    partner = "a program of other people"
-    result = run(pytester, UNLUCKY, *options, more=f"\nPARTS[{partner!r}] = lambda: True\nPARTNERS = {{{partner!r}}}\n")
-    result.assert_outcomes(passed=1, failed=3)
-    named = [line for line in result.outlines if line.startswith("passed at the second try: ")]
-    assert [line.rpartition("::")[2] for line in named] == ["test_with_a_partner"]
-    result.stdout.fnmatch_lines(["  the first, in its call: *", "E * TimeoutError: too slow"])
+def test_a_run_with_more_than_one_second_try_fails(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    result = run(pytester, CRASHING.format(count=2), *options, more=PARTNER)
+    result.assert_outcomes(passed=2)
+    assert len(tried_again(result)) == 2
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "FAILED: 2 second tries in one run; 1 is allowed" in result.outlines
+
+
+def test_a_second_try_that_is_not_in_the_ledger_is_printed_as_its_entry(pytester: pytest.Pytester) -> None:
+    source, ledger = CRASHING.format(count=1), pytester.path / "second_tries.toml"
+    result = run(pytester, source, more=PARTNER)
+    assert result.ret == pytest.ExitCode.OK
+    begins = result.outlines.index("[[second_try]]")
+    entry = "\n".join(result.outlines[begins : begins + 4])
+    (found,) = tomllib.loads(entry)["second_try"]
+    assert found["test"].endswith("::test_crashing[0]")
+    assert found["first"].endswith("Crashed: it is gone")
+    ledger.write_text(entry, "utf-8")
+    (pytester.path / "0").unlink()
+    again = run(pytester, source, more=PARTNER)
+    assert len(tried_again(again)) == 1
+    assert "[[second_try]]" not in again.outlines
+
+
+def test_every_entry_of_the_ledger_names_a_test_that_there_is() -> None:
+    folder = Path(__file__).parent
+    for each in tomllib.loads((folder / "second_tries.toml").read_text("utf-8")).get("second_try", []):
+        assert each.keys() == {"test", "first", "date"}, each
+        assert isinstance(each["date"], date)
+        path, _, name = each["test"].partition("::")
+        function = name.partition("[")[0]
+        assert f"def {function}(" in (folder.parent / path).read_text("utf-8"), each["test"]
+
+
+@pytest.mark.parametrize("error", [ClientCrashed, ZooKeeperFailed])
+def test_the_errors_of_partners_have_the_names_that_give_a_second_try(error: type[Exception]) -> None:
+    assert error.__name__ in PARTNER_ERRORS
+    assert "ClientFailed" not in PARTNER_ERRORS, "which a client also has that waits for a server of ours"
 
 
 def test_a_group_is_run_by_one_worker_and_other_tests_by_all(pytester: pytest.Pytester) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["ClientFailed", "OfficialClient", "interpreter", "run"]
+__all__ = ["ClientCrashed", "ClientFailed", "OfficialClient", "interpreter", "run"]
 
 SCRIPT: Final = Path(__file__).parent / "scenarios" / "run.py"
 DEADLINE_S: Final = 120.0
@@ -24,7 +24,15 @@ _LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 class ClientFailed(AssertionError):
-    """The scenario did not end as it should; `text` is what it said last."""
+    """The scenario did not end as it should: it said something else, or nothing in time."""
+
+
+class ClientCrashed(ClientFailed):
+    """The client itself failed: its process ended, or it raised an error of its own."""
+
+
+_OURS: Final = ("AssertionError", "TimeoutError")
+"""What a scenario raises of itself."""
 
 
 def interpreter() -> str:
@@ -108,7 +116,8 @@ class OfficialClient:
                 heard(str(line["said"]))
             line = await self._line("its result", deadline_s)
         if "result" not in line:
-            raise ClientFailed(f"{self.scenario}: {line.get('failed', line)}")
+            failed = str(line.get("failed", line))
+            raise (ClientFailed if failed.startswith(_OURS) else ClientCrashed)(f"{self.scenario}: {failed}")
         return line["result"]
 
     async def _line(self, awaited: str, deadline_s: float) -> dict[str, Any]:
@@ -122,7 +131,7 @@ class OfficialClient:
             said = await self._said()
             raise ClientFailed(f"{self.scenario} did not get to {awaited!r} in {deadline_s} s; {said}") from None
         if not line:
-            raise ClientFailed(f"{self.scenario} ended before {awaited!r}; {await self._said()}")
+            raise ClientCrashed(f"{self.scenario} ended before {awaited!r}; {await self._said()}")
         found: dict[str, Any] = json.loads(line)
         return found
 

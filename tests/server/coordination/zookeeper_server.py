@@ -22,7 +22,7 @@ from typing import Final
 
 from segstore.pipeline.session import JAVA, java_version
 
-__all__ = ["PART", "ZooKeeperServer", "available", "end_session", "zookeeper", "zookeeper_server"]
+__all__ = ["PART", "ZooKeeperFailed", "ZooKeeperServer", "available", "end_session", "zookeeper", "zookeeper_server"]
 
 PART: Final = "ZooKeeper (Java 17 or newer and PySpark's jars)"
 """What a test that needs it says."""
@@ -44,6 +44,10 @@ maxClientCnxns=0
 """
 _START_S: Final = 60.0
 _ATTEMPTS: Final = 5
+
+
+class ZooKeeperFailed(RuntimeError):
+    """The server did not start, or does not answer."""
 
 
 def _jars() -> str:
@@ -106,7 +110,7 @@ def zookeeper_server(folder: Path, free_port: Callable[[], int]) -> Iterator[Zoo
         finally:
             server.stop()
     said = (folder / "log").read_text(errors="replace")[-2_000:]
-    raise RuntimeError(f"ZooKeeper did not start; it wrote: {said}")
+    raise ZooKeeperFailed(f"ZooKeeper did not start; it wrote: {said}")
 
 
 @contextmanager
@@ -145,7 +149,7 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
                     return True
         except OSError as error:
             if time.monotonic() > end:
-                raise RuntimeError(f"ZooKeeper on port {port} was silent for {_START_S:g} s") from error
+                raise ZooKeeperFailed(f"ZooKeeper on port {port} was silent for {_START_S:g} s") from error
         time.sleep(0.05)
     return False
 
