@@ -22,7 +22,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
+.PHONY: help setup serve test test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
 	bench-ownership bench-tap conformance fuzz docs page-picture cert proto soak spark-cluster clean
 
@@ -34,8 +34,8 @@ setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
 serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port 0"
 	@$(VENV)/bin/segstore serve $(ARGS)
 
-test: $(DEV) ## run every test; options for pytest in ARGS
-	@tools/system_packages.sh chromium
+test: $(DEV) ## run every test; options for pytest in ARGS; as root it installs chromium, but for NO_SYSTEM_PACKAGES=1
+	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
@@ -43,6 +43,15 @@ test-lowest: ## run the codec's tests with the lowest versions that pyproject.to
 	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[dev]'
 	$(VENV)-lowest/bin/pytest -n $(WORKERS) tests/wire $(ARGS)
+
+audit: $(DEV) ## look up known holes of what is installed, and of the lowest versions that pyproject.toml allows, at PyPI
+	@test -x $(VENV)-audit/bin/pip-audit || { $(PY) -m venv $(VENV)-audit && \
+		$(VENV)-audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit; }
+	$(PY) -m pip --disable-pip-version-check freeze --exclude-editable >$(VENV)-audit/installed.txt
+	$(PY) tools/lowest_versions.py pyproject.toml >$(VENV)-audit/lowest.txt
+	@status=0; for each in installed lowest; do \
+		$(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps -r $(VENV)-audit/$$each.txt || { status=1; \
+		echo "$$each versions: holes were found, or PyPI could not be asked about them" >&2; }; done; exit $$status
 
 lint: $(DEV) ## ruff, and mypy --strict over all that ships
 	$(VENV)/bin/ruff check .
@@ -104,7 +113,7 @@ docs: $(CORE) ## write the pages of docs/ that are generated
 	$(PY) tools/make_docs.py $(ARGS)
 
 page-picture: $(CORE) ## take the picture of the live page, with chromium
-	@tools/system_packages.sh chromium
+	@VENV=$(VENV) tools/system_packages.sh chromium "the picture of the live page"
 	$(PY) tools/make_page_picture.py $(ARGS)
 
 cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
@@ -115,6 +124,7 @@ soak: $(DEV) ## long runs: this client's order and dispatch, then the official c
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed
+	$(PY) -m tests.soak.power_loss
 	$(PY) -m tests.soak.processes
 	$(PY) -m tests.soak.stream_sink
 	$(PY) -m tests.soak.stream_spark

@@ -28,6 +28,7 @@ from segstore.client.controller import Controller, name_of
 from segstore.client.errors import (
     Closed,
     EventTooLarge,
+    ProtocolViolation,
     RequestRejected,
     SegmentSealed,
     SegmentTruncated,
@@ -299,10 +300,15 @@ class ByteReader(ClosedAfter, _ByteStream):
         end = min(offset + count, await self.tail())
         data = bytearray()
         async with SegmentReader(
-            self._pool, self._locations, segment, offset, read_ahead=False, random=self._random
+            self._pool, self._locations, segment, offset, read_ahead=False, known_to=end, random=self._random
         ) as reader:
-            while offset + len(data) < end:
-                data += (await reader.read()).data
+            while reader.offset < end:
+                chunk = await reader.read()
+                data += chunk.data
+                if chunk.end_of_segment and reader.offset < end:
+                    raise ProtocolViolation(
+                        f"{segment} ends at {reader.offset} where {end} was its length", segment=segment
+                    )
         return bytes(data[: end - offset]) if data else b""
 
     # --- moving -----------------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ class ClientSettings(BaseModel):
         read_ahead_bytes: what a stream's reader keeps for its user.
     Statistics
         control_api: `http://host:port` of a segstore server, where names of writers are registered; None for nowhere.
+        control_api_token: what that server asks for (`--http-token-file`); sent in clear.
     Security
         username, password: basic authentication with the controller.
         bearer_token: a token for the controller, instead of those; `connect(credentials=Bearer(…))` takes a source of
@@ -139,6 +140,7 @@ class ClientSettings(BaseModel):
     read_ahead_bytes: int = Field(default=8 * _MIB, gt=0)
 
     control_api: str | None = None
+    control_api_token: SecretStr | None = None
 
     username: str | None = None
     password: SecretStr | None = None
@@ -158,6 +160,13 @@ class ClientSettings(BaseModel):
     def _is_an_address(cls, given: str | None) -> str | None:
         if given is not None:
             check_url(given)
+        return given
+
+    @field_validator("control_api_token")
+    @classmethod
+    def _is_one_word(cls, given: SecretStr | None) -> SecretStr | None:
+        if given is not None and not all("!" <= each <= "~" for each in given.get_secret_value()):
+            raise ValueError("a token is one word of printable ASCII")
         return given
 
     @property

@@ -11,6 +11,8 @@ import json
 from typing import Final
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from segstore.client.closing import within
 from segstore.client.errors import ConnectFailed, PeerRefused
 
@@ -27,14 +29,18 @@ def check_url(url: str) -> tuple[str, int]:
     return split.hostname, 80 if split.port is None else split.port
 
 
-async def register_writer(url: str, name: str, timeout_ms: float) -> None:
-    """Registers a writer's name. Raises ConnectFailed, RequestTimedOut, PeerRefused."""
+async def register_writer(url: str, name: str, timeout_ms: float, token: SecretStr | None = None) -> None:
+    """Registers a writer's name, with the server's token if it has one.
+
+    Raises ConnectFailed, RequestTimedOut, PeerRefused.
+    """
     host, port = check_url(url)
     endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     body = json.dumps({"name": name}).encode()
+    bearing = "" if token is None else f"Authorization: Bearer {token.get_secret_value()}\r\n"
     head = (
         f"POST /v1/writers HTTP/1.1\r\nHost: {endpoint}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n{bearing}Connection: close\r\n\r\n"
     )
     try:
         async with within(

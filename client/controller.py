@@ -16,16 +16,14 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.client.attempts import Attempts
 from segstore.client.auth import TokenCache
-from segstore.client.config import ClientSettings
 from segstore.client.controller_channels import Answer, ControllerChannels
 from segstore.client.errors import (
     NoSuchStream,
     NoSuchTable,
+    ProtocolViolation,
     RequestRejected,
     RequestTimedOut,
-    Retriable,
     StreamSealed,
     TransactionOver,
 )
@@ -43,6 +41,7 @@ __all__ = [
     "TableConfig",
     "TransactionStatus",
     "name_of",
+    "parts_of",
 ]
 
 Access = Literal["READ", "WRITE", "READ_WRITE"]
@@ -145,9 +144,14 @@ class Controller:
     async def _pages(
         self, method: str, request: Callable[..., Any], scope: str | None, names: Callable[[Any], Sequence[str]]
     ) -> AsyncIterator[str]:
-        """Asks with each page's token for the next; behind the last is one without names. scope: if it is about one."""
+        """Asks with each page's token for the next; behind the last is one without names. scope: if it is about one.
+
+        Raises ProtocolViolation for tokens that come round again: each is compared with one from before, which is the
+        token of page 1, 2, 4, 8, … (Brent's algorithm).
+        """
         about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
-        token = ""
+        token = seen = ""
+        pages, look_until = 0, 1
         while True:
             answer = await self._ask(method, request(continuationToken=m.ContinuationToken(token=token), **about))
             page = answer.message if scope is None else _succeeded(answer, f"scope {scope}")
@@ -156,7 +160,17 @@ class Controller:
                 yield name
             if not found:
                 return
+            pages += 1
             token = page.continuationToken.token
+            if token == seen:
+                raise ProtocolViolation(
+                    f"{answer.node} gives token {token[:80]!r} again with page {pages} of {method}",
+                    endpoint=str(answer.node),
+                    method=method,
+                    actual=pages,
+                )
+            if pages == look_until:
+                seen, look_until = token, 2 * look_until
 
     async def create_stream(self, scope: str, stream: str, *, segments: int = 1) -> bool:
         """A stream with a fixed number of segments; returns whether it was created, False if it exists.
@@ -245,32 +259,21 @@ class Controller:
         return {each.segmentId.segmentId: each.offset for each in answer.segments}
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """What follows a segment, [] if nothing does (yet)."""
+        """What follows a segment, [] if nothing does (yet). Raises ProtocolViolation for one of no later epoch."""
         request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
-        answer = await self._call("getSegmentsImmediatelyFollowing", request)
-        return [Successor(_range(each.segment), tuple(each.value)) for each in answer.segments]
-
-    async def following(
-        self, scope: str, stream: str, segment_id: int, settings: ClientSettings, random: Random
-    ) -> list[Successor]:
-        """The successors of a segment that has ended, [] for one of a sealed stream.
-
-        A scale may not have come as far yet: then it asks again, as often and as long as the settings say for readers
-        and writers. Raises RetriesExhausted.
-        """
-        name = name_of(scope, stream, segment_id)
-        what = f"finding successors of {name}"
-        attempts = Attempts(settings, what, segment=name, stream=f"{scope}/{stream}", random=random)
-        while True:
-            last: Retriable | None = None
-            try:
-                async with attempts.one():
-                    found = await self.successors(scope, stream, segment_id)
-                    if found or not await self.current_segments(scope, stream):
-                        return found
-            except Retriable as problem:
-                last = problem
-            await asyncio.sleep(attempts.failed(last))
+        answer = await self._ask("getSegmentsImmediatelyFollowing", request)
+        found = [Successor(_range(each.segment), tuple(each.value)) for each in answer.message.segments]
+        epoch, _ = split_segment_id(segment_id)
+        for successor in found:
+            if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # who follows it comes back in a circle
+                raise ProtocolViolation(
+                    f"{answer.node} says that {successor.segment.name} follows "
+                    f"{name_of(scope, stream, segment_id)}, which is not of an earlier epoch",
+                    endpoint=str(answer.node),
+                    segment=successor.segment.name,
+                    stream=f"{scope}/{stream}",
+                )
+        return found
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
         """The segments of an epoch."""
@@ -450,19 +453,19 @@ class ControllerLocations:
         self._tokens: dict[tuple[str, str], TokenCache] = {}
 
     async def endpoint_of(self, segment: str) -> Endpoint:
-        parts = _parts(segment)
+        parts = parts_of(segment)
         known = self._endpoints.get(parts)
         if known is None:
             known = self._endpoints[parts] = await self._controller.endpoint_of(*parts)
         return known
 
     def forget(self, segment: str, endpoint: Endpoint) -> None:
-        parts = _parts(segment)
+        parts = parts_of(segment)
         if self._endpoints.get(parts) == endpoint:
             del self._endpoints[parts]
 
     async def token_for(self, segment: str) -> str:
-        scope, stream, _ = _parts(segment)
+        scope, stream, _ = parts_of(segment)
         tokens = self._tokens.get((scope, stream))
         if tokens is None:
 
@@ -473,12 +476,13 @@ class ControllerLocations:
         return await tokens.get()
 
     def expired(self, segment: str, token: str) -> None:
-        scope, stream, _ = _parts(segment)
+        scope, stream, _ = parts_of(segment)
         if (tokens := self._tokens.get((scope, stream))) is not None:
             tokens.expired(token)
 
 
-def _parts(segment: str) -> tuple[str, str, int]:
+def parts_of(segment: str) -> tuple[str, str, int]:
+    """Scope, stream and id of a segment's qualified name. Raises RequestRejected for what is none of a stream's."""
     parsed = SegmentName.parse(segment)
     if parsed.stream is None or parsed.segment_id is None:
         raise RequestRejected(f"{segment} is no segment of a stream", segment=segment)

@@ -4,13 +4,15 @@ gRPC's own reconnecting and retrying are kept out of the way: a channel that is 
 is DISCONNECTED, and `NodeStates` says which node is asked next and how long its set-up may take.
 
 Invariants: every call ends by its deadline; a set-up that took too long leaves no channel; after `aclose`, which can be
-called twice, no task and no channel is left. A call whose node was lost is made again at another: it may be carried out
-twice. Follows KIP-601 (seed 601.5).
+called twice, no task and no channel is left. A call that was lost, as its node shut down or its connection broke, is
+made again at another node if its method is repeatable; else it fails, and what became of it is unknown. Follows KIP-601
+(seed 601.5).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Sequence
 from random import Random
@@ -26,6 +28,7 @@ from segstore.client.errors import (
     Closed,
     NoNodeAvailable,
     NoSuchStream,
+    OutcomeUnknown,
     PeerRefused,
     RequestRejected,
     RequestTimedOut,
@@ -33,7 +36,7 @@ from segstore.client.errors import (
 )
 from segstore.client.nodes import NodeState, NodeStates
 from segstore.client.pool import Endpoint
-from segstore.wire.controller_api import METHODS
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 
 __all__ = ["Answer", "ControllerChannels"]
 
@@ -47,6 +50,8 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_ASK_AGAIN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+"""CANCELLED is how servers of gRPC end their calls in flight when they shut down."""
 
 
 class Answer(NamedTuple):
@@ -93,6 +98,9 @@ class ControllerChannels:
         self._settings = settings
         self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
         self._credentials = credentials or _of(settings)
+        elsewhere = [each for each in endpoints if not _is_loopback(each.host)]
+        if self._credentials is not None and elsewhere and not tls:
+            log.warning("credentials go to controller %s in clear; tls:// encrypts them", elsewhere[0])
         self._loop = asyncio.get_running_loop()
         self._random = random or Random()
         self.states: NodeStates[Endpoint] = NodeStates(
@@ -109,6 +117,7 @@ class ControllerChannels:
         self._refusing: set[Endpoint] = set()
         """Nodes of which the last connection was refused; one that only did not answer may be slow."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._calls: set[Any] = set()
         self._last_failure = "no node was tried"
         self._closed = False
 
@@ -120,7 +129,7 @@ class ControllerChannels:
         """The answer to one unary call, whose own status field is the caller's to read.
 
         Raises NoNodeAvailable, PeerRefused (until the time was up), RequestTimedOut, NoSuchStream (not found),
-        TokenRefused, RequestRejected, Closed.
+        TokenRefused, RequestRejected, OutcomeUnknown, Closed.
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         search = _Search(method, self._loop.time(), limit_ms, self._settings.refused_timeout_ms)
@@ -130,42 +139,63 @@ class ControllerChannels:
             shown = await self._authorization(method, limit_ms, deadline)
             node = await self._ready_node(search)
             channel = self._channels[node]
-            call = channel.unary_unary(
+            ask = channel.unary_unary(
                 METHODS[method].path,
                 request_serializer=METHODS[method].request.SerializeToString,
                 response_deserializer=METHODS[method].response.FromString,
             )
+            left_s = max(deadline - self._loop.time(), 0.001)
+            call = ask(request, timeout=left_s, metadata=_metadata(shown))
             self.states.sent(node)
+            self._calls.add(call)
             try:
-                left_s = max(deadline - self._loop.time(), 0.001)
-                return Answer(await call(request, timeout=left_s, metadata=_metadata(shown)), node)
+                return Answer(await call, node)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED and shown is not None and not refusals:
                     refusals += 1
                     if self._credentials is not None and self._credentials.refused(shown):
                         continue
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                if error.code() not in _ASK_AGAIN:
                     raise _error(method, node, error, limit_ms, _stream_of(request)) from error
                 self._last_failure = f"{node}: {error.details()}"
                 if channel.get_state() is not grpc.ChannelConnectivity.READY:
                     self._lost(node)
+                    self._check_repeatable(method, node, request, error)
                     continue
+                if not _was_refused(error):
+                    self._check_repeatable(method, node, request, error)
                 unavailable += 1  # the node is there, and says so of what it was asked for
                 pause_s = self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000
                 if self._loop.time() + pause_s >= deadline:
                     said = f"{node} cannot do {method} and says: {error.details()}"
                     raise PeerRefused(said, endpoint=str(node), limit=limit_ms, method=method) from error
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling() or not (self._closed or self._channels.get(node) is not channel):
                     raise
-                if self._closed:  # closing a channel cancels its calls
+                if self._closed:
                     raise Closed("the controller's client was closed") from None
                 self._last_failure = f"{node}: the connection was lost"
+                self._check_repeatable(method, node, request, error)
                 continue
             finally:
+                self._calls.discard(call)
                 self.states.answered(node)
             await asyncio.sleep(pause_s)
+
+    @staticmethod
+    def _check_repeatable(method: str, node: Endpoint, request: Message, cause: BaseException) -> None:
+        """Raises OutcomeUnknown for a method that must not be called again."""
+        if METHODS[method].repeatable:
+            return
+        stream = _stream_of(request)
+        raise OutcomeUnknown(
+            f"{node} was lost before it answered {method}" + (f" of {stream}" if stream else "") + ", "
+            "which may or may not have been applied",
+            endpoint=str(node),
+            stream=stream,
+            method=method,
+        ) from cause
 
     async def _authorization(self, method: str, limit_ms: float, deadline: float) -> str | None:
         if self._credentials is None:
@@ -274,16 +304,20 @@ class ControllerChannels:
         if channel is None:
             return  # another call on it noticed first
         self.states.disconnected(node, self._now_ms())
-        task = self._loop.create_task(_close(channel), name=f"closing the channel to {node}")
+        # A node that shuts down in order answers the calls that it has.
+        drained = _close(channel, self._settings.request_timeout_ms / 1000)
+        task = self._loop.create_task(drained, name=f"closing the channel to {node}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Ends the set-ups and closes the channels; calls under way fail."""
+        """Ends the set-ups and closes the channels; calls in flight fail."""
         self._closed = True
         tasks = [*self._set_ups.values()]
         for task in tasks:
             task.cancel()
+        for call in self._calls:
+            call.cancel()
         channels, self._channels = self._channels, {}
         await asyncio.gather(
             *tasks, *self._closing, *(channel.close(None) for channel in channels.values()), return_exceptions=True
@@ -301,8 +335,14 @@ async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
     return True
 
 
-async def _close(channel: grpc.aio.Channel) -> None:
-    await channel.close(None)
+async def _close(channel: grpc.aio.Channel, grace_s: float) -> None:
+    await channel.close(grace_s)
+
+
+def _was_refused(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a node that is still connected did not apply the call."""
+    trailing: Any = error.trailing_metadata() or ()
+    return error.code() is grpc.StatusCode.UNAVAILABLE and OUTCOME_UNKNOWN not in tuple(trailing)
 
 
 def _of(settings: ClientSettings) -> Credentials | None:
@@ -316,6 +356,13 @@ def _of(settings: ClientSettings) -> Credentials | None:
         return token.get_secret_value()
 
     return Bearer(the_same)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _metadata(authorization: str | None) -> tuple[tuple[str, str], ...] | None:

@@ -18,6 +18,7 @@
         ├── IncompatibleVersion, ProtocolViolation
         ├── Closed             a flow, pool, writer or reader that was closed
         ├── RetriesExhausted   a Retriable happened too often; the last is its cause
+        ├── OutcomeUnknown     a call to the controller was lost that may or may not have been applied
         ├── SegmentTruncated, SegmentExists, NotSupported
         ├── ConditionFailed    of what was expected something is not so (BadKeyVersion, NoSuchKey, TransactionOver)
         ├── EventTooLarge, EntryRefused
@@ -25,7 +26,8 @@
         ├── ReaderExists, ReaderOffline
         └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
-The text of an error is one sentence; the facts in it are attributes as well. `advice` says what the caller can do; a
+The text of an error is one sentence, in which what a peer has said stands printable and shortened; the facts in it are
+attributes as well, as they came. `advice` says what the caller can do; a
 traceback shows it, with the facts, as a note. Causes are chained.
 """
 
@@ -50,6 +52,7 @@ from segstore.wire import (
     TableSegmentNotEmpty,
     WrongHost,
 )
+from segstore.wire.printable import printable
 
 __all__ = [
     "BadKeyVersion",
@@ -69,6 +72,7 @@ __all__ = [
     "NoSuchStream",
     "NoSuchTable",
     "NotSupported",
+    "OutcomeUnknown",
     "PeerRefused",
     "ProtocolViolation",
     "ReaderExists",
@@ -91,6 +95,8 @@ __all__ = [
     "WrongStore",
     "failure",
 ]
+
+_LONGEST = 600
 
 
 class ClientError(Exception):
@@ -119,8 +125,8 @@ class ClientError(Exception):
         actual: float | None = None,
         **details: Any,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message, _LONGEST)
+        super().__init__(self.message)
         self.endpoint = endpoint
         self.segment = segment
         self.stream = stream
@@ -131,7 +137,7 @@ class ClientError(Exception):
         self.__notes__: list[str] = [self._note()]
 
     def _note(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self.facts().items())
+        facts = ", ".join(f"{name} {printable(str(value), _LONGEST)}" for name, value in self.facts().items())
         return f"{self.advice} ({facts})" if facts else self.advice
 
     def located(
@@ -266,6 +272,15 @@ class RetriesExhausted(Final):
     """
 
     advice = "check that the cluster runs and can be reached, then try again; for more patience raise what bounded it"
+
+
+class OutcomeUnknown(Final):
+    """A call to the controller was lost in flight: it may or may not have been applied, and is not safe to repeat.
+
+    ``details["method"]`` names it.
+    """
+
+    advice = "look whether it was applied, then decide whether to ask again"
 
 
 class SegmentTruncated(Final):

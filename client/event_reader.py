@@ -29,6 +29,7 @@ from segstore.client.pool import ConnectionPool
 from segstore.client.raw import SegmentRequests
 from segstore.client.read_ahead import ReadAhead
 from segstore.client.segment_reader import SegmentReader
+from segstore.client.successors import Successors
 
 __all__ = ["EventReader", "From", "StreamEvent", "tail_of"]
 
@@ -86,9 +87,9 @@ class EventReader(OpenedBefore, ClosedAfter):
         self.stream: Final = stream
         self._cut: dict[int, int] = {}
         self._from = from_
-        self._random = random or Random()
         self._pool = pool
         self._controller = controller
+        self._successors = Successors(controller, pool.settings, random or Random())
         self._locations = locations
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._readers: dict[int, SegmentReader] = {}
@@ -135,17 +136,14 @@ class EventReader(OpenedBefore, ClosedAfter):
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
         """Reads one segment to its end and begins with those behind it."""
         try:
-            limit = self._pool.settings.max_large_event_bytes
-            decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
+            limit, begun = self._pool.settings.max_large_event_bytes, reader.offset
+            decoder = EventAssembler(reader.segment, begun, limit, StreamEvent, segment_id)
             try:
                 await self._ahead.fill(segment_id, reader, decoder, self._wake)
             except SegmentMissing as error:
                 await self._check_stream(error)
                 raise
-            following = await self._controller.following(
-                self.scope, self.stream, segment_id, self._pool.settings, self._random
-            )
-            self._end(segment_id, following)
+            self._end(segment_id, await self._successors.of(reader.segment, in_vain=reader.offset == begun))
         except ClientError as error:
             self._error = self._error or error
         except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end

@@ -40,6 +40,7 @@ from segstore.client.partitioned import HashedKey, Router
 from segstore.client.pool import ConnectionPool
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment_writer import SegmentWriter
+from segstore.client.successors import Successors
 from segstore.client.writer_machine import WriterState
 from segstore.client.writer_stats import SegmentWriterStats, WriterStats
 from segstore.wire import Buffer
@@ -96,6 +97,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         self._controller = controller
         self._locations = locations
         self._random = random or Random()
+        self._successors = Successors(controller, settings, self._random)
         self.large_events: Final = LargeEventWriter(pool, locations, random=self._random)
         self._choice = (router or HashedKey()).choice(self._random)
         self._router: RangeRouter | None = None
@@ -126,8 +128,9 @@ class EventWriter(OpenedBefore, FlushedAfter):
             raise StreamSealed(f"stream {self.scope}/{self.stream} is sealed", stream=f"{self.scope}/{self.stream}")
         self._router = router = RangeRouter(segments)
         try:
-            if self._register and self._settings.control_api is not None:
-                await register_writer(self._settings.control_api, self.name, self._settings.request_timeout_ms)
+            given = self._settings
+            if self._register and given.control_api is not None:
+                await register_writer(given.control_api, self.name, given.request_timeout_ms, given.control_api_token)
             version = -1
             while version != router.version:  # who meets a sealed segment goes on with its successors
                 version = router.version
@@ -259,9 +262,8 @@ class EventWriter(OpenedBefore, FlushedAfter):
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
-            successors = await self._controller.following(
-                self.scope, self.stream, segment.segment_id, self._settings, self._random
-            )
+            in_vain = not writer.set_ups or (writer.segment_length < 0 and bool(writer.unsettled))
+            successors = await self._successors.of(segment.name, in_vain=in_vain)
             if not successors:
                 name = f"{self.scope}/{self.stream}"
                 raise StreamSealed(f"stream {name} is sealed", stream=name) from error

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
+from segstore.client.attempts import Attempts
 from segstore.client.closing import OpenedBefore, within
 from segstore.client.controller import Controller
 from segstore.client.errors import (
@@ -42,7 +43,7 @@ from segstore.client.read_ahead import ReadAhead
 from segstore.client.reader_group_state import GroupState
 from segstore.client.reader_group_table import GroupTable
 from segstore.client.segment_reader import SegmentReader
-from segstore.wire.names import SegmentName
+from segstore.client.successors import Successors
 
 __all__ = ["GroupEvent", "GroupReader", "Position"]
 
@@ -75,9 +76,10 @@ class GroupEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class _End(NamedTuple):
-    """Stands behind a segment's last event."""
+    """Stands behind a segment's last event. in_vain: none was read of it here."""
 
     segment: str
+    in_vain: bool
 
 
 class GroupReader(OpenedBefore):
@@ -101,10 +103,10 @@ class GroupReader(OpenedBefore):
         self.name: Final = name
         self.truncated_bytes = 0
         self._pool = pool
-        self._controller = controller
         self._locations = locations
         self._table = table
         self._random = random or Random()
+        self._successors = Successors(controller, pool.settings, self._random)
         self._positions: dict[str, int] = {}
         """Of the segments that are being read: behind the last event that was handled."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -113,7 +115,7 @@ class GroupReader(OpenedBefore):
         """The segment of the event that the user has, and the offset behind it."""
         self._given_up: dict[str, int] = {}
         """Segments that are not read any more, and the group does not know it yet."""
-        self._ended: list[str] = []
+        self._ended: list[_End] = []
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._wake = asyncio.Event()
@@ -190,21 +192,28 @@ class GroupReader(OpenedBefore):
 
     async def _follow(self, segment: str, offset: int) -> None:
         """Reads one segment to its end."""
+        attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._random)
+        begun = offset
         try:
             while True:
-                try:
-                    await self._read_from(segment, offset)
-                except SegmentTruncated as truncated:
-                    begins = truncated.details.get("start_offset", -1)
-                    if begins <= offset:
-                        raise
-                    self.truncated_bytes += begins - offset
-                    offset = begins
-                except SegmentMissing:
-                    break  # all of it was truncated; if the stream is gone, asking for successors says so
-                else:
-                    break
-            self._ahead.mark(_End(segment))
+                async with SegmentReader(self._pool, self._locations, segment, offset, random=self._random) as reader:
+                    try:
+                        await self._read_from(reader)
+                    except SegmentTruncated as truncated:
+                        begins = truncated.details.get("start_offset", -1)
+                        if begins <= reader.offset:
+                            raise
+                        if reader.offset > offset:
+                            attempts.progress()
+                        self.truncated_bytes += begins - reader.offset
+                        offset = begins
+                        pause_s = attempts.failed(truncated)
+                    except SegmentMissing:
+                        break  # all of it was truncated; if the stream is gone, asking for successors says so
+                    else:
+                        break
+                await asyncio.sleep(pause_s)
+            self._ahead.mark(_End(segment, reader.offset == begun))
         except ClientError as error:
             self._error = self._error or error
         except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
@@ -212,11 +221,10 @@ class GroupReader(OpenedBefore):
         finally:
             self._wake.set()
 
-    async def _read_from(self, segment: str, offset: int) -> None:
-        limit = self._pool.settings.max_large_event_bytes
-        decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
-        async with SegmentReader(self._pool, self._locations, segment, offset, random=self._random) as reader:
-            await self._ahead.fill(segment, reader, decoder, self._wake)
+    async def _read_from(self, reader: SegmentReader) -> None:
+        segment, limit = reader.segment, self._pool.settings.max_large_event_bytes
+        decoder = EventAssembler(segment, reader.offset, limit, GroupEvent, segment)
+        await self._ahead.fill(segment, reader, decoder, self._wake)
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments that will be given up, and drops what was not handed out."""
@@ -249,7 +257,7 @@ class GroupReader(OpenedBefore):
     async def _keep(self) -> None:
         """Records positions, ends what has ended, and gives up or takes segments."""
         ended = self._ended[:_AT_ONCE]
-        following = {segment: await self._following(segment) for segment in ended}
+        following = {each.segment: await self._following(each) for each in ended}
         state = await self._table.fetch()
         missing = self._positions.keys() - state.segments_of(self.name).keys()
         if missing:
@@ -268,7 +276,7 @@ class GroupReader(OpenedBefore):
         self._over = await self._table.change(settle)
         self._given_up.clear()
         del self._ended[: len(ended)]
-        for segment in ended:
+        for segment in following:
             self._positions.pop(segment, None)
             self._tasks.pop(segment, None)
         if self._begin_with_new() >= _AT_ONCE or self._ended:
@@ -276,17 +284,12 @@ class GroupReader(OpenedBefore):
 
     async def _give_up(self, count: int) -> None:
         """Stops so many segments of which no event is in the user's hands."""
-        busy = {*self._ended, self._in_hand[0] if self._in_hand is not None else None}
+        busy = {*(each.segment for each in self._ended), self._in_hand[0] if self._in_hand is not None else None}
         free = [segment for segment in reversed(self._positions) if segment not in busy]
         await self._stop(free[:count])
 
-    async def _following(self, segment: str) -> Following:
-        parsed = SegmentName.parse(segment)
-        assert parsed.stream is not None
-        assert parsed.segment_id is not None
-        found = await self._controller.following(
-            parsed.scope or "", parsed.stream, parsed.segment_id, self._pool.settings, self._random
-        )
+    async def _following(self, end: _End) -> Following:
+        found = await self._successors.of(end.segment, in_vain=end.in_vain)
         return [(each.segment.name, each.predecessors) for each in found]
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -304,7 +307,7 @@ class GroupReader(OpenedBefore):
             if ahead:
                 end = ahead.advance()
                 if end is not None:
-                    self._ended.append(end.segment)
+                    self._ended.append(end)
                     self._due.set()
                 continue
             ahead.advance()  # nothing is there, and what was read before is not held while it waits

@@ -119,19 +119,26 @@ class GroupTable:
 
     async def _fetch(self) -> int:
         """Returns how many entries were new."""
-        new = 0
+        new, from_scratch = 0, False
         while True:
+            asked = self._position
             try:
-                delta = await self._table.delta(self._position, _PAGE)
+                delta = await self._table.delta(asked, _PAGE)
             except SegmentMissing as missing:
                 self._forget()
                 raise self._missing() from missing
             except PeerRefused as refused:
                 illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
-                if not illegal or not self._position:
+                if not illegal or not asked or from_scratch:
                     raise
-                self._forget()  # the table was made anew, and is shorter
+                self._forget()  # the table was made again, and is shorter
+                from_scratch = True
                 continue
+            if delta.items and delta.position <= asked:
+                raise ProtocolViolation(
+                    f"{self._table.name} gives entries behind {asked} and then goes on from {delta.position}",
+                    segment=self._table.name,
+                )
             if delta.clear:
                 self._forget()
             for item in delta.items:

@@ -19,6 +19,7 @@ from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from segstore.client.attempts import Attempts
 from segstore.client.closing import ClosedAfter
 from segstore.client.conditional_writer import ConditionalWriter
 from segstore.client.errors import (
@@ -94,6 +95,10 @@ class RevisionedStream(ClosedAfter):
             raise ValueError(f"{revision} is no revision of {self.segment}")
         return revision.offset
 
+    def attempts(self, what: str) -> Attempts:
+        """The attempts at something that takes several calls; `what` is it, for the error's sentence."""
+        return Attempts(self._pool.settings, what, segment=self.segment, random=self._random)
+
     # --- revisions --------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -145,7 +150,9 @@ class RevisionedStream(ClosedAfter):
         if start == end:
             return
         decoder = EventDecoder(self.segment, start)
-        async with SegmentReader(self._pool, self._locations, self.segment, start, random=self._random) as reader:
+        async with SegmentReader(
+            self._pool, self._locations, self.segment, start, known_to=min(end, info.write_offset), random=self._random
+        ) as reader:
             while reader.offset < end:
                 chunk = await reader.read()
                 for event in decoder.feed(chunk.data):

@@ -5,8 +5,10 @@ keeps one request id; only a read that must be asked anew gets another.
 
 The store may refuse a token with the read's offset where the request id belongs (seed 36.30); the connection brings it
 here all the same. When a read was not answered for `read_timeout_ms` the reader asks where the segment ends: if nothing
-is there to read, the read still waits; if there is, its answer was lost and it is asked anew. So neither a lost answer
-nor a refusal that went elsewhere hangs it, and a store that never answers by time is not asked over and over.
+is there to read, the read still waits; if there is, its answer was lost and it is asked again. So neither a lost answer
+nor a refusal that went elsewhere hangs it, and a store that never answers by time is not asked over and over. A store
+that answers with nothing is asked again after a growing pause; where data must be, that is a failure, and tried again
+as often and as long as others.
 
 Invariants: chunks come in order without gap or overlap; cancelling a read loses nothing. Follows
 `AsyncSegmentInputStreamImpl` and `SegmentInputStreamImpl` (Pravega's client).
@@ -26,6 +28,7 @@ from segstore.client.errors import (
     ClientError,
     Closed,
     ConnectionLost,
+    PeerRefused,
     ProtocolViolation,
     RequestTimedOut,
     Retriable,
@@ -36,11 +39,14 @@ from segstore.client.errors import (
 from segstore.client.flow import Flow
 from segstore.client.locations import Locations, learn
 from segstore.client.pool import ConnectionPool, Endpoint
+from segstore.client.retry import Backoff
 from segstore.wire import Command, GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
 
 __all__ = ["Chunk", "SegmentReader"]
 
 _MIN_READ_BYTES: Final = 8
+_PAUSES: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
+"""From one read at the tail to the next, at least."""
 
 
 class Chunk(NamedTuple):
@@ -73,9 +79,11 @@ class SegmentReader(FreedAfter):
         offset: int = 0,
         *,
         read_ahead: bool = True,
+        known_to: int = 0,
         random: Random | None = None,
     ) -> None:
-        """Connects with the first read. read_ahead: ask for the next chunk before it is wanted."""
+        """Connects with the first read. read_ahead: ask for the next chunk before it is wanted. known_to: data is
+        there up to this offset, as the store has said."""
         self.segment: Final = segment
         self.offset = offset
         self.stale_replies = 0
@@ -84,6 +92,10 @@ class SegmentReader(FreedAfter):
         self._locations = locations
         self._random = random or Random()
         self._read_ahead = read_ahead
+        self._known_to = known_to
+        self._empty = 0
+        """Answers in a row that waited at the tail and brought nothing."""
+        self._asked_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._pooled = self._settings.enable_connection_pooling
         self._flow: Flow | None = None
@@ -110,6 +122,7 @@ class SegmentReader(FreedAfter):
         while True:
             try:
                 chunk = await self._next()
+                self._check_progress(chunk)
             except (Retriable, TokenExpired, ProtocolViolation) as error:
                 self._drop_flow()
                 in_doubt = attempts.failures > 0
@@ -122,8 +135,20 @@ class SegmentReader(FreedAfter):
                 if attempts.failures:
                     attempts.progress()
                 self.offset = chunk.offset + len(chunk.data)
+                self._empty = 0 if chunk.data else self._empty + 1
                 return chunk
             await asyncio.sleep(pause_s)
+
+    def _check_progress(self, chunk: Chunk) -> None:
+        """Raises PeerRefused for a chunk without data where data is."""
+        if chunk.data or chunk.end_of_segment or (chunk.at_tail and chunk.offset >= self._known_to):
+            return
+        raise PeerRefused(
+            f"{self._endpoint} answers a read of {self.segment} at {chunk.offset} with nothing, where data should be",
+            endpoint=str(self._endpoint),
+            segment=self.segment,
+            request_id=self._request_id,
+        )
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """Chunks with data, to the end of the segment."""
@@ -141,6 +166,7 @@ class SegmentReader(FreedAfter):
             if self._flow is None or self._flow.closed:
                 await self._connect()
             if self._asked is None:
+                await self._pause()
                 self._ask(self.offset)
             self._wake = self._loop.create_future()
             try:
@@ -155,10 +181,23 @@ class SegmentReader(FreedAfter):
             self._ask_ahead(chunk)
         return chunk
 
+    async def _pause(self) -> None:
+        """A store has reads wait at the tail. One that answers with nothing instead is asked less and less often."""
+        if self._empty:
+            pause_s = _PAUSES.delay_ms(self._empty, self._random) / 1000 - (self._loop.time() - self._asked_s)
+            if pause_s > 0:
+                await asyncio.sleep(pause_s)
+
     def _ask_ahead(self, chunk: Chunk) -> None:
-        """Asks for what follows the last chunk that came."""
+        """Asks for what follows the last chunk that came, if it had data."""
         flow = self._flow
-        if not self._read_ahead or chunk.end_of_segment or self._error is not None or self._asked is not None:
+        if (
+            not self._read_ahead
+            or not chunk.data
+            or chunk.end_of_segment
+            or self._error is not None
+            or self._asked is not None
+        ):
             return
         if flow is not None and not flow.closed:
             self._ask(chunk.offset + len(chunk.data))
@@ -186,6 +225,7 @@ class SegmentReader(FreedAfter):
         size = max(self._settings.read_size_bytes, _MIN_READ_BYTES)
         flow.send(ReadSegment(self.segment, offset, size, self._token, self._request_id))
         flow.reading_at = self._asked = offset
+        self._asked_s = self._loop.time()
 
     async def _look_where_it_ends(self) -> None:
         """The read was not answered for long: does it wait, or was its answer lost?"""

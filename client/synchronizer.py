@@ -13,10 +13,12 @@ updates, each an int32 length and its bytes. Refused: records of another kind or
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from segstore.client.attempts import Attempts
 from segstore.client.closing import ClosedAfter
 from segstore.client.errors import ConditionFailed, ProtocolViolation, SegmentTruncated
 from segstore.client.revisioned import Revision, RevisionedStream
@@ -103,6 +105,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
 
         If what is new was truncated, begins at the mark.
         """
+        attempts = self._stream.attempts(f"reading the state in {self._stream.segment}")
         while True:
             start = self.revision
             if start is None:
@@ -112,8 +115,18 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
                 async for entry in self._stream.read(start):
                     self._take(entry.revision, entry.data)
                 return self.state
-            except SegmentTruncated:
+            except SegmentTruncated as truncated:
                 self.state = self.revision = None  # updates are missing: only an initial record goes on
+                pause_s = attempts.failed(truncated)
+            await asyncio.sleep(pause_s)
+
+    async def _catch_up(self, revision: Revision, attempts: Attempts) -> None:
+        """Reads what was written behind a revision; what refuses a write and does not show is waited for."""
+        await self.fetch()
+        if self.revision != revision:
+            attempts.progress()
+        else:
+            await asyncio.sleep(attempts.failed(None))
 
     def _take(self, revision: Revision, record: bytes) -> None:
         try:
@@ -139,6 +152,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         `change` is called again, with the newer state, each time that somebody else was faster. Raises ConditionFailed
         if the state was never initialised, and what `change` raises.
         """
+        attempts = self._stream.attempts(f"a change of the state in {self._stream.segment}")
         while True:
             state, revision = await self._current()
             updates = list(change(state))
@@ -150,7 +164,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             if written is not None:
                 self.state, self.revision = state, written
                 return state
-            await self.fetch()
+            await self._catch_up(revision, attempts)
 
     async def update_unconditionally(self, updates: Sequence[bytes]) -> None:
         """Writes updates whatever the state is; they show after the next `fetch`."""
@@ -158,13 +172,14 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
 
     async def compact(self) -> None:
         """Writes the state as a whole, so that who comes later begins there, and drops what is before the last such."""
+        attempts = self._stream.attempts(f"compacting the state in {self._stream.segment}")
         while True:
             state, revision = await self._current()
             record = encode_initial(self._rules.compact(state))
             written = await self._stream.write_conditionally(revision, record)
             if written is not None:
                 break
-            await self.fetch()
+            await self._catch_up(revision, attempts)
         self.revision = written
         mark = await self._stream.mark()
         if mark is None or mark < revision:

@@ -356,7 +356,7 @@ class WriterMachine:
         oldest = self._events.oldest
         self._trying = oldest is not None
         if oldest is None:
-            self._setup.failures = 0
+            self._setup.idle()
         else:
             self._send_again(oldest)
         self._ask_turn()

@@ -36,6 +36,8 @@ __all__ = ["RECOVERABLE", "SetUpOwner", "WriterSetup"]
 
 RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
 """After these another attempt may do better."""
+_HELD_S: Final = 1.0
+"""A set-up that an idle writer lost sooner counts as a failed attempt."""
 
 
 class SetUpOwner(FlowHandler, Protocol):
@@ -57,13 +59,14 @@ class WriterSetup:
     Attributes:
         request_id: of all its commands.
         endpoint: the store of the last attempt.
-        failures: consecutive ones. Its owner sets 0 when an event was stored, or none is left to store.
+        failures: consecutive ones. Its owner sets 0 when an event was stored.
     """
 
     __slots__ = (
         "_answer",
         "_attempts",
         "_flow_id",
+        "_idle_since_s",
         "_locations",
         "_owner",
         "_pool",
@@ -99,15 +102,23 @@ class WriterSetup:
         self.failures = 0
         self._attempts: Attempts | None = None
         """While it is tried, and until there is progress after a failure."""
+        self._idle_since_s: float | None = None
         self._answer: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, error: ClientError | None) -> None:
         """Begins with an attempt, because of an error if there was one."""
+        loop = asyncio.get_running_loop()
+        idle_since_s, self._idle_since_s = self._idle_since_s, None
+        if idle_since_s is not None and loop.time() - idle_since_s >= _HELD_S:
+            self.failures = 0
         if not self.failures:
             self._attempts = None
-        running = self._trying(error)
-        self._task = asyncio.get_running_loop().create_task(running, name=f"setting up a writer of {self._segment}")
+        self._task = loop.create_task(self._trying(error), name=f"setting up a writer of {self._segment}")
+
+    def idle(self) -> None:
+        """It was set up with nothing to store: if it stays so for a while, that is as good as an event stored."""
+        self._idle_since_s = asyncio.get_running_loop().time()
 
     def answered(self) -> None:
         """The attempt under way has its answer, or is not wanted any more."""

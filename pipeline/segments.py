@@ -169,8 +169,10 @@ class Segments:
 
     # --- bytes ------------------------------------------------------------------------------------------------------
 
-    def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True) -> SegmentReader:
-        return SegmentReader(self.client.pool, self.locations, segment, offset, read_ahead=read_ahead)
+    def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True, known_to: int = 0) -> SegmentReader:
+        """read_ahead, known_to: as there."""
+        pool, locations = self.client.pool, self.locations
+        return SegmentReader(pool, locations, segment, offset, read_ahead=read_ahead, known_to=known_to)
 
     def writer(self, segment: str) -> SegmentWriter:
         return SegmentWriter(self.client.pool, self.locations, segment)

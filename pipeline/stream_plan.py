@@ -248,7 +248,7 @@ async def _scan(
 ) -> tuple[int, int]:
     """Reads events to find where so many bytes or so many events end: at least one. The offset, and how many."""
     name = segments.name_of(segment_id)
-    reader = segments.reader(name, start, read_ahead=False)
+    reader = segments.reader(name, start, read_ahead=False, known_to=end)
     limit = segments.client.pool.settings.max_large_event_bytes
     decoder = EventDecoder(name, start, limit)
     at, count = start, 0

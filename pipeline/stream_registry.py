@@ -78,6 +78,10 @@ class Registry:
                 page, _ = await self._table.entries(_PAGE, first=first, last=last)
             except SegmentMissing:
                 return
+            if page and page[-1].key < first:
+                raise ProtocolViolation(
+                    f"{self._table.name} gives keys before those that were asked for", segment=self._table.name
+                )
             for each in page:
                 yield each
             if not page or page[-1].key >= last:

@@ -28,6 +28,7 @@ from segstore.pipeline.trace_filter import Chosen
 from segstore.wire import lowering as low
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
+from segstore.wire.printable import printable
 from segstore.wire.redaction import SECRET_CODES, redact
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Command, Unknown
@@ -57,7 +58,7 @@ class BadTrace(TraceError):
         self.offset = offset
 
     def __str__(self) -> str:
-        return self.message
+        return printable(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.message, self.path, self.offset)
@@ -252,7 +253,7 @@ def _stored(get: Callable[[Any], Any], node: low.Node) -> Callable[[Any], Any]:
         case low.Text():
             return lambda command: storable(get(command))
         case low.Fixed(format="16s"):
-            return lambda command: _id_text(get(command))
+            return lambda command: _id_text(get(command).bytes)
         case low.Number():
             return lambda command: _name(get(command))
     return get
@@ -266,7 +267,9 @@ def _size_of(get: Callable[[Any], Any]) -> Callable[[Any], int]:
     return lambda command: memoryview(get(command)).nbytes
 
 
-_id_text = lru_cache(maxsize=4096)(uuid.UUID.__str__)
+@lru_cache(maxsize=4096)
+def _id_text(id_bytes: bytes) -> str:
+    return str(uuid.UUID(bytes=id_bytes))
 
 
 def data_path(cls: type[Command]) -> str | None:

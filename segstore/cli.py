@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from segstore import __version__
 from segstore.cli_errors import said
 from segstore.pipeline_cli import pipeline
 from segstore.replay_cli import diff_stores, explore, replay
 from segstore.tap_cli import tap
+from segstore.terminal import echo, log_plainly
 from segstore.trace_cli import trace
 
 if TYPE_CHECKING:
@@ -40,9 +42,12 @@ class _OneSentence(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows its number
                 stream.reconfigure(errors="backslashreplace")
+        log_plainly()
         codec = os.environ.get("SEGSTORE_CODEC", "generated")
         if codec not in ("generated", "construct"):
-            _fail(f"segstore: SEGSTORE_CODEC is {codec!r}; it can be 'generated' or 'construct'", 2)
+            # Without the codec, which a wrong name keeps from being imported, there is no `echo`.
+            click.echo(f"segstore: SEGSTORE_CODEC is {codec!r}; it can be 'generated' or 'construct'", err=True)
+            sys.exit(2)
         try:
             status = run(*args, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -64,7 +69,7 @@ class _OneSentence(click.Group):
 
 
 def _fail(sentence: str, status: int) -> NoReturn:
-    click.echo(sentence, err=True)
+    echo(" ".join(sentence.splitlines()), err=True)
     sys.exit(status)
 
 
@@ -137,10 +142,10 @@ def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
         try:
             command = decode_frame(piece.data, unknown="keep" if keep_unknown else "refuse")
         except WireError as error:
-            click.echo(f"frame {number} at byte {piece.offset}: {error}", err=True)
+            echo(f"frame {number} at byte {piece.offset}: {error}", err=True)
             status = 1
         else:
-            click.echo(to_line(command) if as_json else summary(command))
+            echo(to_line(command) if as_json else summary(command))
     return status
 
 
@@ -156,9 +161,9 @@ def explain(source: Any, show_tokens: bool, all_bytes: bool) -> int:
     for number, piece in enumerate(_pieces(source), 1):
         found = describe(piece.data)
         name = found.command.type_name if found.command is not None else "malformed"
-        click.echo(f"frame {number} at byte {piece.offset}: {name}, {len(piece.data)} bytes")
+        echo(f"frame {number} at byte {piece.offset}: {name}, {len(piece.data)} bytes")
         for line in lines(found, show_tokens=show_tokens, all_bytes=all_bytes):
-            click.echo(line)
+            echo(line)
         if found.error is not None:
             status = 1
     return status
@@ -193,6 +198,7 @@ def encode(source: Any, form: Form) -> int:
 
 _PORT = click.IntRange(0, 65535)
 _MS = click.FloatRange(0)
+_SECRET_BYTES = 4096
 
 
 def _containers(ctx: click.Context, option: click.Parameter, given: str | None) -> frozenset[int] | None:
@@ -200,6 +206,36 @@ def _containers(ctx: click.Context, option: click.Parameter, given: str | None) 
         return None if given is None else frozenset(int(each) for each in given.split(","))
     except ValueError as error:
         raise click.BadParameter(f"{given!r} is no list of containers such as 0,2", ctx, option) from error
+
+
+def _secret(ctx: click.Context, option: click.Parameter, path: Path | None) -> str | None:
+    """What a file holds, without the end of its line."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            data = file.read(_SECRET_BYTES + 1)
+            if os.fstat(file.fileno()).st_mode & 0o044:
+                click.echo(f"{ctx.command_path}: other users can read {path}: chmod 600 {path}", err=True)
+        text = data.decode().rstrip("\r\n")
+    except OSError as error:
+        raise click.BadParameter(said(error), ctx, option) from error
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{path} is not UTF-8 at byte {error.start}", ctx, option) from None
+    if not text or len(data) > _SECRET_BYTES:
+        found = f"{path} has more than {_SECRET_BYTES} bytes" if text else f"{path} is empty"
+        raise click.BadParameter(found, ctx, option)
+    return text
+
+
+def _auth_key(ctx: click.Context, of_file: str | None, literal: str | None) -> str | None:
+    """The key: that of the file before that of the environment."""
+    if ctx.get_parameter_source("auth_key") is ParameterSource.COMMANDLINE:
+        if of_file is not None:
+            raise click.UsageError("--auth-key and --auth-key-file: give one of them", ctx)
+        shown = "the list of processes shows --auth-key to every user of this machine"
+        click.echo(f"{ctx.command_path}: {shown}; prefer --auth-key-file FILE, or SEGSTORE_AUTH_KEY", err=True)
+    return of_file or literal
 
 
 def _pem(help_text: str) -> dict[str, Any]:
@@ -212,16 +248,37 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--controller-port", type=_PORT, default=9090, show_default=True, help="Controller (gRPC).")
 @click.option("--admin-port", type=_PORT, help="Admin commands of the segment store.")
 @click.option("--http-port", type=_PORT, help="Live page, control API and metrics (HTTP).")
+@click.option(
+    "--http-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Token that requests to it bear; needed off loopback.",
+)
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep everything here.")
 @click.option(
     "--memory-bytes", type=int, metavar="N", help="Of segments' bytes in memory, with --data; 512 MiB if not given."
 )
+@click.option(
+    "--max-memory",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="For what is stored; more is refused. Half of the machine's if not given.",
+)
 @click.option("--containers", type=click.IntRange(1), default=4, show_default=True, help="Containers of the cluster.")
 @click.option("--own", metavar="N,N,…", callback=_containers, help="Containers that this store owns; all if not given.")
-@click.option("--auth-key", metavar="KEY", help="Check delegation tokens signed with this key.")
+@click.option("--auth-key-file", callback=_secret, **_pem("Check delegation tokens signed with the key in this file."))
 @click.option(
-    "--token-ttl-s", type=click.IntRange(-1), default=600, show_default=True, help="Of such a token; -1: for ever."
+    "--auth-key",
+    metavar="KEY",
+    envvar="SEGSTORE_AUTH_KEY",
+    show_envvar=True,
+    help="The key itself, which the list of processes then shows.",
 )
+@click.option(
+    "--token-ttl-s", type=click.IntRange(-1), default=600, show_default=True, help="Lifetime of tokens; -1: no expiry."
+)
+@click.option("--open-controller", is_flag=True, help="Give tokens to every caller: a key without --password-file.")
+@click.option("--open-stores", is_flag=True, help="Ask for no tokens: --password-file without a key.")
 @click.option("--strict-auth", is_flag=True, help="Ask for a token also where the reference does not.")
 @click.option("--stack-traces", is_flag=True, help="Put stack traces into failure replies.")
 @click.option("--tls-cert", **_pem("Certificate, with its chain (PEM)."))
@@ -240,13 +297,19 @@ def _pem(help_text: str) -> dict[str, Any]:
     metavar="FILE",
     help="Users of the controller, user:password:entries a line.",
 )
-@click.option("--commit-delay-ms", type=click.IntRange(0), default=0, help="Commits and aborts take so long.")
-@click.option("--scale-delay-ms", type=click.IntRange(0), default=0, help="Scaling takes so long.")
+@click.option(
+    "--controller-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Settings of the controller (TOML); the next three options override them.",
+)
+@click.option("--commit-delay-ms", type=click.IntRange(0), help="How long commits and aborts take; 0 if not given.")
+@click.option("--scale-delay-ms", type=click.IntRange(0), help="How long scaling takes; 0 if not given.")
 @click.option("--lease-cap-ms", type=click.IntRange(0), help="No transaction's lease is longer than this.")
 @click.option("--strict-request-ids", is_flag=True, help="A refused read carries its request id, not its offset.")
 @click.option("--strict-transient-attributes", is_flag=True, help="A transient segment has its writer's number only.")
 @click.option("--strict-wire-version", is_flag=True, help="Refuse what an older --wire-version did not know at all.")
-@click.option("--max-connections", type=click.IntRange(1), help="Connections at a time; no bound if not given.")
+@click.option("--max-connections", type=click.IntRange(1), help="Most connections; by default what descriptors allow.")
 @click.option(
     "--faults",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -259,9 +322,9 @@ def _pem(help_text: str) -> dict[str, Any]:
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Record all traffic, to a new capture (.wtrace).",
+    help="Record all traffic, to a new capture (.wtrace), without delegation tokens.",
 )
-@click.option("--trace-redact", is_flag=True, help="Leave delegation tokens out of the recording.")
+@click.option("--record-tokens", is_flag=True, help="Keep delegation tokens in the recording.")
 @click.option(
     "--announce",
     type=click.Choice(["text", "json"]),
@@ -270,6 +333,13 @@ def _pem(help_text: str) -> dict[str, Any]:
     help="How the line is written that says where it listens.",
 )
 @click.option("--zookeeper", metavar="HOST:PORT", help="One cluster of all processes that name this and share --data.")
+@click.option(
+    "--zookeeper-auth-file",
+    "zookeeper_auth",
+    callback=_secret,
+    **_pem("user:password that the nodes in ZooKeeper belong to; anyone may change them if not given."),
+)
+@click.option("--trust-network", is_flag=True, help="With --zookeeper: send passwords and tokens without TLS.")
 @click.option("--configuration-zookeeper", metavar="HOST:PORT", help="For scopes and stream policies, if another.")
 @click.option("--session-timeout-ms", type=_MS, default=10_000.0, show_default=True, help="Of the ZooKeeper session.")
 @click.option(
@@ -304,19 +374,21 @@ def serve(**options: Any) -> int:
     from segstore.server.fault_file import FaultFileError
     from segstore.server.store.data_directory import DataError
 
+    context = click.get_current_context()
+    options["auth_key"] = _auth_key(context, options.pop("auth_key_file"), options["auth_key"])
     try:
-        limits = LimitSettings(max_connections=options.pop("max_connections"))
+        limits = LimitSettings(
+            max_connections=options.pop("max_connections"), max_memory_bytes=options.pop("max_memory")
+        )
         settings = serving.ServeOptions(**options, limits=limits)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         option = "".join(f"--{str(name).replace('_', '-')}: " for name in first["loc"][-1:])
-        raise click.UsageError(
-            option + first["msg"].removeprefix("Value error, "), click.get_current_context()
-        ) from error
+        raise click.UsageError(option + first["msg"].removeprefix("Value error, "), context) from error
     try:
         serving.serve(settings)
     except serving.OptionsError as error:
-        raise click.UsageError(str(error), click.get_current_context()) from error
+        raise click.UsageError(str(error), context) from error
     except OSError as error:
         raise click.ClickException(said(error)) from error
     except (FaultFileError, CoordinationError, DataError, serving.StoreFailed) as error:
@@ -348,7 +420,7 @@ def verify(folder: Path) -> int:
     except (DataError, OSError) as error:
         raise click.ClickException(str(error)) from error
     for note in notes:
-        click.echo(note)
+        echo(note)
     for fault in faults:
-        click.echo(fault, err=True)
+        echo(fault, err=True)
     return 1 if faults else 0

@@ -32,6 +32,7 @@ from segstore.server.replay_script import Step, read_script
 from segstore.trace_client import TraceClient, shortened
 from segstore.wire.block_decoder import Append
 from segstore.wire.names import is_index, is_transient
+from segstore.wire.printable import printable
 from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
 
 __all__ = [
@@ -67,7 +68,8 @@ class ClientFailed(RuntimeError):
     """The client's command has not ended well. Attributes: status (its exit status), said (its standard error)."""
 
     def __init__(self, status: int, said: str) -> None:
-        super().__init__(f"the client ended with status {status}: {said.strip()[-500:]}")
+        shown = "\n".join(map(printable, said.strip()[-500:].splitlines()))
+        super().__init__(f"the client ended with status {status}: {shown}")
         self.status = status
         self.said = said
 
@@ -109,7 +111,7 @@ class Finding(NamedTuple):
     records: list[Record]
 
     def __str__(self) -> str:
-        return "\n".join([str(self.cut), *(f"  {each}" for each in self.broken)])
+        return "\n".join([str(self.cut), *(f"  {printable(each)}" for each in self.broken)])
 
 
 class Exploration(NamedTuple):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from segstore.replay_cli import _Address
+from segstore.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,10 +163,10 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
     for row in lost[:_MOST_TOLD]:
         where = "" if row["record"] is None else f"record {row['record']}: "
         place = f"{row['file']}: at byte {row['offset']}"
-        click.echo(f"{place}: {row['bytes']} bytes skipped: {where}{row['error']}", err=True)
+        echo(f"{place}: {row['bytes']} bytes skipped: {where}{row['error']}", err=True)
     if facts["skipped"]["all"] > _MOST_TOLD:
-        click.echo(f"{facts['skipped']['all'] - _MOST_TOLD} more are in {out / 'skipped'}", err=True)
-    click.echo(out / PAGE)
+        echo(f"{facts['skipped']['all'] - _MOST_TOLD} more are in {out / 'skipped'}", err=True)
+    echo(out / PAGE)
     return 1 if lost else 0
 
 
@@ -208,7 +209,7 @@ def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, 
         if target is None:
             found = plan(links_of(files), parts)
             for part in found.parts:
-                click.echo(f"part {part.number}: {len(part.connections)} connections, {part.records} records")
+                echo(f"part {part.number}: {len(part.connections)} connections, {part.records} records")
             return 0
     with _told(), _spark(master, files) as spark:
         from segstore.pipeline.replay_plan import replay as run
@@ -236,11 +237,11 @@ def _replayed(outcomes: list[Outcome]) -> int:
     status = 0
     for each in outcomes:
         for line in each.differences:
-            click.echo(f"part {each.part}: {line}")
+            echo(f"part {each.part}: {line}")
         if each.error is not None:
-            click.echo(f"part {each.part}: {each.error}", err=True)
+            echo(f"part {each.part}: {each.error}", err=True)
         status |= each.different > 0 or each.error is not None
     requests, replies = sum(each.requests for each in outcomes), sum(each.replies for each in outcomes)
     differ = sum(each.different for each in outcomes)
-    click.echo(f"{len(outcomes)} parts, {requests} requests, {replies} replies, {differ} differ", err=True)
+    echo(f"{len(outcomes)} parts, {requests} requests, {replies} replies, {differ} differ", err=True)
     return status

@@ -167,13 +167,14 @@ class _Recordings:
             return {}
         self._scratch = self._scratch or tempfile.TemporaryDirectory(prefix="segstore-")
         self._made.append(Path(self._scratch.name, f"{len(self._made)}.wtrace"))
-        return {"record": self._made[-1], "record_values": {"test": self._item.nodeid}}
+        tokens = self._item.config.getoption("segstore_record_tokens")
+        return {"record": self._made[-1], "record_tokens": tokens, "record_values": {"test": self._item.nodeid}}
 
     def keep(self) -> None:
         """Writes those at which there was any traffic as fixtures. All servers are stopped."""
         if self._folder is None or self._scratch is None:
             return
-        from segstore.tracing import TraceFile, redacted, write_trace
+        from segstore.tracing import TraceFile, write_trace
 
         name = self._item.config.stash[_names][self._item.nodeid]
         failed = self._item.stash.get(_failed, False)
@@ -187,8 +188,6 @@ class _Recordings:
                 records = list(trace.records())
                 if not records:
                     continue
-                if not self._item.config.getoption("segstore_record_tokens"):
-                    records = list(redacted(records))
                 write_trace(bad if failed else good, records, lambda trace=trace: trace.metadata)  # type: ignore[misc]
             if not failed:
                 bad.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from segstore.cli_errors import said
+from segstore.terminal import echo
 
 if TYPE_CHECKING:
     from segstore.explorer import Exploration
@@ -56,7 +57,7 @@ def _records(path: Path) -> list[Record]:
     except OSError as error:
         raise click.ClickException(said(error)) from error
     for damage in opened.damages:
-        click.echo(f"{path}: {damage}", err=True)
+        echo(f"{path}: {damage}", err=True)
     if not any(record.direction == 0 and record.kind == 0 for record in found):
         raise click.ClickException(f"{path}: there is no request in it")
     return found
@@ -66,7 +67,7 @@ def _tell_left_out(records: list[Record]) -> None:
     """Says which bytes of a trace's clients are no requests, so that nobody waits for them."""
     if records:
         first = records[0]
-        click.echo(
+        echo(
             f"left out, as no requests: {len(records)} of the records of clients; "
             f"the first has {len(first.data)} bytes, on connection {first.connection}",
             err=True,
@@ -185,8 +186,8 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
     )
     for difference in found.differences:
         for line in report(difference, left="in the trace", right="the store's"):
-            click.echo(line)
-    click.echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+            echo(line)
+    echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
     return 1 if found.differences else 0
 
 
@@ -204,7 +205,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 
     def tell(problem: Problem) -> None:
         try:
-            click.echo(str(problem))  # which flushes
+            echo(problem)  # which flushes
         except BrokenPipeError:  # as for any program whose output nobody reads any more
             stop.set()
 
@@ -226,11 +227,11 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
                 await ControllerServer.start(made, server.host, options["controller_port"])
             )
             said += f", controller: {server.host}:{controller.port}"
-        click.echo(said)
+        echo(said)
         sys.stdout.flush()
         await stop.wait()
     for name, count in server.unused().items():
-        click.echo(f"{count} × {name} of the trace was not asked", err=True)
+        echo(f"{count} × {name} of the trace was not asked", err=True)
     return 1 if server.problems else 0
 
 
@@ -261,8 +262,8 @@ def diff_stores(
         raise click.ClickException(said(error)) from error
     for difference in found.differences:
         for line in replaying.report(difference, left=f"{left[0]}:{left[1]}", right=f"{right[0]}:{right[1]}"):
-            click.echo(line)
-    click.echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+            echo(line)
+    echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
     return 1 if found.differences else 0
 
 
@@ -330,16 +331,17 @@ def _explored(found: Exploration, out: Path | None) -> int:
     from segstore.wire.trace import Metadata
 
     for number, finding in enumerate(found.findings, 1):
-        click.echo(str(finding))
+        for line in str(finding).splitlines():
+            echo(line)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             path = out / f"finding-{number}.jsonl"
             values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
             write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
-            click.echo(f"  written to {path}")
+            echo(f"  written to {path}")
     for cut in found.unreached:
-        click.echo(f"not reached: {cut}", err=True)
-    click.echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
+        echo(f"not reached: {cut}", err=True)
+    echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
     if found.runs == 1:
-        click.echo("nothing was cut: there was no request, or none that fits the filter", err=True)
+        echo("nothing was cut: there was no request, or none that matches the filter", err=True)
     return 1 if found.findings else 0

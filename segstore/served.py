@@ -95,6 +95,7 @@ class Served(Watched):
         users: Iterable[str] | None = None,
         faults: FaultSettings | Path | str | None = None,
         record: Path | None = None,
+        record_tokens: bool = False,
         record_values: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Served:
@@ -112,6 +113,7 @@ class Served(Watched):
                 record,
                 recorder=f"segstore {__version__} test",
                 wire_version=WIRE_VERSION,
+                record_tokens=record_tokens,
                 values=dict(record_values or {}),
             )
         for each in cluster.stores:

@@ -12,16 +12,17 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import resource
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import uvloop
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 
 from segstore import __version__
 from segstore.server import StoreSettings
@@ -29,12 +30,13 @@ from segstore.server.cluster import Cluster
 from segstore.server.cluster_process import ClusterProcess
 from segstore.server.cluster_settings import ClusterSettings
 from segstore.server.controller.auth import Accounts, Authority
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.config import ControllerConfig, read_config
 from segstore.server.coordination.policy import OwnershipSettings, PolicyName
 from segstore.server.fault_file import FaultFileError, read_faults
 from segstore.server.faults import Faults
 from segstore.server.runner import LoopClock
 from segstore.server.store.durable import MIN_MEMORY_BYTES
+from segstore.terminal import log_to_stderr
 
 __all__ = [
     "OptionsError",
@@ -42,6 +44,7 @@ __all__ = [
     "StoreFailed",
     "allow_many_connections",
     "announcement",
+    "machine_bytes",
     "pointers",
     "serve",
 ]
@@ -52,6 +55,8 @@ _TICK_S = 0.5
 _COLLECT_AFTER = 20_000
 _SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
+_FEW_DESCRIPTORS = 1024
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 class OptionsError(Exception):
@@ -66,18 +71,24 @@ class ServeOptions(StoreSettings):
     """What `segstore serve` takes beside the settings of the store.
 
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
-    commit_delay_ms, scale_delay_ms, lease_cap_ms: as in `ControllerConfig`.
+    http_token_file: the token that requests to the control API bear; needed off loopback.
+    controller_config: TOML file with the fields of `ControllerConfig`; None for the defaults.
+    commit_delay_ms, scale_delay_ms, lease_cap_ms: as there, before what that file says; None for what it says.
     stores: how many segment stores share the containers; the first has the ports.
-    password_file: users of the controller, see `segstore.server.controller.auth`; None for nobody being asked.
-    token_ttl_s: how long a delegation token is good, with `auth_key`; -1 for ever.
+    password_file: users of the controller, see `segstore.server.controller.auth`; None for no check of callers.
+    token_ttl_s: lifetime of issued tokens in seconds, with `auth_key`; -1 for no expiry.
+    open_controller: with `auth_key` alone, the controller gives tokens for everything to every caller.
+    open_stores: with `password_file` alone, the stores ask for no tokens.
     published_host: the name under which clients find the stores and the controller; None for `host`.
     data: folder that everything is kept in; None for memory.
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`; None for 512 MiB.
     faults: file of what is to go wrong, see `segstore.server.fault_file`; None for nothing.
     trace: new file that all traffic of the stores is recorded to; None for no recording.
-    trace_redact: whether the recording leaves out delegation tokens.
+    record_tokens: whether the recording keeps delegation tokens.
     announce: "text" or "json".
     zookeeper: HOST:PORT of the ZooKeeper that makes several processes one cluster; None for this process alone.
+    zookeeper_auth: "user:password" that the nodes made there belong to; None for nodes that anyone may change.
+    trust_network: without TLS, passwords and tokens go to whatever address a node of ZooKeeper names.
     configuration_zookeeper: the one that holds scopes and stream policies, with `zookeeper`; None for the same one.
     zookeeper_patience_ms: so long ZooKeeper may be silent before this process ends.
     session_timeout_ms, session_expired_policy, session_reconnect_retries, takeover_delay_ms, preload, stale_node,
@@ -86,20 +97,26 @@ class ServeOptions(StoreSettings):
 
     controller_port: int | None = None
     stores: int = 1
-    commit_delay_ms: int = 0
-    scale_delay_ms: int = 0
+    controller_config: Path | None = None
+    commit_delay_ms: int | None = None
+    scale_delay_ms: int | None = None
     lease_cap_ms: int | None = None
     password_file: Path | None = None
     token_ttl_s: int = Field(default=600, ge=-1)
+    open_controller: bool = False
+    open_stores: bool = False
     published_host: str | None = None
     http_port: int | None = None
+    http_token_file: Path | None = None
     data: Path | None = None
     memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
     faults: Path | None = None
     trace: Path | None = None
-    trace_redact: bool = False
+    record_tokens: bool = False
     announce: str = "text"
     zookeeper: str | None = Field(default=None, min_length=1)
+    zookeeper_auth: SecretStr | None = None
+    trust_network: bool = False
     configuration_zookeeper: str | None = Field(default=None, min_length=1)
     zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
     session_timeout_ms: float = Field(default=10_000.0, gt=0)
@@ -110,6 +127,21 @@ class ServeOptions(StoreSettings):
     stale_node: Literal["wait", "replace"] = "wait"
     load_report_interval_ms: float = Field(default=5_000.0, gt=0)
     rebalance: bool = True
+
+    @model_validator(mode="after")
+    def _is_not_open_by_mistake(self) -> Self:
+        has_key, has_users = self.auth_key is not None, self.password_file is not None
+        if has_key and not has_users and self.controller_port is not None and not self.open_controller:
+            raise ValueError(
+                "with a key and no password file the controller gives tokens for everything to every caller; give "
+                "--password-file FILE, or --open-controller if that is meant"
+            )
+        if has_users and not has_key and not self.open_stores:
+            raise ValueError(
+                "with a password file and no key the stores take requests from every peer; give --auth-key-file FILE, "
+                "or --open-stores if that is meant"
+            )
+        return self
 
 
 def _join(address: tuple[str, int] | None) -> str | None:
@@ -126,6 +158,32 @@ def announcement(addresses: dict[str, tuple[str, int] | None], form: str) -> str
         return json.dumps(joined)
     listening = ", ".join(f"{name.replace('_', ' ')} {where}" for name, where in joined.items() if where)
     return f"segstore listens: {listening}"
+
+
+def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
+    """The memory that this process may take: that of the machine, or less where a control group has a limit.
+
+    cgroup, own: where control groups are mounted, and which ones this process is in.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds and "memory" not in kinds.split(","):
+                continue
+            mount, name = (cgroup / "memory", "memory.limit_in_bytes") if kinds else (cgroup, "memory.max")
+            group = mount / path.lstrip("/")
+            for each in (group, *group.parents):
+                with contextlib.suppress(OSError, ValueError):  # a namespace may show it under another path
+                    found.append(int((each / name).read_text()))
+                if each == mount:
+                    break
+    return min(found)
+
+
+def _memory_line(limit: int, *, durable: bool) -> str:
+    what = "names, attributes and keys" if durable else "what is stored"
+    return f"Memory for {what}: at most {limit / (1 << 20):.0f} MiB (--max-memory); what needs more is refused."
 
 
 def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None = None) -> str:
@@ -161,6 +219,22 @@ _OWNERSHIP = (
     "rebalance",
 )
 
+_DELAYS = ("commit_delay_ms", "scale_delay_ms", "lease_cap_ms")
+
+
+def _controller_config(options: ServeOptions) -> ControllerConfig:
+    config = ControllerConfig() if options.controller_config is None else read_config(options.controller_config)
+    given = {name: value for name in _DELAYS if (value := getattr(options, name)) is not None}
+    return ControllerConfig.model_validate(config.model_dump() | given)
+
+
+def _limited(options: ServeOptions) -> ServeOptions:
+    """The options with a bound on memory: half of the machine's where none is given."""
+    limits = options.limits
+    if limits.max_memory_bytes is not None:
+        return options
+    return options.model_copy(update={"limits": limits.model_copy(update={"max_memory_bytes": machine_bytes() // 2})})
+
 
 def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
     store = StoreSettings(**{name: getattr(options, name) for name in StoreSettings.model_fields})
@@ -170,22 +244,23 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
         controller_port=options.controller_port,
         published_host=options.published_host,
         http_port=options.http_port,
+        http_token_file=options.http_token_file,
         data=options.data,
         memory_bytes=options.memory_bytes,
         ownership=OwnershipSettings(**{name: getattr(options, name) for name in _OWNERSHIP}),
-        controller=ControllerConfig(
-            commit_delay_ms=options.commit_delay_ms,
-            scale_delay_ms=options.scale_delay_ms,
-            lease_cap_ms=options.lease_cap_ms,
-        ),
+        controller=_controller_config(options),
     )
     accounts = None
     if options.password_file is not None:
-        accounts = Accounts(options.password_file.read_text(encoding="utf-8").splitlines())
+        try:
+            lines = options.password_file.read_text(encoding="utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the password file is not UTF-8 at byte {error.start}") from error
+        accounts = Accounts(lines)
     faults = None
     if options.faults is not None or options.http_port is not None:  # rules may be added there
         faults = Faults(LoopClock(), None if options.faults is None else read_faults(options.faults))
-    authority = Authority(accounts, options.auth_key, ttl_s=options.token_ttl_s, now_s=time.time)
+    authority = Authority(accounts, options.signing_key, ttl_s=options.token_ttl_s, now_s=time.time)
     if options.zookeeper is not None:
         return ClusterProcess(
             settings,
@@ -194,9 +269,12 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
             patience_ms=options.zookeeper_patience_ms,
             authority=authority,
             faults=faults,
+            zookeeper_auth=options.zookeeper_auth,
+            trust_network=options.trust_network,
         )
-    if options.configuration_zookeeper is not None:
-        raise ValueError("configuration_zookeeper needs zookeeper, by which processes are one cluster")
+    for name in ("configuration_zookeeper", "zookeeper_auth"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"{name} needs zookeeper, by which processes are one cluster")
     return Cluster(settings, authority=authority, faults=faults)
 
 
@@ -218,7 +296,7 @@ async def _recording(
         options.trace,
         recorder=f"segstore {__version__} serve",
         wire_version=options.wire_version,
-        redact_tokens=options.trace_redact,
+        record_tokens=options.record_tokens,
         max_frame_bytes=options.limits.max_frame_bytes,
     )
 
@@ -283,7 +361,10 @@ async def _serve(options: ServeOptions) -> None:
         if options.announce == "text" and (controller := _join(cluster.controller_address)):
             tls, passwords = options.tls_cert is not None, options.password_file is not None
             sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, data=options.data) + "\n")
-            sys.stderr.flush()
+        limit = options.limits.max_memory_bytes
+        if options.announce == "text" and limit is not None:
+            sys.stderr.write(_memory_line(limit, durable=options.data is not None) + "\n")
+        sys.stderr.flush()
         await _ended(stop, cluster.failure)
         log.info("draining %d connections", sum(len(store.hub.connections) for store in cluster.stores))
 
@@ -305,12 +386,14 @@ def allow_many_connections() -> None:
     """Take as many descriptors as the system lets a user have: what is set at first, often 1,024, ends connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ValueError, OSError) as error:  # a system with a bound of its own
-        log.info("%d connections and files at most: %s", soft, error)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (ValueError, OSError) as error:  # a system with a bound of its own
+            log.info("%d connections and files at most: %s", soft, error)
+    if 0 <= soft < _FEW_DESCRIPTORS:
+        log.warning("at most %d connections and files can be open at a time (ulimit -n)", soft)
 
 
 def serve(options: ServeOptions) -> None:
@@ -320,9 +403,9 @@ def serve(options: ServeOptions) -> None:
 
     A second signal raises SystemExit with 128 and its number.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     allow_many_connections()
     if options.data is not None:
         # The thread that commits should not wait long for the interpreter when the disk is done.
         sys.setswitchinterval(_SWITCH_S)
-    uvloop.run(_serve(options))
+    uvloop.run(_serve(_limited(options)))

@@ -35,6 +35,7 @@ from segstore.server.service import Clock
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap_link import joined
 from segstore.serving import allow_many_connections, announcement
+from segstore.terminal import log_to_stderr
 from segstore.tracing import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
 from segstore.wire import WIRE_VERSION
 
@@ -131,7 +132,7 @@ class Tap(TapServer):
             capture,
             recorder=f"segstore {__version__} tap",
             wire_version=WIRE_VERSION,
-            redact_tokens=not self._record_tokens,
+            record_tokens=self._record_tokens,
             values=self._record_values,
         )
         self._ticking = asyncio.create_task(_tick(self._file), name="segstore tap records")
@@ -200,7 +201,7 @@ def run_tap(announce: str = "text", **options: Any) -> None:
 
     A second signal raises SystemExit with 128 and its number.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_stderr()
     logging.getLogger("segstore.server.tap").setLevel(logging.INFO)
     allow_many_connections()
 

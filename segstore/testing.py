@@ -104,6 +104,7 @@ class Servers(Host):
         users: Iterable[str] | None = None,
         faults: FaultSettings | Path | str | None = None,
         record: Path | None = None,
+        record_tokens: bool = False,
         record_values: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> RunningServer:
@@ -111,11 +112,13 @@ class Servers(Host):
 
         controller: the settings of the controller. users: lines of a password file for it. faults: a fault file, or
         what is in one. record: a new file that the stores' traffic is recorded to, with what `record_values` says in
-        its head. Others: fields of `StoreSettings`, and those that `MockCluster` names. With `auth_key` the controller
-        makes tokens that the stores accept. Raises ValueError for a setting that does not do, FaultFileError, OSError.
+        its head; record_tokens: whether delegation tokens are kept in it. Others: fields of `StoreSettings`, and those
+        that `MockCluster` names. With `auth_key` the controller makes tokens that the stores accept. Raises ValueError
+        for a setting that does not do, FaultFileError, OSError.
         """
         given = {"controller": controller, "users": users, "faults": faults, "record": record}
-        key = self.create(Served.start, stores=stores, record_values=record_values, **given, **settings)
+        recorded = {"record_tokens": record_tokens, "record_values": record_values}
+        key = self.create(Served.start, stores=stores, **recorded, **given, **settings)
         return RunningServer(self, key, watched=settings.get("watched", True))
 
     def replay(self, trace: Path | Iterable[Record], **options: Any) -> RunningTrace:

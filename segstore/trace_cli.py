@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from segstore.cli_errors import said
+from segstore.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -77,6 +78,7 @@ def _reading(path: Path, *, tell: bool = True) -> Iterator[tuple[TraceFile, Iter
     tell: whether what is damaged is said here.
     """
     from segstore.tracing import TraceFile
+    from segstore.wire.printable import printable
 
     with contextlib.ExitStack() as stack:
         try:
@@ -85,11 +87,11 @@ def _reading(path: Path, *, tell: bool = True) -> Iterator[tuple[TraceFile, Iter
             raise click.ClickException(said(error)) from error
         advance = None
         if opened.size >= _LONG_WORK_BYTES and _is_terminal():
-            bar: Any = click.progressbar(length=opened.size, label=path.name, file=sys.stderr)
+            bar: Any = click.progressbar(length=opened.size, label=printable(path.name), file=sys.stderr)
             advance = stack.enter_context(bar).update
         yield opened, _named(path, opened.records(advance))
     for damage in opened.damages if tell else ():
-        click.echo(f"{path}: {damage}", err=True)
+        echo(f"{path}: {damage}", err=True)
 
 
 def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
@@ -167,12 +169,12 @@ def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: boo
             records = redacted(records)
         for seen in _chosen(records, chosen, follow=form is None):
             if form == "json":
-                click.echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
+                echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
-            click.echo(_one_line(seen))
+            echo(_one_line(seen))
             if form == "hex" and seen.kind in ("frame", "bytes"):
                 for line in _annotated(seen.record.data, show_tokens):
-                    click.echo(line)
+                    echo(line)
     return _status(opened)
 
 
@@ -220,15 +222,15 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
         found = statistics(seen.record for seen in _chosen(records, chosen))
     if as_json:
         said = {"form": opened.form, **opened.metadata._asdict(), **found.as_object()}
-        click.echo(json.dumps({**said, "damages": [damage._asdict() for damage in opened.damages]}))
+        echo(json.dumps({**said, "damages": [damage._asdict() for damage in opened.damages]}))
         return _status(opened)
     metadata = opened.metadata
     recorder = f"recorded by {metadata.recorder}, " if metadata.recorder else ""
-    click.echo(f"{opened.form} of {opened.size} bytes, {recorder}wire version {metadata.wire_version}")
+    echo(f"{opened.form} of {opened.size} bytes, {recorder}wire version {metadata.wire_version}")
     for name, value in metadata.values.items():
-        click.echo(f"{name}: {value}")
+        echo(f"{name}: {value}")
     for line in lines(found):
-        click.echo(line)
+        echo(line)
     return _status(opened)
 
 
@@ -247,7 +249,7 @@ def diff(left: Path, right: Path, show_tokens: bool) -> int:
         found = tuple(differences(mine, its))
     for each in found:
         for line in _difference(each, show_tokens):
-            click.echo(line)
+            echo(line)
     return 1 if found else _status(one, other)
 
 
@@ -313,7 +315,7 @@ def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool
             if (number in of and _frames_a_dialogue(seen)) or chosen(seen)
         )
         count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
-    click.echo(f"{count} records")
+    echo(f"{count} records")
     return _status(opened)
 
 
@@ -328,5 +330,5 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
 
     with _reading(source) as (opened, records):
         count = _write(target, opened, redacted(records) if redact else records, compress)
-    click.echo(f"{count} records")
+    echo(f"{count} records")
     return _status(opened)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
-from uuid import UUID
 
 from segstore.server.replay_problem import request_frame
 from segstore.server.replay_script import Step
@@ -79,7 +78,7 @@ class _Line:
     def __init__(self, host: str, port: int, attempts: int) -> None:
         self._where = host, port
         self._attempts = attempts
-        self._set_ups: dict[UUID, SetupAppend] = {}
+        self._set_ups: dict[bytes, SetupAppend] = {}
         self._pending: list[Append] = []
         self._reads: list[ReadSegment] = []
         self._reader: asyncio.StreamReader | None = None
@@ -109,7 +108,7 @@ class _Line:
             return
         await self._insist(lambda: self._request(item))
         if isinstance(item, SetupAppend):
-            self._set_ups[item.writer_id] = item
+            self._set_ups[item.writer_id.bytes] = item
 
     async def settle(self) -> None:
         """Waits until all appends are acknowledged and all reads are answered."""

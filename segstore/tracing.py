@@ -2,7 +2,8 @@
 
 Invariants: a file that is written appears under its name when it is whole, or not at all, so that a trace may be
 converted onto itself; a recording is the exception, it grows block by block and is never longer than what it has, and
-never takes the place of a file that is there. What of a capture is damaged is reported, not skipped in silence.
+never takes the place of a file that is there. Only its owner can read a file that is written here. A recording has no
+delegation tokens unless they are asked for. What of a capture is damaged is reported, not skipped in silence.
 """
 
 from __future__ import annotations
@@ -203,11 +204,10 @@ def write_trace(
 
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("xb") as file:
-            for piece in (
+        with open(part, "xb", opener=_owners) as file:
+            file.writelines(
                 _capture(counted(), metadata, compress) if path.suffix == CAPTURE else _fixture(counted(), metadata)
-            ):
-                file.write(piece)
+            )
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -233,6 +233,11 @@ def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compre
     yield writer.take()
 
 
+def _owners(path: str, flags: int) -> int:
+    """Opens a file that only its owner can read: it holds what peers said, and tokens where they are recorded."""
+    return os.open(path, flags, 0o600)
+
+
 class FileRecorder:
     """Records what a server's connections carry, into a new capture.
 
@@ -251,7 +256,7 @@ class FileRecorder:
         *,
         recorder: str,
         wire_version: int,
-        redact_tokens: bool = False,
+        record_tokens: bool = False,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         values: dict[str, str] | None = None,
         clock: Callable[[], int] = time.time_ns,
@@ -268,13 +273,13 @@ class FileRecorder:
         self._writer = TraceWriter(
             make_mark(os.urandom(8)),
             metadata,
-            redact=redact if redact_tokens else None,
+            redact=None if record_tokens else redact,
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
             memory=self._memory,
         )
         try:
-            self._file: io.FileIO | None = io.FileIO(path, "xb")
+            self._file: io.FileIO | None = io.FileIO(path, "xb", opener=_owners)
         except FileExistsError as cause:
             said = "there is a file already, and a recording never takes the place of one"
             raise FileExistsError(cause.errno, said, str(path)) from cause

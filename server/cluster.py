@@ -33,7 +33,9 @@ from segstore.server.observe import Observed, Observer
 from segstore.server.recorded_segments import RecordedSegments
 from segstore.server.runner import LoopClock, SegmentStoreServer
 from segstore.server.service import Clock
+from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.durable import Durability
+from segstore.server.store.memory import MemoryAccount
 from segstore.wire.names import container_of
 
 if TYPE_CHECKING:
@@ -76,7 +78,9 @@ class Cluster(Observed):
         """
         self.settings = settings
         self.observer = None if faults is None else faults.observer
+        self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
         self.durability = None if settings.data is None else self._make_durability(settings.data)
+        self._pool = ChunkPool(memory=self._memory) if self.durability is None else self.durability.pool
         self.failure: asyncio.Future[str] | None = None
         self._controller_state: State | None = None
         self._clock = clock
@@ -97,7 +101,12 @@ class Cluster(Observed):
 
     def _make_store(self, number: int, settings: StoreSettings) -> SegmentStoreServer:
         return SegmentStoreServer(
-            settings, clock=self._clock, faults=self._faults, number=number, durability=self.durability
+            settings,
+            clock=self._clock,
+            faults=self._faults,
+            number=number,
+            durability=self.durability,
+            pool=self._pool,
         )
 
     @property
@@ -119,6 +128,7 @@ class Cluster(Observed):
             containers=containers,
             held=range(containers) if own is None else own,
             memory_bytes=self.settings.memory_bytes,
+            memory=self._memory,
         )
         made.on_failure = self._failed
         return made
@@ -236,11 +246,11 @@ class MockCluster(Cluster):
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
-    `faults`, `clock`, `watched` and `http_port` are as in `MockSegmentStore`; with `data`, everything is kept in that
-    directory, and another cluster with it goes on from there. `ownership` says how several stores own their
-    containers and what they do when a session expires; `coordinator` and `configuration` are the services with which
-    they have sessions, a `ZooKeeperCoordinator` for instance; without, these are in this process. Other keyword
-    arguments are the fields of `StoreSettings`.
+    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`; with `data`,
+    everything is kept in that directory, and another cluster with it goes on from there. `ownership` says how several
+    stores own their containers and what they do when a session expires; `coordinator` and `configuration` are the
+    services with which they have sessions, a `ZooKeeperCoordinator` for instance; without, these are in this process.
+    Other keyword arguments are the fields of `StoreSettings`.
 
     With several stores, what happens to a cluster happens by a call:
 
@@ -262,6 +272,7 @@ class MockCluster(Cluster):
         clock: Clock | None = None,
         watched: bool = True,
         http_port: int | None = None,
+        http_token_file: Path | None = None,
         data: Path | None = None,
         memory_bytes: int | None = None,
         ownership: OwnershipSettings | None = None,
@@ -276,6 +287,7 @@ class MockCluster(Cluster):
             controller=controller or ControllerConfig(),
             published_host=published_host,
             http_port=http_port,
+            http_token_file=http_token_file,
             data=data,
             memory_bytes=memory_bytes,
             ownership=ownership or _PROMPT,

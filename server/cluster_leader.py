@@ -120,7 +120,7 @@ class ControllerLeader:
         segments = RemoteSegments(
             self._owners,
             store.containers,
-            token=lambda: authority.token("*", Permission.READ_UPDATE),
+            token=lambda stream: authority.token(stream, Permission.READ_UPDATE),
             wire_version=store.wire_version,
             tls=_trusting(self._settings.tls),
             refused=self._refused,
@@ -177,7 +177,7 @@ def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:
     if tls is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(tls.certificate)
+    context.load_verify_locations(cadata=tls.own_certificate().decode())
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 

@@ -44,7 +44,13 @@ async def control_api(
     from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
 
     controlled = Controlled(stores, faults, controller, data=settings.data, **more)
-    made = ControlApi(controlled, settings.store.host, settings.http_port, names=[settings.public_host])
+    made = ControlApi(
+        controlled,
+        settings.store.host,
+        settings.http_port,
+        names=[settings.public_host],
+        token_file=settings.http_token_file,
+    )
     await made.start()
     return made
 

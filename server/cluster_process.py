@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from pydantic import SecretStr
+
 from segstore.server.cluster_leader import ControllerLeader
 from segstore.server.cluster_parts import close_connections, control_api
 from segstore.server.cluster_settings import ClusterSettings
@@ -34,6 +36,8 @@ from segstore.server.coordination.types import (
     CoordinationError,
     CoordinationSession,
     Coordinator,
+    Disconnected,
+    SessionExpired,
     SessionState,
 )
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
@@ -53,6 +57,7 @@ log = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0
 _CONNECT_MS = 3_000
+_AGAIN_S = 0.5
 _OVER = (SessionState.LOST, SessionState.CLOSED)
 
 
@@ -78,10 +83,14 @@ class ClusterProcess:
         faults: Faults | None = None,
         clock: Clock | None = None,
         configuration_zookeeper: str | None = None,
+        zookeeper_auth: SecretStr | None = None,
+        trust_network: bool = False,
     ) -> None:
         """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
         patience_ms: so long ZooKeeper may be silent before this process ends. configuration_zookeeper: the one that
-        holds scopes and stream policies, if it is another; this process does not end when it is lost.
+        holds scopes and stream policies, if it is another; this process does not end when it is lost. zookeeper_auth:
+        "user:password" for both, see `ZooKeeperCoordinator`. trust_network: without TLS, credentials and tokens go to
+        whatever address a node of ZooKeeper names.
 
         Raises ValueError for settings that are not for a process of several.
         """
@@ -89,6 +98,12 @@ class ClusterProcess:
             raise ValueError("zookeeper needs data: a folder that all processes share, as containers move between them")
         if settings.stores != 1 or settings.store.own is not None:
             raise ValueError("with zookeeper a process has one store, and what it owns is found out: no stores, no own")
+        guarded = settings.store.auth_key is not None or (authority is not None and not authority.is_open)
+        if guarded and settings.tls is None and not trust_network:
+            raise ValueError(
+                "without TLS, passwords and tokens would go to whatever address a node of ZooKeeper names; give "
+                "tls_cert and tls_key, or trust_network if that is meant"
+            )
         self.settings = settings
         self.stores = [
             SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
@@ -101,9 +116,12 @@ class ClusterProcess:
         self._patience_s = patience_ms / 1000
         self._faults = faults
         self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
+        self._trust_network = trust_network
+        self._zookeeper_auth = zookeeper_auth
         self._coordinator = self._service(zookeeper)
         self._configured_where = configuration_zookeeper or zookeeper
         self.configuration = Configuration(self._service(self._configured_where))
+        self._folder: SharedFolder | None = None
         self._storage: FolderStorage | None = None
         self._owners = Owners(settings.store.containers)
         self._ownership: ContainerOwnership | None = None
@@ -139,7 +157,10 @@ class ClusterProcess:
     def _service(self, where: str) -> Coordinator:
         timeout_ms = self.settings.ownership.session_timeout_ms
         return ZooKeeperCoordinator(
-            where, session_timeout_ms=timeout_ms, connect_timeout_ms=max(_CONNECT_MS, timeout_ms)
+            where,
+            session_timeout_ms=timeout_ms,
+            connect_timeout_ms=max(_CONNECT_MS, timeout_ms),
+            credentials=self._zookeeper_auth,
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -161,7 +182,7 @@ class ClusterProcess:
         settings, server = self.settings, self.server
         session = await self._coordinator.connect()
         try:
-            folder = await identify(session, self._where, self._path, settings.store.containers)
+            folder = self._folder = await identify(session, self._where, self._path, settings.store.containers)
         finally:
             await session.aclose()
         await self._start_configuration(folder)
@@ -175,7 +196,12 @@ class ClusterProcess:
         host, port = settings.public_host, server.address[1] if server.address else 0
         if settings.controller_port is not None:
             self._front = await ForwardingServer.start(
-                settings.store.host, settings.controller_port, leader=self._leader, tls=settings.tls
+                settings.store.host,
+                settings.controller_port,
+                leader=self._leader,
+                config=settings.controller,
+                tls=settings.tls,
+                trust_network=self._trust_network,
             )
             self.controller_address = (host, self._front.port)
             where = Location(host, self._front.port)
@@ -264,6 +290,7 @@ class ClusterProcess:
             journal=durability.journal(number),
             reuse_names=settings.reuse_names,
             strict_transient_attributes=settings.strict_transient_attributes,
+            max_attributes=settings.limits.segment_attributes,
         )
 
     def _fail(self, why: str) -> None:
@@ -279,13 +306,13 @@ class ClusterProcess:
         control_api, self._control_api = self._control_api, None
         if control_api is not None:
             await control_api.stop()
+        front, self._front = self._front, None
+        if front is not None:  # while this process may lead, so that calls in flight can be answered
+            await front.aclose(min(drain_s, 1.0))
         following, self._following = self._following, None
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-        front, self._front = self._front, None
-        if front is not None:
-            await front.aclose(min(drain_s, 1.0))
         await self.server.stop(drain_s=drain_s)
         if self._storage is not None:
             await self._storage.aclose()
@@ -322,7 +349,11 @@ class ClusterProcess:
 
     async def _follow_one(self, session: CoordinationSession) -> None:
         ownership = self.ownership
-        parts = {"owners": self._owners.run(session), "patience": self._watch_over(session)}
+        parts = {
+            "identity": self._identify(session),
+            "owners": self._owners.run(session),
+            "patience": self._watch_over(session),
+        }
         if self._candidate is not None and self._present is not None:
             parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
         tasks = [asyncio.create_task(each, name=f"cluster process: {name}") for name, each in parts.items()]
@@ -344,6 +375,17 @@ class ClusterProcess:
             for each in (over, *tasks):
                 each.cancel()
             await asyncio.gather(over, *tasks, return_exceptions=True)
+
+    async def _identify(self, session: CoordinationSession) -> None:
+        """Has ZooKeeper know the cluster, also after it has lost its data. Raises DataError if it knows another."""
+        assert self._folder is not None
+        with suppress(SessionExpired):
+            while True:
+                try:
+                    return await confirm(session, self._where, self._folder)
+                except Disconnected as error:
+                    log.info("whether ZooKeeper knows this cluster: %s; asking again", error)
+                await asyncio.sleep(_AGAIN_S)
 
     async def _watch_over(self, session: CoordinationSession) -> None:
         """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""

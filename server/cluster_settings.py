@@ -27,6 +27,7 @@ class ClusterSettings(BaseModel):
     controller_port: where the controller listens; 0 picks a free one, None is for no controller.
     controller: how the controller behaves.
     http_port: where the control API listens; 0 picks a free port, None is for none.
+    http_token_file: the token that its requests bear, in a file; None for none, which is for loopback only.
     published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
         loopback address, because a certificate names hosts.
     ownership: how several stores own their containers.
@@ -34,13 +35,14 @@ class ClusterSettings(BaseModel):
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be a key
 
     store: StoreSettings = StoreSettings()
     stores: int = Field(default=1, ge=1)
     controller_port: int | None = Field(default=None, ge=0, le=65535)
     controller: ControllerConfig = ControllerConfig()
     http_port: int | None = Field(default=None, ge=0, le=65535)
+    http_token_file: Path | None = None
     published_host: str | None = None
     ownership: OwnershipSettings = OwnershipSettings()
     data: Path | None = None
@@ -50,6 +52,8 @@ class ClusterSettings(BaseModel):
     def _fits_together(self) -> Self:
         if self.memory_bytes is not None and self.data is None:
             raise ValueError("memory_bytes needs data: without a directory everything is in memory")
+        if self.http_token_file is not None and self.http_port is None:
+            raise ValueError("http_token_file needs http_port: there is no control API without it")
         return self
 
     @property

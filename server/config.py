@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from segstore.server.store.container import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 
 __all__ = ["LimitSettings", "StoreSettings"]
@@ -30,7 +31,15 @@ class LimitSettings(BaseModel):
     connection_waiting_reads: reads at the tail of a segment that may wait for one peer; one more closes it.
     connection_writer_bytes: memory that the names and numbers of one peer's writers may take; more closes it.
     connection_transient_segments: transient segments of one peer that may exist at a time; one more closes it.
-    max_connections: one more is closed at once; None for no bound.
+    segment_attributes: extended attributes of a segment, among them one for each writer that was ever set up; a request
+        for one more closes the connection. The reference has no bound: it writes them to its storage.
+    max_memory_bytes: what is stored in memory by all stores of a process, roughly: bytes, segments, attributes, keys of
+        tables, writers that are set up. With a data directory, without the bytes. What adds more closes the connection;
+        reads, truncations, merges and deletions go on. None for no bound.
+    max_connections: one more is closed at once; None for as many as there are file descriptors, less a reserve for
+        files. It takes the place of the oldest connection that has sent nothing but a Hello for a second or longer.
+    silent_timeout_s: when three quarters of these are open, a connection that has sent nothing but a Hello for so long
+        is closed.
     first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
     frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
         Bytes that come meanwhile do not prolong it; time in which the store does not read the peer does not count.
@@ -46,7 +55,10 @@ class LimitSettings(BaseModel):
     connection_waiting_reads: int = Field(default=10_000, gt=0)
     connection_writer_bytes: int = Field(default=8 * _MIB, gt=0)
     connection_transient_segments: int = Field(default=1000, gt=0)
+    segment_attributes: int = Field(default=MAX_ATTRIBUTES, gt=0)
+    max_memory_bytes: int | None = Field(default=None, gt=0)
     max_connections: int | None = Field(default=None, gt=0)
+    silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     stalled_peer_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
@@ -77,14 +89,14 @@ class StoreSettings(BaseModel):
     tls_cert, tls_key: PEM files; both or neither.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be the key
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=12345, ge=0, le=65535)
     admin_port: int | None = Field(default=None, ge=0, le=65535)
     containers: int = Field(default=4, gt=0)
     own: frozenset[int] | None = None
-    auth_key: str | None = Field(default=None, min_length=1)
+    auth_key: SecretStr | None = Field(default=None, min_length=1)
     strict_auth: bool = False
     strict_request_ids: bool = False
     strict_transient_attributes: bool = False
@@ -105,3 +117,8 @@ class StoreSettings(BaseModel):
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
         return self
+
+    @property
+    def signing_key(self) -> str | None:
+        """`auth_key` in clear."""
+        return None if self.auth_key is None else self.auth_key.get_secret_value()

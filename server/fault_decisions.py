@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from segstore.server.fault_rules import Action, Delay, Hold, Rule
-from segstore.wire.filters import Filter, parse_filter
+from segstore.server.fault_rules import Action, Delay, Hold, Rule, check_size
+from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         about = f" of {', '.join(self.segments)}" if self.segments else ""
-        return (
+        return printable(
             f"{self.rule}: {self.action} at {self.direction} {self.request}, {self.type_name}{about} "
             f"on connection {self.connection}, fit {self.nth}"
         )
@@ -94,7 +94,7 @@ class _Rule:
     def __init__(self, rule: Rule, name: str) -> None:
         self.rule = rule
         self.name = name
-        self.holds: Filter | None = parse_filter(rule.match) if rule.match.strip() else None
+        self.holds = rule.filter
         self.waits = all(isinstance(each, Delay | Hold) for each in rule.do)
         self.enabled = True
         self.matched = 0
@@ -114,7 +114,8 @@ class Decider:
         self._named = 0
 
     def add(self, rule: Rule) -> str:
-        """Adds a rule behind the others; its name. Raises ValueError for a name that is taken."""
+        """Adds a rule behind the others; its name. Raises ValueError for a name that is taken or a rule too many."""
+        check_size([*(each.rule for each in self._rules), rule])
         self._named += 1
         while not rule.name and any(each.name == f"rule {self._named}" for each in self._rules):
             self._named += 1

@@ -1,7 +1,8 @@
 """Fault files: YAML or JSON, read with the place of whatever does not fit.
 
 Refused with `FaultFileError`, whose text names file, line and path within the file. A key that stands twice is refused:
-one of the two would be lost.
+one of the two would be lost. Anchors, aliases, merge keys and tags of YAML are refused: they can make a small file
+large.
 """
 
 from __future__ import annotations
@@ -17,23 +18,37 @@ from pydantic import BaseModel, ValidationError
 
 from segstore.server import fault_rules
 from segstore.server.fault_rules import FaultSettings
+from segstore.wire.printable import printable
 
 __all__ = ["FaultFileError", "parse_faults", "read_faults", "rule_problem"]
 
-_MERGE: Final = "tag:yaml.org,2002:merge"
-_BOOL: Final = "tag:yaml.org,2002:bool"
+_LONGEST: Final = 600
+_MOST_BYTES: Final = 256 * 1024
+_FORMS: Final = {
+    "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
+    "tag:yaml.org,2002:int": ("[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    "tag:yaml.org,2002:float": (r"[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)", "-+0123456789"),
+    "tag:yaml.org,2002:null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
+}
+"""How plain scalars look that are no texts; `on` is a text, as in YAML 1.2: it is the name of a condition."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads `on` as a word, as YAML 1.2 does: it is the name of a condition."""
+    """Reads of YAML what JSON has too, so that a document is no larger than its text."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 — as the base class has it
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    yaml_implicit_resolvers = {}  # noqa: RUF012 — as the base class has it
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
+        if getattr(event, "anchor", None) is not None:
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not taken", problem_mark=event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(problem="tags are not taken", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
 
 
-_Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+for _tag, (_form, _first) in _FORMS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_form})$"), list(_first))
 
 
 class FaultFileError(ValueError):
@@ -41,7 +56,7 @@ class FaultFileError(ValueError):
 
     def __init__(self, source: str, line: int | None, path: str, reason: str) -> None:
         where = f"{source}: line {line}" if line is not None else source
-        super().__init__(f"{where}: {path}: {reason}" if path else f"{where}: {reason}")
+        super().__init__(printable(f"{where}: {path}: {reason}" if path else f"{where}: {reason}", _LONGEST))
         self.source = source
         self.line = line
         self.path = path
@@ -50,8 +65,12 @@ class FaultFileError(ValueError):
 
 def read_faults(path: Path) -> FaultSettings:
     """Reads a fault file; its suffix `.json` says JSON, anything else YAML. Raises FaultFileError, OSError."""
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise FaultFileError(str(path), None, "", f"a fault file has at most {_MOST_BYTES} bytes")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise FaultFileError(str(path), None, "", f"not UTF-8 at byte {error.start}") from error
     return parse_faults(text, str(path), form="json" if path.suffix.lower() == ".json" else "yaml")
@@ -62,15 +81,16 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
     if form == "json":
         try:
             given = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-            raise FaultFileError(source, line, "", f"this is no JSON: {error}") from error
+            raise FaultFileError(source, line, "", f"this is no JSON: {_what(error)}") from error
         text = text.replace("\t", " ")  # which YAML, read for the lines alone, does not take as a blank
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        root = loader.get_single_node()
         _no_key_twice(root, source)
         if form != "json":
-            given = yaml.load(text, Loader=_Loader)  # a SafeLoader
+            given = None if root is None else loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = None if mark is None else mark.line + 1
@@ -78,7 +98,7 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if isinstance(error, FaultFileError):
             raise
-        raise FaultFileError(source, None, "", f"this is no YAML: {error}") from error
+        raise FaultFileError(source, None, "", f"this is no YAML: {_what(error)}") from error
     if given is None:
         given = {}
     if not isinstance(given, dict):
@@ -89,10 +109,14 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         found = error.errors(include_url=False)
         # A wrong key first: what is missing beside it is mostly what was meant.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-        if first["loc"][0] == "round_trip_ms" and isinstance(given["round_trip_ms"], dict):
+        if first["loc"][:1] == ("round_trip_ms",) and isinstance(given["round_trip_ms"], dict):
             first = found[-1]  # of what is wrong with an object, not that it is no number
         line, path = _place(root, first["loc"])
         raise FaultFileError(source, line, path, _reason(first)) from error
+
+
+def _what(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
 
 
 def rule_problem(error: ValidationError) -> str:
@@ -146,12 +170,9 @@ def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]
 
 
 def _no_key_twice(root: Any, source: str) -> None:
-    waiting, seen = [(root, "")], set()
+    waiting = [(root, "")]
     while waiting:
         node, path = waiting.pop()
-        if id(node) in seen:
-            continue  # an alias
-        seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             waiting.extend((each, f"{path}[{index}]") for index, each in enumerate(node.value))
         if not isinstance(node, yaml.MappingNode):
@@ -159,7 +180,7 @@ def _no_key_twice(root: Any, source: str) -> None:
         keys: set[str] = set()
         for key, value in node.value:
             here = f"{path}.{key.value}".lstrip(".")
-            if key.tag != _MERGE and str(key.value) in keys:
+            if str(key.value) in keys:
                 raise FaultFileError(source, key.start_mark.line + 1, here, "the key stands twice")
             keys.add(str(key.value))
             waiting.append((value, here))

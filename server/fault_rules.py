@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
+from collections.abc import Collection
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from segstore.wire import COMMANDS, WireError
-from segstore.wire.filters import FilterError, parse_filter
+from segstore.wire.filters import Filter, FilterError, parse_filter
 
 if TYPE_CHECKING:
     from segstore.wire import Command
@@ -39,8 +41,14 @@ __all__ = [
     "Ok",
     "Rule",
     "Truncate",
+    "check_size",
     "reply_class",
 ]
+
+_MOST_RULES: Final = 1_000
+_MOST_TERMS: Final = 10_000
+_MOST_LISTED: Final = 1_000
+_MOST_NAME: Final = 255
 
 At = Literal["before", "after"]
 What = Literal["request", "reply"]
@@ -263,7 +271,7 @@ Action = Annotated[
 class Rule(BaseModel):
     """When something goes wrong, and what.
 
-    name: for `release`, `clear` and reports; a number if not given.
+    name: for `release`, `clear` and reports, at most 255 characters; a number if not given.
     match: a filter (`segstore.wire.filters`) of what it means; "" for all.
     on: whether it looks at requests, and acts on them or their replies, or at replies alone.
     store: the number of the store in its cluster, from 0; all if not given.
@@ -276,17 +284,17 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    name: str = ""
+    name: str = Field(default="", max_length=_MOST_NAME)
     match: str = ""
     on: What = "request"
     store: int | None = Field(default=None, ge=0)
     each: Literal["connection", "segment", "writer", "flow"] | None = None
-    nth: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    nth: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=_MOST_LISTED)
     skip: int = Field(default=0, ge=0)
     every: int = Field(default=1, ge=1)
     probability: float = Field(default=1.0, ge=0, le=1)
     times: int | None = Field(default=None, ge=1)
-    do: tuple[Action, ...] = Field(min_length=1)
+    do: tuple[Action, ...] = Field(min_length=1, max_length=_MOST_LISTED)
 
     @model_validator(mode="before")
     @classmethod
@@ -310,13 +318,27 @@ class Rule(BaseModel):
             raise ValueError(str(error)) from error
         return given
 
+    @cached_property
+    def filter(self) -> Filter | None:
+        """What `match` says; None for all."""
+        return parse_filter(self.match) if self.match.strip() else None
+
+
+def check_size(rules: Collection[Rule]) -> None:
+    """Raises ValueError for more rules, or terms of their filters, than may be looked at for each request."""
+    if len(rules) > _MOST_RULES:
+        raise ValueError(f"at most {_MOST_RULES} rules can be asked, not {len(rules)}")
+    terms = sum(each.filter.terms for each in rules if each.filter is not None)
+    if terms > _MOST_TERMS:
+        raise ValueError(f"the filters of all rules have at most {_MOST_TERMS} terms together, not {terms}")
+
 
 class FaultSettings(BaseModel):
     """What a fault file holds.
 
     seed: of what happens by chance.
     round_trip_ms: how long every reply takes at least; one number, or one for each store by its number.
-    rules: in the order in which they are asked.
+    rules: in the order in which they are asked, at most 1,000.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -326,11 +348,12 @@ class FaultSettings(BaseModel):
         Annotated[float, Field(ge=0, allow_inf_nan=False)]
         | dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
     ) = 0.0
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
 
     @field_validator("rules")
     @classmethod
-    def _names_differ(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    def _fit_together(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        check_size(given)
         names = Counter(each.name for each in given if each.name)
         twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:

@@ -21,7 +21,6 @@ import struct
 from collections import deque
 from functools import partial as bound
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from segstore.server.deadlines import Missed
 from segstore.server.fault_decisions import Plan, Wait
@@ -104,7 +103,7 @@ class FaultyConnection(Connection):
         self.bytes_in = 0
         self.bytes_out = 0
         self._blocked = False
-        self._failed: dict[tuple[str, UUID], Error] = {}
+        self._failed: dict[tuple[str, bytes], Error] = {}
         """Writers of which a rule refused an append, and how, while what came with it is carried out."""
         self._numbers_are_wrong = False
         """A writer was told so, and hears no more."""
@@ -262,12 +261,12 @@ class FaultyConnection(Connection):
     def _perform(self, session: Session, item: Command | Append, seen: Seen, plan: Plan) -> None:
         """Lets the store carry a request out, and deals with its reply."""
         waiting = len(session.reads)
-        failed = self._failed.get((item.segment, item.writer_id)) if isinstance(item, Append) else None
+        failed = self._failed.get((item.segment, item.writer_id.bytes)) if isinstance(item, Append) else None
         if failed is not None:
             frames = self._error(session, item, seen, failed)
         else:
             if isinstance(item, SetupAppend):
-                self._failed.pop((item.segment, item.writer_id), None)
+                self._failed.pop((item.segment, item.writer_id.bytes), None)
             session.receive(item)
             frames = _frames(session.take_out())
         if not frames and isinstance(item, ReadSegment) and len(session.reads) > waiting:
@@ -285,7 +284,7 @@ class FaultyConnection(Connection):
         if isinstance(item, Append | SetupAppend) and not isinstance(reply, ConditionalCheckFailed):
             session.forget_writer(item.segment, item.writer_id)
             if isinstance(item, Append):
-                self._failed.setdefault((item.segment, item.writer_id), action)
+                self._failed.setdefault((item.segment, item.writer_id.bytes), action)
                 self._numbers_are_wrong = isinstance(reply, InvalidEventNumber)
         return _frames(session.take_out())
 

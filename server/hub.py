@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 from segstore.server.session import Ending
 
@@ -33,6 +36,11 @@ log = logging.getLogger(__name__)
 _RECEIVE_BYTES = 1024 * 1024
 _SWEEP_S = 0.5
 _LOOK_AGAIN_S = 0.05
+_FILES_OF_A_CONTAINER: Final = 8
+"""Descriptors of its journals, snapshots and chunk files that are open at a time, at most."""
+_OTHER_FILES: Final = 64
+_CROWDED: Final = 0.75
+_GIVES_WAY_S: Final = 1.0
 
 
 class ConnectionHub:
@@ -47,6 +55,8 @@ class ConnectionHub:
         fence: is called before requests are carried out: it takes away what is not this store's any more. None where
             nobody else can have it.
         gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
+        descriptor_bound: a connection whose socket has this descriptor or a higher one is one too many. The system
+            gives the lowest that is free, so that many are open, whoever has opened them.
     """
 
     def __init__(self, service: StoreService, gate: Gate | None = None) -> None:
@@ -66,10 +76,17 @@ class ConnectionHub:
         self._to_flush: dict[Connection, None] = {}
         self._watched: set[Connection] = set()
         shortest = min(
-            limits.first_frame_timeout_s, limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.linger_s
+            limits.first_frame_timeout_s,
+            limits.frame_timeout_s,
+            limits.stalled_peer_timeout_s,
+            limits.silent_timeout_s,
+            limits.linger_s,
         )
         self._sweep_s = min(_SWEEP_S, shortest / 4)
         self._sweeper: asyncio.TimerHandle | None = None
+        self.descriptor_bound = _descriptor_bound(service.settings.containers)
+        self._crowded_from = inf if limits.max_connections is None else _CROWDED * limits.max_connections
+        self._silent: dict[Connection, float] = {}
         self._running: Connection | None = None
         self._all_closed: asyncio.Event | None = None
 
@@ -132,6 +149,46 @@ class ConnectionHub:
                 f"and {largest.held_bytes} of them for this one, the most"
             )
 
+    # --- admission --------------------------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection, descriptor: int) -> str:
+        """Count a new connection, whose socket has this descriptor; "" or why there is no room for it.
+
+        Where there is none, the oldest connection that never asked for anything gives way.
+        """
+        most, now, why = self.limits.max_connections, asyncio.get_running_loop().time(), ""
+        if descriptor >= _CROWDED * self.descriptor_bound:
+            self._crowded_from = min(self._crowded_from, len(self.connections))
+        if most is not None and len(self.connections) >= most:
+            why = f"{most} are open"
+        elif descriptor >= self.descriptor_bound:
+            why = f"{descriptor} file descriptors are open"
+        if why and not self._close_silent(now - _GIVES_WAY_S, f"it has sent nothing but a Hello, and {why}"):
+            return why
+        self.connections.add(connection)
+        self._silent[connection] = now
+        return ""
+
+    def _close_silent(self, since: float, why: str) -> bool:
+        """Close the oldest connection that has been silent since then; whether there is one."""
+        while self._silent:
+            oldest, opened = next(iter(self._silent.items()))
+            if not oldest.is_silent:
+                del self._silent[oldest]
+            elif opened > since:
+                return False
+            else:
+                del self._silent[oldest]
+                oldest.cut(why)
+                return True
+        return False
+
+    def _close_silent_ones(self, now: float) -> None:
+        timeout_s = self.limits.silent_timeout_s
+        why = f"it has sent nothing but a Hello for {timeout_s:g} s, and {len(self.connections)} connections are open"
+        while len(self.connections) >= self._crowded_from and self._close_silent(now - timeout_s, why):
+            self.service.counters.deadlines_missed += 1
+
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     def watch(self, connection: Connection) -> None:
@@ -151,7 +208,8 @@ class ConnectionHub:
                 connection.missed(deadline[1], now)
             elif deadline is None and not connection.held_bytes:
                 self._watched.discard(connection)
-        if not self._watched:
+        self._close_silent_ones(now)
+        if not self._watched and len(self.connections) < self._crowded_from:
             self._sweeper.cancel()
             self._sweeper = None
 
@@ -186,7 +244,16 @@ class ConnectionHub:
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        self._silent.pop(connection, None)
         self._watched.discard(connection)
         self._to_flush.pop(connection, None)
         if not self.connections and self._all_closed is not None:
             self._all_closed.set()
+
+
+def _descriptor_bound(containers: int) -> int:
+    """Descriptors for sockets: what this process may have, less those that its files need."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return soft - min(soft // 2, _OTHER_FILES + _FILES_OF_A_CONTAINER * containers)

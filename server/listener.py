@@ -116,21 +116,21 @@ class Connection(asyncio.BufferedProtocol):
         limits, counters = hub.limits, hub.service.counters
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
-        self.session = Session(hub.service, peer, admin=self.admin, on_reply=bound(hub.reply_queued, self))
+        self.session = Session(
+            hub.service, peer, admin=self.admin, on_reply=bound(hub.reply_queued, self), blocks=self._blocks
+        )
         if self._recorder is not None:
             store = _address(transport.get_extra_info("sockname"))
             self._number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
         counters.connections += 1
-        full = limits.max_connections is not None and len(hub.connections) >= limits.max_connections
-        failure = "" if self._gate is None else self._gate.failure
-        if full or hub.closing or failure:
+        why = "" if self._gate is None else self._gate.failure
+        why = why or ("the store shuts down" if hub.closing else hub.admit(self, _descriptor(transport)))
+        if why:
             counters.connections_refused += 1
-            why = failure or (f"{limits.max_connections} are open" if full else "the store shuts down")
             log.warning("connection from %s refused: %s", peer, why)
             self.session.end(why)
             transport.abort()
             return
-        hub.connections.add(self)
         counters.connections_open += 1
         transport.set_write_buffer_limits(high=limits.connection_outstanding_bytes)
         hub.watch(self)
@@ -360,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return 0
         try:
-            return session.append_plain(self._decoder, hub.receive_view, nbytes, blocks)
+            return session.append_plain(self._decoder, hub.receive_view, nbytes)
         except Exception as error:  # noqa: BLE001 — as in `_run`
             hub.service.failed(session, error)
             return nbytes  # it is over
@@ -493,6 +493,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- what the hub asks ------------------------------------------------------------------------------------------
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether its peer has sent nothing but a Hello, or not even that."""
+        return self.session is not None and not self.session.has_asked
+
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""
         transport, session, blocks = self._transport, self.session, self._blocks
@@ -619,3 +624,9 @@ def own(value: Any) -> tuple[Any, int]:
 
 def _address(name: Any) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    """Of the transport's socket; -1 for a transport without one."""
+    socket = transport.get_extra_info("socket")
+    return -1 if socket is None else socket.fileno()

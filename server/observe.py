@@ -26,7 +26,7 @@ import msgspec
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.block_decoder import Append
 from segstore.wire.exchanges import segments_of
-from segstore.wire.filters import Filter, Subject, parse_filter
+from segstore.wire.filters import MOST_TERMS, Filter, Subject, parse_filter
 from segstore.wire.schema import COMMANDS
 
 __all__ = ["NotObserved", "NotSeen", "Observed", "Observer", "Seen", "Stage", "StageName", "reply_seen", "request_seen"]
@@ -257,18 +257,23 @@ class Observer:
         holds, wanted = _predicate(match), Stage(stage)
         return [each for each in self._seen if each.reached(wanted) and holds(each)]
 
-    def latest(self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000) -> list[Seen]:
-        """The last `limit` requests that fit, newest first. Raises FilterError.
+    async def latest(
+        self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000
+    ) -> list[Seen]:
+        """The last `limit` requests that match, newest first. Raises FilterError.
 
-        after: only requests with a greater number. look_at: no more of them are looked at, so that it stays short.
+        after: only requests with a greater number. look_at: at most this many are looked at, a slice per tick.
         """
         holds = _predicate(match)
+        slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS
         found: list[Seen] = []
-        for each in islice(reversed(self._seen), look_at):
+        for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
             if each.number <= after or len(found) == limit:
                 break
             if holds(each):
                 found.append(each)
+            if looked_at % slice_length == 0:
+                await asyncio.sleep(0)
         return found
 
     def mark(self) -> int:

@@ -149,14 +149,14 @@ class RemoteSegments:
         owners: Owners,
         containers: int,
         *,
-        token: Callable[[], str],
+        token: Callable[[str], str],
         wire_version: int,
         tls: ssl.SSLContext | None = None,
         patience_s: float = _PATIENCE_S,
         refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """token: gives one that allows everything. wire_version: what the stores speak. patience_s: for a request.
-        refused: the containers that cannot be opened, and why."""
+        """token: gives one for a stream, scope/stream, and its segments. wire_version: what the stores speak.
+        patience_s: for a request. refused: the containers that cannot be opened, and why."""
         self._owners = owners
         self._containers = containers
         self._token = token
@@ -200,6 +200,7 @@ class RemoteSegments:
         """A reply of an expected type. Raises NobodyOwns, SegmentStoreFailed."""
         why: Exception | None = None
         container_id = container_of(segment, self._containers)
+        stream = segment.rpartition("/")[0] or segment
         try:
             async with asyncio.timeout(self._patience_s):
                 while True:
@@ -207,7 +208,7 @@ class RemoteSegments:
                     if where is not None:
                         try:
                             connection = await self._connection(where)
-                            reply = await connection.ask(lambda request_id: make(request_id, self._token()))
+                            reply = await connection.ask(lambda request_id: make(request_id, self._token(stream)))
                         except OSError as error:
                             why = error
                         else:

@@ -53,16 +53,16 @@ class Batches:
     """The appends of a trace, by writer and segment."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
-        self._runs: dict[tuple[UUID, str], _Run] = {}
+        self._runs: dict[tuple[bytes, str], _Run] = {}
         for step in steps:
             item = step.item
             if isinstance(item, Append) and item.expected_offset is None:
-                self._runs.setdefault((item.writer_id, item.segment), _Run()).steps.append(step)
+                self._runs.setdefault((item.writer_id.bytes, item.segment), _Run()).steps.append(step)
 
     def used(self, step: Step) -> None:
         """An append was asked for as it is in the trace."""
         item = step.item
-        run = self._runs.get((item.writer_id, item.segment)) if isinstance(item, Append) else None
+        run = self._runs.get((item.writer_id.bytes, item.segment)) if isinstance(item, Append) else None
         if run is not None and step in run.steps:
             if step is run.steps[0]:
                 run.done_bytes, run.done_number = 0, None
@@ -73,7 +73,7 @@ class Batches:
 
         writer_id, segment: as the trace has them.
         """
-        run = self._runs.get((writer_id, segment))
+        run = self._runs.get((writer_id.bytes, segment))
         if run is None or item.expected_offset is not None:
             return None
         found = _fitted(run, bytes(item.data), item.event_number - item.event_count, item.event_number)

@@ -12,9 +12,8 @@ ranges of a stream that was scaled, configurations, tags, stream cuts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from random import SystemRandom
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from segstore.server.controller.controller import Controller, wall_clock_ms
 from segstore.server.controller.operations import ScopeCreated, StreamCreated
@@ -60,17 +59,17 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
             continue  # the controller's own, made when what they belong to is made
         sizes[scope, stream] = max(sizes.get((scope, stream), 0), number + 1)
     made = 0
-    for (scope, stream), count in sizes.items():
-        if made + count > _MOST_SEGMENTS:
+    for (scope, stream), number in sizes.items():
+        if made + number > _MOST_SEGMENTS:
             continue
-        made += count
+        made += number
         if scope not in state.scopes:
             ScopeCreated(scope, now_ms).apply(state)
-        StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=count)), 0, now_ms).apply(state)
-    if transactions:
-        state.transactions = transactions[0].int & (1 << 64) - 1
+        StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=number)), 0, now_ms).apply(state)
+    known = [each.int & (1 << 96) - 1 for each in transactions]
+    others = count(1 + max((each & (1 << 64) - 1 for each in known), default=0))
     segments = ReplayedSegments(Endpoint(host, port), _lengths(steps))
-    return Controller(segments, random=_TracedIds(transactions), state=state)
+    return Controller(segments, state=state, transaction_ids=chain(known, others))
 
 
 def _lengths(steps: Iterable[Step]) -> dict[str, int]:
@@ -95,17 +94,6 @@ def _lengths(steps: Iterable[Step]) -> dict[str, int]:
                     continue
             found[name] = max(found.get(name, 0), length)
     return found
-
-
-class _TracedIds(SystemRandom):
-    """The random parts of the ids of transactions as in the trace, then others."""
-
-    def __init__(self, transactions: Sequence[UUID]) -> None:
-        super().__init__()
-        self._parts = [each.int >> 64 & 0xFFFFFFFF for each in reversed(transactions)]
-
-    def getrandbits(self, k: int, /) -> int:
-        return self._parts.pop() if k == 32 and self._parts else super().getrandbits(k)
 
 
 class ReplayedSegments:

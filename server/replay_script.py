@@ -213,8 +213,8 @@ class Ids:
     """What of a trace stands for what of the client: writers and names of transient segments, both ways."""
 
     def __init__(self) -> None:
-        self._live: dict[UUID, UUID] = {}
-        self._traced: dict[UUID, UUID] = {}
+        self._live: dict[bytes, UUID] = {}
+        self._traced: dict[bytes, UUID] = {}
         self.names: dict[str, str] = {}
         self._traced_names: dict[str, str] = {}
 
@@ -222,16 +222,16 @@ class Ids:
         """Whether a writer of the trace may stand for one of the client."""
         if traced is None or live is None:
             return traced is live
-        return self._live.get(traced, live) == live and self._traced.get(live, traced) == traced
+        return self._live.get(traced.bytes, live) == live and self._traced.get(live.bytes, traced) == traced
 
     def traced(self, live: UUID) -> UUID:
         """The writer of the trace for which one of the client stands; itself if none does."""
-        return self._traced.get(live, live)
+        return self._traced.get(live.bytes, live)
 
     def pair(self, traced: UUID | None, live: UUID | None) -> None:
         """From now on they stand for each other."""
         if traced is not None and live is not None:
-            self._live[traced], self._traced[live] = live, traced
+            self._live[traced.bytes], self._traced[live.bytes] = live, traced
 
     def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
         """A reply of the trace as the client is to have it. request: of the trace; live: the client's.
@@ -248,7 +248,7 @@ class Ids:
             if name == "request_id" and value == getattr(request, "request_id", None):
                 changes[name] = live.request_id
             elif name == "writer_id":
-                changes[name] = self._live.get(value, value)
+                changes[name] = self._live.get(value.bytes, value)
             elif name in _NAMES and isinstance(value, str):
                 changes[name] = self._name(value, request, command)
         changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
@@ -259,7 +259,7 @@ class Ids:
         if known is not None:
             return known
         if isinstance(request, CreateTransientSegment) and isinstance(reply, SegmentCreated):
-            writer = self._live.get(request.writer_id, request.writer_id)
+            writer = self._live.get(request.writer_id.bytes, request.writer_id)
             live = traced.replace(request.writer_id.hex, writer.hex).replace(str(request.writer_id), str(writer))
             self.names[live], self._traced_names[traced] = traced, live
             return live

@@ -13,6 +13,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +26,9 @@ from segstore.server.hub import ConnectionHub
 from segstore.server.listener import Connection
 from segstore.server.observe import Observed, Observer
 from segstore.server.service import Clock, StoreService, TimerHandle
+from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.durable import Durability
+from segstore.server.store.memory import MemoryAccount
 from segstore.server.store.segment import Segment
 from segstore.server.store.store import SegmentStore
 
@@ -95,22 +98,29 @@ class SegmentStoreServer:
         faults: Faults | None = None,
         number: int = 0,
         durability: Durability | None = None,
+        pool: ChunkPool | None = None,
     ) -> None:
         """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
 
         number: of the store in its cluster, which rules of faults may name.
+        pool: the chunks of all stores of this process, and their account; None for those of this store alone.
         durability: the data directory that the store's containers are kept in; None for memory. Whose it is, opens it,
         recovers it into `store.containers` and starts it before this is started, and closes it after this has stopped.
         """
         self.settings = settings
         self.faults = faults
         self.number = number
+        if durability is not None:
+            pool = durability.pool
+        elif pool is None:
+            pool = ChunkPool(memory=MemoryAccount(settings.limits.max_memory_bytes))
         self.store = SegmentStore(
             settings.containers,
             settings.own,
             reuse_names=settings.reuse_names,
             strict_transient_attributes=settings.strict_transient_attributes,
-            pool=None if durability is None else durability.pool,
+            max_attributes=settings.limits.segment_attributes,
+            pool=pool,
             journal=None if durability is None else durability.journal,
         )
         self._durability = durability
@@ -248,6 +258,7 @@ class MockSegmentStore(Observed):
         clock: what time the store has, and its faults.
         watched: False leaves out all that faults and requests need, so that connections are those of a bare `serve`.
         http_port: where the control API listens; 0 picks a free port, None is for none.
+        http_token_file: the token that its requests bear, in a file; None for none, which is for loopback only.
     """
 
     watched_by_default: ClassVar[bool] = True
@@ -259,6 +270,7 @@ class MockSegmentStore(Observed):
         clock: Clock | None = None,
         watched: bool | None = None,
         http_port: int | None = None,
+        http_token_file: Path | None = None,
         **settings: Any,
     ) -> None:
         clock = clock or LoopClock()
@@ -269,6 +281,7 @@ class MockSegmentStore(Observed):
         made = Faults(clock, faults, observer=self.observer) if watched else None
         self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}), clock=clock, faults=made)
         self._http_port = http_port
+        self._http_token_file = http_token_file
         self._control_api: ControlApi | None = None
 
     @property
@@ -318,7 +331,9 @@ class MockSegmentStore(Observed):
             from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
 
             controlled = Controlled([self.server], self.server.faults)
-            self._control_api = ControlApi(controlled, self.server.settings.host, self._http_port)
+            self._control_api = ControlApi(
+                controlled, self.server.settings.host, self._http_port, token_file=self._http_token_file
+            )
             try:
                 await self._control_api.start()
             except BaseException:

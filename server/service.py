@@ -122,7 +122,7 @@ class StoreService:
         self.encode_parts = parts_encoder(settings.wire_version)
         self.acknowledge = _acknowledger(settings.wire_version)
         self.random_hex32 = random_hex32
-        self._verifier = TokenVerifier(settings.auth_key)
+        self._verifier = TokenVerifier(settings.signing_key)
         self._clock = clock
 
     # --- for sessions -----------------------------------------------------------------------------------------------

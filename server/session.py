@@ -24,6 +24,7 @@ from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.replies import refusal
 from segstore.server.set_up_writers import WRITER_BYTES, SetUpWriter, run_of
 from segstore.server.store.errors import BadAttribute, BadOffset, StoreError
+from segstore.server.store.memory import name_bytes
 from segstore.wire import (
     AppendSetup,
     Buffer,
@@ -52,6 +53,7 @@ WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """When so much is in `out`, it is written before more is carried out."""
 
 _WAITING_READ_BYTES: Final = 1024
+_LOOK_THROUGH_AFTER: Final = 1024
 
 
 class Ending(Enum):
@@ -62,6 +64,10 @@ class Ending(Enum):
     """After all replies were written."""
     DROPPED = auto()
     """At once: the replies to what came in the same read are not written, as in the reference."""
+
+
+def _writer_bytes(key: tuple[str, bytes]) -> int:
+    return WRITER_BYTES + name_bytes(key[0])
 
 
 def _nobody() -> None:
@@ -88,6 +94,7 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
+        has_asked: whether the peer has sent anything but a Hello.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends, "" for a peer that went of its own accord.
@@ -95,18 +102,23 @@ class Session:
 
     __slots__ = (
         "_at_hand",
+        "_blocks",
         "_encode",
         "_encode_parts",
         "_expiries",
+        "_gone",
+        "_memory",
         "_on_reply",
         "_refused",
         "_service",
+        "_set_ups",
         "_store_changes",
         "_transients",
         "_writers",
         "admin",
         "ending",
         "full",
+        "has_asked",
         "out",
         "out_bytes",
         "out_has_payload",
@@ -116,8 +128,18 @@ class Session:
         "woken",
     )
 
-    def __init__(self, service: StoreService, peer: str, *, admin: bool, on_reply: Callable[[], None]) -> None:
-        """`on_reply` is called when there is something to write where there was nothing, or an end."""
+    def __init__(
+        self,
+        service: StoreService,
+        peer: str,
+        *,
+        admin: bool,
+        on_reply: Callable[[], None],
+        blocks: AppendBlockDecoder | None = None,
+    ) -> None:
+        """`on_reply` is called when there is something to write where there was nothing, or an end. blocks: makes the
+        appends that are received; None where none are.
+        """
         self.peer = peer
         self.admin = admin
         self.out: list[Buffer] = []
@@ -126,18 +148,25 @@ class Session:
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
+        self.has_asked = False
         self.ending = Ending.NOT_YET
         self.why = ""
         self._on_reply = on_reply
         self._service = service
+        self._memory = service.store.pool.memory
+        self._blocks = blocks
         self._encode = service.encode
         self._encode_parts = service.encode_parts
-        self._writers: dict[tuple[str, int], SetUpWriter] = {}
-        self._refused: dict[tuple[str, int], StoreError] = {}
+        self._writers: dict[tuple[str, bytes], SetUpWriter] = {}
+        self._refused: dict[tuple[str, bytes], StoreError] = {}
         self._at_hand: dict[bytes, SetUpWriter] = {}
         """Those of the writers that `append_plain` has found, by id alone, as the block decoder knows them."""
         self._store_changes = service.store.changes
-        self._expiries: dict[tuple[str, int], _Expiry] = {}
+        self._set_ups = 0
+        """Since the writers were last looked through."""
+        self._gone: set[tuple[str, bytes]] = set()
+        """Those of the writers whose segments were gone then."""
+        self._expiries: dict[tuple[str, bytes], _Expiry] = {}
         self._transients: set[str] = set()
 
     @property
@@ -181,7 +210,7 @@ class Session:
                     self._command(item)  # type: ignore[arg-type]  # not an Append
                 else:
                     segment, writer_id, number = item.segment, item.writer_id, item.event_number
-                    writer = writers.get((segment, writer_id.int))
+                    writer = writers.get((segment, writer_id.bytes))
                     if writer is None or number < writer.last_stored:
                         self._without_writer(item, writer)
                         if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
@@ -236,20 +265,35 @@ class Session:
                     break
         finally:
             service.counters.appends += appended
-            if self._refused and whole and done == total:
+            if whole and done == total and (self._refused or self._set_ups >= _LOOK_THROUGH_AFTER):
                 self.nothing_in_flight()
         return done
 
     def nothing_in_flight(self) -> None:
-        """All that came in one read was carried out: what comes now did not come with an append that has failed."""
+        """All that came in one read was applied: what comes now did not come with an append that has failed."""
         self._refused.clear()
+        if self._blocks is not None and self._set_ups >= max(_LOOK_THROUGH_AFTER, len(self._writers) // 8):
+            self._forget_writers(self._blocks)
 
-    def append_plain(self, frames: FrameDecoder, read: memoryview, size: int, blocks: AppendBlockDecoder) -> int:
-        """Carries out the appends that a read of `size` bytes begins with, as long as there is nothing to look at in
-        one; how many bytes they were.
+    def _forget_writers(self, blocks: AppendBlockDecoder) -> None:
+        """Forgets the writers whose segments were gone the last time, too: an append that was sent before its segment
+        went is answered. A look through costs a set-up of a writer no more than a few others.
+        """
+        gone = {key for key in self._writers if not self._service.has_segment(key[0])}
+        for key in gone & self._gone:
+            gone.discard(key)
+            self._drop_writer(key)
+            if (expiry := self._expiries.pop(key, None)) is not None:
+                expiry.timer.cancel()
+        self._gone, self._set_ups = gone, 0
+        blocks.retain(self._writers)
 
-        The same as `frames`, `blocks` and `receive_all` do with them, with fewer steps; all of them go on with what is
-        left. Whoever calls this has seen that no block is open and `out` is empty, and writes what it puts there.
+    def append_plain(self, frames: FrameDecoder, read: memoryview, size: int) -> int:
+        """Applies the appends that a read of `size` bytes begins with, as long as there is nothing to look at in one;
+        how many bytes they were.
+
+        The same as `frames`, the block decoder and `receive_all` do with them, with fewer steps; all of them go on with
+        what is left. The caller has seen that no block is open and `out` is empty, and writes what it puts there.
         """
         service, at_hand, out = self._service, self._at_hand, self.out
         store, now_ms = service.store, service.now_ms()
@@ -264,7 +308,7 @@ class Session:
                 for header, id_bytes, data, end_header, end_id, sizes, events, number, request_id in run.rows:
                     if header != run.header or end_header != END_HEADER or end_id != id_bytes or sizes != run.sizes:
                         break
-                    writer = at_hand.get(id_bytes) or self._take_to_hand(id_bytes, blocks)
+                    writer = at_hand.get(id_bytes) or self._take_to_hand(id_bytes)
                     if writer is None:
                         break
                     segment, taken, stored = writer.segment, writer.taken, writer.last_stored
@@ -296,10 +340,9 @@ class Session:
             self.out_bytes = sum(map(len, out))
         return at
 
-    def _take_to_hand(self, id_bytes: bytes, blocks: AppendBlockDecoder) -> SetUpWriter | None:
-        writer_id = UUIDS[id_bytes]
-        taken = blocks.taken(writer_id)
-        writer = None if taken is None else self._writers.get((taken.segment, writer_id.int))
+    def _take_to_hand(self, id_bytes: bytes) -> SetUpWriter | None:
+        taken = None if self._blocks is None else self._blocks.taken(UUIDS[id_bytes])
+        writer = None if taken is None else self._writers.get((taken.segment, id_bytes))
         if taken is None or writer is None or writer.last_stored != writer.last_acknowledged:
             return None
         container = writer.container
@@ -323,7 +366,7 @@ class Session:
             for append in run[1:]:
                 if self.ended:
                     break
-                self._without_writer(append, self._writers.get((segment, writer_id.int)))
+                self._without_writer(append, self._writers.get((segment, writer_id.bytes)))
             return 0
         writer.last_stored = run[-1].event_number
         if writer.count is not None:
@@ -346,6 +389,8 @@ class Session:
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
+        if type(command) is not Hello:
+            self.has_asked = True
         if special is None:
             self._service.handle(self, command)
         else:
@@ -360,9 +405,9 @@ class Session:
 
     def forget_writer(self, segment: str, writer_id: UUID) -> None:
         """The writer is to be set up again before it appends; it ends the connection if it does not."""
-        self._drop_writer((segment, writer_id.int))
+        self._drop_writer((segment, writer_id.bytes))
 
-    def _drop_writer(self, key: tuple[str, int]) -> None:
+    def _drop_writer(self, key: tuple[str, bytes]) -> None:
         writer = self._writers.pop(key, None)
         if writer is None:
             return
@@ -370,6 +415,7 @@ class Session:
             del self._at_hand[writer.id_bytes]
         if writer.count is not None:
             writer.count.connected -= 1
+        self._memory.charge(-_writer_bytes(key))
 
     @property
     def writer_count(self) -> int:
@@ -433,7 +479,8 @@ class Session:
             self.end(
                 f"it speaks wire versions {command.low_version} to {command.high_version}, "
                 f"this store {ours.low_version} to {ours.high_version}",
-                Ending.FLUSHED,
+                # The reference's admin port closes before what it has queued is written, its Hello included.
+                Ending.DROPPED if self.admin else Ending.FLUSHED,
             )
 
     def _keep_alive(self, command: KeepAlive) -> None:
@@ -446,8 +493,10 @@ class Session:
             self.end("SetupAppend is not served on the admin port")
             return
         service, segment, writer_id = self._service, command.segment, command.writer_id
+        self._set_ups += 1
         try:
             token = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
+            self._memory.check()
             last = service.store.setup_append(segment, writer_id, now_ms=service.now_ms())
             container = service.store.container_for(segment)
         except (StoreError, TokenError) as error:
@@ -455,7 +504,7 @@ class Session:
             named = error.segment if isinstance(error, StoreError) and error.segment else segment
             self._refuse_writer(error, command.request_id, named, writer_id, "setting up append", -1)
             return
-        key = (segment, writer_id.int)
+        key = (segment, writer_id.bytes)
         limit = service.settings.limits.connection_writer_bytes
         if key not in self._writers and (len(self._writers) + 1) * WRITER_BYTES > limit:
             self.end(f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold")
@@ -465,12 +514,13 @@ class Session:
         counts = service.writer_counts
         count = None if counts is None else counts.set_up(segment, writer_id)
         self._writers[key] = SetUpWriter(writer_id, container, last, count)
+        self._memory.charge(_writer_bytes(key))
         self._at_hand.pop(writer_id.bytes, None)
         if token is not None and token.expires_s is not None:
             self._expire_at(token.expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
 
-    def _expire_at(self, at_s: float, key: tuple[str, int]) -> None:
+    def _expire_at(self, at_s: float, key: tuple[str, bytes]) -> None:
         """Ends the connection then, if the writer is set up for the segment. A newer token does not prolong it."""
         pending = self._expiries.get(key)
         if pending is not None:
@@ -479,7 +529,7 @@ class Session:
             pending.timer.cancel()
         self._expiries[key] = _Expiry(at_s, self._service.at(at_s, lambda: self._expire(key)))
 
-    def _expire(self, key: tuple[str, int]) -> None:
+    def _expire(self, key: tuple[str, bytes]) -> None:
         del self._expiries[key]
         if key in self._writers:
             self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
@@ -489,7 +539,7 @@ class Session:
         connection.
         """
         segment, writer_id = append.segment, append.writer_id
-        if writer is None and (error := self._refused.get((segment, writer_id.int))) is not None:
+        if writer is None and (error := self._refused.get((segment, writer_id.bytes))) is not None:
             self._refuse_append(append, error)
         elif writer is None:
             self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
@@ -510,7 +560,7 @@ class Session:
         if isinstance(error, BadOffset):
             self.reply(ConditionalCheckFailed(writer_id, number, append.request_id))
             return
-        key = (append.segment, writer_id.int)
+        key = (append.segment, writer_id.bytes)
         self._drop_writer(key)
         self._refused[key] = error
         self._refuse_append(append, error)

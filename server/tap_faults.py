@@ -50,8 +50,6 @@ from segstore.wire.block_decoder import Append, AppendBlockDecoder
 from segstore.wire.trace_blocks import Direction
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from segstore.server.fault_rules import Action
     from segstore.server.faults import Faults
     from segstore.wire import Command
@@ -84,9 +82,9 @@ class WatchedLink(Link):
         self._overtaken = 0
         self._kept_bytes = 0
         self._asked = Asked()
-        self._refused: dict[UUID, Error | None] = {}
+        self._refused: dict[bytes, Error | None] = {}
         """Writers of which a rule refused an append, and how, or the set-up (None), until they are set up again."""
-        self._hidden: dict[UUID, tuple[int, Error]] = {}
+        self._hidden: dict[bytes, tuple[int, Error]] = {}
         """From which number on appends were refused that the store has, until it has answered that they are."""
         self._instead: deque[tuple[int, bytes, Seen, Wait]] = deque()
         """Answers in place of the store, each behind those to what was passed before."""
@@ -263,8 +261,8 @@ class WatchedLink(Link):
 
     def _carry_out(self, raw: bytes, item: Command | Append, seen: Seen, plan: Plan) -> None:
         action = plan.action
-        if isinstance(item, Append) and item.writer_id in self._refused and not _is_of_request(action):
-            action = self._refused[item.writer_id]
+        if isinstance(item, Append) and item.writer_id.bytes in self._refused and not _is_of_request(action):
+            action = self._refused[item.writer_id.bytes]
             if action is None:
                 self._stop_before(f"an append of writer {item.writer_id}, whose set-up was refused")
             else:
@@ -290,7 +288,7 @@ class WatchedLink(Link):
 
     def _pass(self, raw: bytes, item: Command | Append, seen: Seen, plan: Plan) -> None:
         if isinstance(item, SetupAppend):
-            self._refused.pop(item.writer_id, None)
+            self._refused.pop(item.writer_id.bytes, None)
         if not self._asked.add(item, Passed(seen, plan)):
             log.warning("connection from %s: the store answers too little; what it was asked is forgotten", self.peer)
         self._out.append(raw)
@@ -320,9 +318,9 @@ class WatchedLink(Link):
         if seen.type_name in _OF_WRITERS and seen.writer_id is not None and type(reply) is not ConditionalCheckFailed:
             # As a store does when an append or its set-up fails: the writer is to be set up again.
             is_append = seen.type_name != "SETUP_APPEND"
-            self._refused.setdefault(seen.writer_id, action if is_append else None)
+            self._refused.setdefault(seen.writer_id.bytes, action if is_append else None)
             if is_append:
-                self._hidden.setdefault(seen.writer_id, (seen.event_number, action))
+                self._hidden.setdefault(seen.writer_id.bytes, (seen.event_number, action))
                 self._numbers_are_wrong = self._numbers_are_wrong or isinstance(reply, InvalidEventNumber)
         return encode(reply)
 
@@ -344,7 +342,7 @@ class WatchedLink(Link):
         for each in seen:
             self._note(each, reply)
         if isinstance(reply, AppendSetup):
-            self._hidden.pop(reply.writer_id, None)
+            self._hidden.pop(reply.writer_id.bytes, None)
         plan = _together([each.plan for each in passed])
         if any(map(self._instead_of, passed)) and not isinstance(plan.action, Close):
             frames = self._partly_refused(reply, passed)
@@ -362,9 +360,9 @@ class WatchedLink(Link):
         if isinstance(passed.plan.action, Error):
             return passed.plan.action
         seen = passed.seen
-        if seen.writer_id not in self._hidden or seen.type_name == "SETUP_APPEND":
+        if seen.writer_id is None or seen.writer_id.bytes not in self._hidden or seen.type_name == "SETUP_APPEND":
             return None
-        number, action = self._hidden[seen.writer_id]
+        number, action = self._hidden[seen.writer_id.bytes]
         return action if seen.event_number >= number else None
 
     def _partly_refused(self, reply: Any, passed: list[Passed]) -> list[bytes]:

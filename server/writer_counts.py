@@ -4,13 +4,14 @@ Kept only where somebody can ask: a store without a control API has none of it. 
 connections to the segments of streams; those of transactions and of large events, whose segments are merged later, show
 in the segment's own totals only.
 
-Invariants: counts are of this process, from its start; those of a segment that is gone go with it, at the next look or
-when room is needed; no more than `max_counts` are kept, and set-ups beyond them are counted as `uncounted`.
+Invariants: counts are of this process, from its start; those of a segment that is gone go with it, before the counts
+have doubled; no more than `max_counts` are kept, and set-ups beyond them are counted as `uncounted`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -18,6 +19,8 @@ import msgspec
 from segstore.wire.names import is_index, parent_of, stream_of
 
 __all__ = ["WriterCount", "WriterCounts"]
+
+_LOOK_AT: Final = 1024
 
 
 class WriterCount(msgspec.Struct, gc=False):
@@ -43,7 +46,8 @@ class WriterCounts:
         self._exists = exists
         self._max = max_counts
         self._size = 0
-        self._segments: dict[str, dict[UUID, WriterCount]] = {}
+        self._look_at = min(_LOOK_AT, max_counts)
+        self._segments: dict[str, dict[bytes, WriterCount]] = {}
 
     def set_up(self, segment: str, writer_id: UUID) -> WriterCount | None:
         """The count of a writer that was set up; None if it is not counted.
@@ -51,24 +55,24 @@ class WriterCounts:
         Whoever asked takes one off `connected` when the set-up is over.
         """
         writers = self._segments.get(segment)
-        count = None if writers is None else writers.get(writer_id)
+        count = None if writers is None else writers.get(writer_id.bytes)
         if count is None:
             if parent_of(segment) is not None or is_index(segment) or stream_of(segment) is None:
                 return None
-            if self._size >= self._max:
+            if self._size >= self._look_at:
                 self._forget()
             if self._size >= self._max:
                 self.uncounted += 1
                 return None
             count = WriterCount()
-            self._segments.setdefault(segment, {})[writer_id] = count
+            self._segments.setdefault(segment, {})[writer_id.bytes] = count
             self._size += 1
         count.set_ups += 1
         count.connected += 1
         return count
 
-    def of(self, segment: str) -> dict[UUID, WriterCount]:
-        """The writers of a segment, for looking at."""
+    def of(self, segment: str) -> dict[bytes, WriterCount]:
+        """The writers of a segment, by the bytes of their ids, for looking at."""
         return self._segments.get(segment, {})
 
     def all(self) -> Iterator[WriterCount]:
@@ -79,3 +83,4 @@ class WriterCounts:
     def _forget(self) -> None:
         for segment in [each for each in self._segments if not self._exists(each)]:
             self._size -= len(self._segments.pop(segment))
+        self._look_at = min(max(_LOOK_AT, 2 * self._size), self._max)

@@ -23,7 +23,7 @@ from segstore.server.coordination.processes_owners import Location
 from segstore.server.remote_segments import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, StreamSegmentInfo
 
-__all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos"]
+__all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos", "lasting_port"]
 
 PATIENCE_S = 60.0
 _PADDING = bytes(200)
@@ -42,7 +42,7 @@ IMPATIENT = ClientSettings(
 """A client that asks again soon and for long."""
 
 
-def _lasting_port() -> int:
+def lasting_port() -> int:
     """A port that stays free while the process that had it is dead, or 0 where there is none.
 
     What asks the system for any port, as each connection does, is given none of these. One of the others could be taken
@@ -98,7 +98,7 @@ class Serving:
     def begin(self) -> None:
         """Starts it; `announce` waits until it serves."""
         addresses = [self.announced.get(part) for part in ("segment_store", "controller")]
-        ports = [str(_lasting_port()) if each is None else each.rpartition(":")[2] for each in addresses]
+        ports = [str(lasting_port()) if each is None else each.rpartition(":")[2] for each in addresses]
         command = [sys.executable, "-m", "segstore", "serve", "--announce", "json", *self.options]
         with self.log.open("ab") as log:
             self._process = Popen(

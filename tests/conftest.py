@@ -47,6 +47,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     ),
     "pravega in this Python": lambda: find_spec("pravega_client") is not None,
     "Linux's /proc": lambda: sys.platform == "linux",
+    "a C compiler on Linux": lambda: sys.platform == "linux" and shutil.which("cc") is not None,
     "IPv6": lambda: socket.has_ipv6,
     "git": lambda: shutil.which("git") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import uvloop
 from click.testing import CliRunner, Result
+from pydantic import ValidationError
 
 from segstore import __version__, serving
 from segstore.cli import main
+from segstore.server.cluster_settings import ClusterSettings
 from segstore.tracing import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
 from segstore.wire.jsonl import to_line
@@ -172,7 +174,7 @@ def test_serve_takes_every_option_from_the_first_version_on(monkeypatch: pytest.
     given = (
         "--port 0 --controller-port 0 --admin-port 0 --http-port 0 --stack-traces --strict-auth --reuse-names "
         "--announce json --host 127.0.0.2 --containers 4 --own 0,2 --auth-key k --long-poll-s 1.5 --wire-version 12 "
-        "--transient-idle-s 9 --max-connections 7 --token-ttl-s 8"
+        "--transient-idle-s 9 --max-connections 7 --token-ttl-s 8 --open-controller"
     )
     paths = ["--data", str(tmp_path), "--tls-cert", __file__, "--tls-key", __file__]
     result = run("serve", *given.split(), *paths)
@@ -188,6 +190,102 @@ def test_serve_takes_every_option_from_the_first_version_on(monkeypatch: pytest.
     )
     assert (options.long_poll_s, options.wire_version, options.transient_idle_s) == (1.5, 12, 9.0)
     assert (options.data, options.limits.max_connections, options.token_ttl_s) == (tmp_path, 7, 8)
+
+
+# --- serve: keys and passwords ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[serving.ServeOptions]:
+    """What `serve` would run with."""
+    options: list[serving.ServeOptions] = []
+    monkeypatch.setattr(serving, "serve", options.append)
+    monkeypatch.delenv("SEGSTORE_AUTH_KEY", raising=False)
+    return options
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text("from a file\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_a_key_without_users_and_users_without_a_key_are_refused_unless_they_are_meant(
+    served: list[serving.ServeOptions], key_file: Path
+) -> None:
+    key, users = ("--auth-key-file", str(key_file)), ("--password-file", str(key_file))
+    for given, says in (
+        (key, "give --password-file FILE, or --open-controller if that is meant"),
+        ((*key, "--open-stores"), "give --password-file FILE, or --open-controller if that is meant"),
+        (users, "give --auth-key-file FILE, or --open-stores if that is meant"),
+        ((*users, "--open-controller"), "give --auth-key-file FILE, or --open-stores if that is meant"),
+    ):
+        refused = run("serve", *given)
+        assert (refused.exit_code, refused.stderr.count("\n"), served) == (2, 1, [])
+        assert says in refused.stderr
+    for given in ((), (*key, *users), (*key, "--open-controller"), (*users, "--open-stores")):
+        assert run("serve", *given).exit_code == 0
+    assert len(served) == 4
+
+
+def test_a_key_alone_is_enough_where_there_is_no_controller() -> None:
+    assert serving.ServeOptions(auth_key="k", controller_port=None).signing_key == "k"
+    with pytest.raises(ValueError, match="--open-controller"):
+        serving.ServeOptions(auth_key="k", controller_port=0)
+
+
+def test_the_key_comes_from_a_file_or_the_environment_or_with_a_warning_from_the_command_line(
+    served: list[serving.ServeOptions], key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = ("serve", "--open-controller")
+    assert run(*serve, "--auth-key-file", str(key_file)).stderr == ""
+    literal = run(*serve, "--auth-key", "as it stands")
+    assert "list of processes" in literal.stderr
+    assert "as it stands" not in literal.stderr
+    monkeypatch.setenv("SEGSTORE_AUTH_KEY", "of the environment")
+    assert run(*serve).stderr == ""
+    assert run(*serve, "--auth-key-file", str(key_file)).stderr == ""
+    assert [each.signing_key for each in served] == ["from a file", "as it stands", "of the environment", "from a file"]
+    both = run(*serve, "--auth-key-file", str(key_file), "--auth-key", "as it stands")
+    assert (both.exit_code, both.stderr) == (2, "main serve: --auth-key and --auth-key-file: give one of them\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [(b"", "is empty"), (b"\n", "is empty"), (b"secret\xff", "not UTF-8 at byte 6"), (b"s" * 5000, "more than 4096")],
+)
+def test_a_file_that_holds_no_key_is_refused_without_what_it_holds(
+    served: list[serving.ServeOptions], key_file: Path, data: bytes, says: str
+) -> None:
+    key_file.write_bytes(data)
+    refused = run("serve", "--auth-key-file", str(key_file))
+    assert (refused.exit_code, refused.stderr.count("\n"), served) == (2, 1, [])
+    assert says in refused.stderr
+    assert "secret" not in refused.stderr
+    assert "sssss" not in refused.stderr
+
+
+def test_a_key_that_others_can_read_is_taken_with_a_warning(served: list[serving.ServeOptions], key_file: Path) -> None:
+    key_file.chmod(0o644)
+    assert f"chmod 600 {key_file}" in run("serve", "--open-controller", "--auth-key-file", str(key_file)).stderr
+    assert served[0].signing_key == "from a file"
+
+
+def test_settings_show_no_secret(served: list[serving.ServeOptions], key_file: Path) -> None:
+    options = ("--auth-key", "a-secret", "--open-controller", "--zookeeper-auth-file", str(key_file))
+    run("serve", *options)
+    shown = f"{served[0]!r} {served[0]} {served[0].model_dump()} {served[0].model_dump_json()}"
+    assert "a-secret" not in shown
+    assert "from a file" not in shown
+    for wrong in ({"own": {9}}, {"port": -1}, {"tls_cert": key_file}, {"unknown": 1}, {"controller_port": 0}):
+        with pytest.raises(ValidationError) as refused:
+            serving.ServeOptions(**{"auth_key": "a-secret", **wrong})
+        assert "a-secret" not in str(refused.value)
+    with pytest.raises(ValidationError) as refused:
+        ClusterSettings(store={"auth_key": "a-secret", "port": -1}, memory_bytes=1)  # type: ignore[arg-type]
+    assert "a-secret" not in str(refused.value)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,6 +284,18 @@ def test_a_record_of_a_wrong_shape_disagrees(tmp_path: Path) -> None:
     assert "cannot be compared: ValueError" in output
 
 
+@pytest.mark.parametrize("given", [{"expectedLength": 5}, {"expectedLength": -1}, {}], ids=["length", "any", "none"])
+def test_an_append_with_an_expected_length_is_refused(tmp_path: Path, given: dict[str, int]) -> None:
+    record = next(each for each in records("vectors/append_streams.jsonl") if each["name"] == "one event, block 100")
+    at, good = next((at, step) for at, step in enumerate(record["steps"]) if step["op"] == "append")
+    refused = {**good, "out": "", "flush": False, "exception": "java.lang.IllegalArgumentException", "message": None}
+    record["steps"].insert(at, {**refused, **given})
+    status, output = run(folder_of(tmp_path, record))
+    assert status == 0, output
+    record["steps"][at] = {**record["steps"][at], "exception": "io.pravega.InvalidMessageException"}
+    assert run(folder_of(tmp_path, record))[0] == (0 if given else 1)
+
+
 def test_an_encoder_case_that_cannot_be_expressed_disagrees(tmp_path: Path) -> None:
     status, output = run(folder_of(tmp_path, {"category": "encode", "case": "an odd thing", "ok": False}))
     assert status == 1

@@ -1,7 +1,9 @@
 """The arrows of the layout hold, and every module that ships says what it offers.
 
 server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nobody → those roots. The codec
-touches no loop, socket, clock, randomness, open file or logging set-up. Each check is shown sources that break it, too.
+touches no loop, socket, clock, randomness, open file or logging set-up. Coders of msgspec are made when a module is
+imported: it learns a type at its first use, and threads that use one first at the same time crash the process. Each
+check is shown sources that break it, too.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
@@ -35,6 +38,8 @@ CALLS_NOT_IN_THE_CODEC = {
     *("datetime.now", "datetime.utcnow", "datetime.datetime.now", "datetime.datetime.utcnow"),
     *("logging.basicConfig", "logging.disable", "logging.setLoggerClass"),
 }
+LATE_CODER = re.compile(r"msgspec\.(?:convert|(?:json|msgpack|toml|yaml)\.(?:decode|encode))")
+CODER = re.compile(r"msgspec\.(?:json|msgpack)\.(?:De|En)coder")
 METHODS_NOT_IN_THE_CODEC = {"addHandler", "setLevel", "read_text", "write_text", "read_bytes", "write_bytes"}
 
 
@@ -89,6 +94,23 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
     return found
 
 
+def late_coders(source: str, module: str) -> list[str]:
+    """Name every use of msgspec in which it may learn a type after the import."""
+    found = []
+    for line, target in imports(source, module, is_package=False):
+        if re.match(r"msgspec\.(?:convert|json|msgpack|toml|yaml)", target):
+            found.append(f"{module}:{line}: imports {target}, which hides where it is used")
+    tree = ast.parse(source)
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    late = {inner for node in ast.walk(tree) if isinstance(node, kinds) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if LATE_CODER.fullmatch(called) or (node in late and CODER.fullmatch(called)):
+                found.append(f"{module}:{node.lineno}: calls {called}; make the coder when the module is imported")
+    return found
+
+
 def unlisted(module: ModuleType) -> list[str]:
     """Say what is wrong with the `__all__` of a module: missing, or at odds with what the module holds and defines."""
     held = {name for name, value in vars(module).items() if not (name.startswith("_") or isinstance(value, ModuleType))}
@@ -124,6 +146,30 @@ def test_every_package_ships() -> None:
 def test_a_module_imports_along_the_arrows_only(name: str) -> None:
     path = MODULES[name]
     assert faults(path.read_text(encoding="utf-8"), name, is_package=path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_makes_its_coders_when_it_is_imported(name: str) -> None:
+    assert late_coders(MODULES[name].read_text(encoding="utf-8"), name) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("import msgspec\nread = lambda data: msgspec.json.decode(data, type=int)", 1),
+        ("import msgspec\ndef write(state): return msgspec.msgpack.encode(state)", 1),
+        ("import msgspec\ndef read(data): return msgspec.convert(data, int)", 1),
+        ("import msgspec\nasync def read(data): return msgspec.msgpack.Decoder(int).decode(data)", 1),
+        ("import msgspec\nclass A:\n    def __init__(self): self.coder = msgspec.json.Encoder()", 1),
+        ("from msgspec.json import decode", 1),
+        ("from msgspec import json", 1),
+        ("import msgspec.json as json", 1),
+        ("import msgspec\nCODER = msgspec.json.Decoder(int)\ndef read(data): return CODER.decode(data)", 0),
+        ("import msgspec\nclass A:\n    coder = msgspec.msgpack.Encoder()", 0),
+    ],
+)
+def test_a_coder_that_is_made_late_is_found(source: str, count: int) -> None:
+    assert len(late_coders(source, "segstore.made_up")) == count
 
 
 @pytest.mark.parametrize("folder", ["tests", "bench", "tools"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -20,8 +21,9 @@ import pytest
 
 from segstore import serving
 from segstore.server.controller.auth import Permission
+from segstore.server.controller.config import AutoScaling, ControllerConfig
 from segstore.serving import announcement
-from segstore.wire import Command, FrameDecoder, Hello, KeepAlive, encode
+from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
 
@@ -55,9 +57,9 @@ class Served:
 
 
 @contextmanager
-def served(*options: str) -> Iterator[Served]:
+def served(*options: str, command: Sequence[str] = SERVE) -> Iterator[Served]:
     process = subprocess.Popen(
-        [*SERVE, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     with process:
         try:
@@ -85,6 +87,19 @@ def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[
         assert data
         answers += [type(each) for each in decoder.feed(data)]
     return answers
+
+
+def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_path: Path) -> None:
+    limited = f"ulimit -n 256; exec {shlex.join((*SERVE, '--announce', 'json', '--data', str(tmp_path / 'data')))}"
+    with served(command=("sh", "-c", limited)) as store, ExitStack() as open_ones:
+        asker = open_ones.enter_context(store.connect())
+        ask(asker, Hello(17, 5), create(), set_up(), count=3)
+        for _ in range(400):
+            silent = open_ones.enter_context(store.connect())
+            silent.sendall(encode(Hello(17, 5)))
+        for number in range(1, 101):
+            assert ask(asker, append(number, b"x" * 1_000_000), count=1) == [DataAppended]
+        assert store.end() == 0
 
 
 # --- the announcement -------------------------------------------------------------------------------------------
@@ -276,6 +291,25 @@ def test_delegation_tokens_are_good_for_as_long_as_is_said(ttl_s: int | None) ->
     assert claims.get("exp") == (None if ttl_s == -1 else claims["iat"] + (ttl_s or 600))
 
 
+def test_the_controller_has_the_settings_of_its_file_but_for_what_options_say(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text("commit_delay_ms = 5\nscale_delay_ms = 6\nlease_cap_ms = 7\n[scaling]\ntick_ms = 8\n")
+    cluster: Any = serving._cluster(serving.ServeOptions(controller_config=path, scale_delay_ms=0, lease_cap_ms=9))
+    expected = ControllerConfig(commit_delay_ms=5, lease_cap_ms=9, scaling=AutoScaling(tick_ms=8))
+    assert cluster.settings.controller == expected
+    alone: Any = serving._cluster(serving.ServeOptions(commit_delay_ms=3))
+    assert alone.settings.controller == ControllerConfig(commit_delay_ms=3)
+
+
+def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text("page_sise = 5")
+    status, complaint = refused("--controller-config", str(path))
+    assert status == 2
+    assert f"{path}: page_sise: there is no such field (page_size?)" in complaint
+    assert len(complaint.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize("somebody_came", [False, True])
 async def test_of_a_start_that_fails_the_recording_stays_if_somebody_came(tmp_path: Path, somebody_came: bool) -> None:
     # As at a process of a cluster, which waits for others while its port is open.
@@ -293,6 +327,22 @@ def test_a_host_that_is_not_ours_is_one_sentence_and_status_1() -> None:
     assert status == 1
     assert "192.0.2.1" in complaint
     assert len(complaint.strip().splitlines()) == 1
+
+
+def test_a_password_file_that_is_not_text_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    (tmp_path / "users").write_bytes(b"ann:secret\xff:prn::*,READ\n")
+    status, complaint = refused("--open-stores", "--password-file", str(tmp_path / "users"))
+    assert (status, complaint) == (2, "segstore serve: the password file is not UTF-8 at byte 10\n")
+
+
+def test_a_password_file_with_entries_of_another_form_starts_and_names_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("admin:1111_aaaa:prn::*,READ_UPDATE\nguest:pw:prn::\n")
+    (tmp_path / "key").write_text("k")
+    with served("--auth-key-file", str(tmp_path / "key"), "--password-file", str(tmp_path / "users")) as store:
+        assert store.end() == 0
+        errors = store.errors()
+    assert "line 2 of the password file: an entry that is not resource,permission is skipped" in errors
+    assert "guest" not in errors
 
 
 def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path) -> None:
@@ -315,7 +365,7 @@ def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path)
         (("--unknown",), "--unknown"),
         (("--stores", "5", "--containers", "4"), "5 stores"),
         (("--stores", "2", "--own", "0"), "single store"),
-        (("--password-file", __file__), "of the password file"),
+        (("--password-file", __file__), "--auth-key-file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

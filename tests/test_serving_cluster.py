@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -17,15 +17,17 @@ from pydantic import SecretStr
 from segstore import serving
 from segstore.client import connect
 from segstore.server.coordination.configuration import Configuration
+from segstore.server.coordination.processes_identity import CLUSTER
 from segstore.server.coordination.processes_owners import Location
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
+from segstore.server.coordination.types import CoordinationError, Unreachable
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.server.remote_segments import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
-from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos
+from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
-from tests.server.coordination.zookeeper_server import PART, zookeeper
+from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper, zookeeper_server
 
 pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(400)]
 
@@ -240,7 +242,7 @@ async def test_transactions_and_scaling_go_over_the_wire(pair: Processes, scope:
 async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Path, place: str) -> None:
     certificate, key = write_certificate(tmp_path)
     users = tmp_path / "users"
-    users.write_text("admin:secret:*,READ_UPDATE\n")
+    users.write_text("admin:secret:prn::*,READ_UPDATE\n")
     options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--password-file", str(users), "--auth-key", "k")
     secret = {"username": "admin", "password": SecretStr("secret"), "tls_ca_file": certificate}
     settings = IMPATIENT.model_copy(update=secret)
@@ -254,6 +256,100 @@ async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Pat
         assert await work.check() > 0
 
 
+async def nodes(session: ZooKeeperSession, path: str = "") -> AsyncIterator[str]:
+    """The paths of all nodes below, and of the node itself."""
+    yield path or "/"
+    for child in await session.children(path or "/"):
+        async for each in nodes(session, f"{path}/{child}"):
+            yield each
+
+
+async def test_strangers_neither_read_nor_change_a_node_of_a_cluster_that_has_credentials(
+    tmp_path: Path, place: str
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    (tmp_path / "zookeeper-auth").write_text("cluster:hidden\n")
+    (tmp_path / "key").write_text("k" * 64)
+    (tmp_path / "users").write_text("admin:secret:prn::*,READ_UPDATE\n")
+    options = (
+        *("--zookeeper-auth-file", str(tmp_path / "zookeeper-auth"), "--auth-key-file", str(tmp_path / "key")),
+        *("--tls-cert", str(certificate), "--tls-key", str(key), "--password-file", str(tmp_path / "users")),
+    )
+    secret = {"username": "admin", "password": SecretStr("secret"), "tls_ca_file": certificate}
+    async with Processes(tmp_path, place, 2, *SMALL, *PATIENT, *options) as processes:
+        work = Workload(processes.uri.replace("tcp://", "tls://"), 2, IMPATIENT.model_copy(update=secret))
+        await work.make(4)
+        async with work.running():
+            await asyncio.sleep(0)
+        assert await work.check() > 0
+        member = await ZooKeeperCoordinator(place, credentials=SecretStr("cluster:hidden")).connect()
+        stranger = await ZooKeeperCoordinator(place).connect()
+        try:
+            found = [each async for each in nodes(member)]
+            for path in found:
+                await is_kept_from(stranger, path)
+        finally:
+            await stranger.aclose()
+            await member.aclose()
+        assert {"/segstore/cluster", "/segstore/controller", "/segstore/configuration/a/s"} <= set(found)
+        with pytest.raises(Unreachable, match="refuses these credentials for node /segstore"):
+            await ZooKeeperCoordinator(place, credentials=SecretStr("cluster:guessed")).connect()
+        assert refused(tmp_path / "data", place, *SMALL) == (
+            "segstore: ZooKeeper refuses these credentials for node /segstore/cluster; give those that it was made with"
+        )
+        assert "hidden" not in "".join(each.said() for each in processes.all)
+
+
+async def is_kept_from(session: ZooKeeperSession, path: str) -> None:
+    """Neither read, listed, changed, deleted nor given a child."""
+    calls = [
+        session.get(path),
+        session.children(path),
+        session.set(path, b"x"),
+        session.create(f"{path}/x".replace("//", "/"), b""),
+    ]
+    for call in calls:
+        with pytest.raises(CoordinationError, match="refuses these credentials"):
+            await call
+    with pytest.raises(CoordinationError):
+        await session.delete(path)
+
+
+async def test_a_tree_that_anyone_can_change_is_refused_with_credentials(place: str) -> None:
+    session = await ZooKeeperCoordinator(place).connect()
+    try:
+        await session.create("/segstore/containers", b"")
+        with pytest.raises(Unreachable, match="can be changed without credentials"):
+            await ZooKeeperCoordinator(place, credentials=SecretStr("cluster:hidden")).connect()
+    finally:
+        await session.aclose()
+
+
+@pytest.mark.parametrize("credentials", ["", "user", "user:", ":password"])
+def test_credentials_of_another_form_are_refused_without_being_shown(credentials: str) -> None:
+    with pytest.raises(ValueError, match="the credentials for ZooKeeper are not user:password"):
+        ZooKeeperCoordinator("127.0.0.1:1", credentials=SecretStr(credentials))
+
+
+async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_trusted(
+    tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "key").write_text("k" * 64)
+    (tmp_path / "users").write_text("admin:secret:prn::*,READ_UPDATE\n")
+    options = ("--auth-key-file", str(tmp_path / "key"), "--password-file", str(tmp_path / "users"))
+    for path in ("key", "users"):
+        (tmp_path / path).chmod(0o600)
+    assert refused(tmp_path / "data", place, *options).endswith("or trust_network if that is meant")
+    assert not (tmp_path / "data").exists()
+    settings = IMPATIENT.model_copy(update={"username": "admin", "password": SecretStr("secret")})
+    async with Processes(tmp_path, place, 2, *SMALL, *PATIENT, *options, "--trust-network") as processes:
+        work = Workload(processes.uri, 1, settings)
+        await work.make(4)
+        async with work.running():
+            await asyncio.sleep(0)
+        assert await work.check() > 0
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
@@ -262,6 +358,7 @@ async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Pat
     [
         ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),
         ("configuration_zookeeper", "configuration_zookeeper needs zookeeper, by which processes are one cluster"),
+        ("zookeeper_auth", "zookeeper_auth needs zookeeper, by which processes are one cluster"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:
@@ -298,6 +395,70 @@ async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_pa
         assert last == (
             f"segstore: ZooKeeper at {where} has not answered for 0.3 s; start this process again when it does"
         )
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper of one test, which may be wiped."""
+    (tmp_path / "zookeeper").mkdir()
+    with zookeeper_server(tmp_path / "zookeeper", lasting_port) as server:
+        yield server
+
+
+async def with_many_streams(processes: Processes) -> Workload:
+    """A workload after more changes of the ZooKeeper than looking for its loss makes."""
+    work = Workload(processes.uri, 2)
+    await work.make(4)
+    async with connect(processes.uri, IMPATIENT) as client:
+        for number in range(40):
+            await client.controller.create_stream("a", f"more{number}", segments=1)
+    return work
+
+
+async def test_processes_end_when_zookeeper_has_lost_its_data_and_have_theirs_when_started_again(
+    tmp_path: Path, own_server: ZooKeeperServer
+) -> None:
+    async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT) as processes:
+        work = await with_many_streams(processes)
+        async with work.running():
+            pass
+        await asyncio.to_thread(own_server.wipe)
+        for each in processes.all:
+            assert await each.ended() == 1
+            last = each.said().splitlines()[-1]
+            assert last.startswith(
+                "segstore: the store ends: its coordination session has expired: "
+                f"ZooKeeper at {own_server.address} has lost its data: its last change is 0x"
+            )
+        await processes.all_run()
+        async with asyncio.timeout(PATIENCE_S * 2):
+            assert await work.check() == sum(work.acknowledged)
+        watched = Configuration(ZooKeeperCoordinator(own_server.address))
+        await watched.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await streams_are(watched, sorted(["s", *(f"more{number}" for number in range(40))]))
+        await watched.aclose()
+
+
+async def test_with_reconnect_processes_go_on_when_zookeeper_has_lost_its_data_and_identify_themselves_again(
+    tmp_path: Path, own_server: ZooKeeperServer
+) -> None:
+    async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT, *RECONNECT) as processes:
+        work = await with_many_streams(processes)
+        async with asyncio.timeout(PATIENCE_S * 3):
+            async with work.running():
+                await asyncio.to_thread(own_server.wipe)
+                while not all("its coordination session has expired" in each.said() for each in processes.all):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                before = list(work.acknowledged)
+                while not all(now > then for now, then in zip(work.acknowledged, before, strict=True)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert await work.check() > 0
+        assert all(each.runs for each in processes.all)
+        session = await ZooKeeperCoordinator(own_server.address).connect()
+        while await session.get(CLUSTER) is None:  # noqa: ASYNC110  what is looked at has no event
+            await asyncio.sleep(0.02)
+        await session.aclose()
 
 
 @pytest.mark.seed("57.6")

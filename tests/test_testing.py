@@ -13,7 +13,7 @@ import pytest
 
 from segstore.served import Served
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.errors import AlreadyExists
+from segstore.server.controller.errors import AlreadyExists, TooMany
 from segstore.server.faults import NoFaults, NoSuchRule
 from segstore.server.observe import NotSeen, Seen
 from segstore.server.store.errors import NoSuchSegment
@@ -238,6 +238,8 @@ def test_a_stream_is_made_with_its_scope_and_segments(servers: Servers) -> None:
     server.create_stream("scope", "other")
     with pytest.raises(AlreadyExists):
         server.create_stream("scope", "stream")
+    with pytest.raises(TooMany, match="2147483647 segments of a stream are more than the 4096"):
+        server.create_stream("scope", "huge", segments=2**31 - 1)
     assert server.segments() == ["scope/other/0.#epoch.0", "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"]
 
 

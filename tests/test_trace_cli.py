@@ -309,16 +309,20 @@ def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Pa
     assert path.read_bytes() == before
 
 
-def test_serve_leaves_tokens_out_of_a_recording_on_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "kept"), [((), False), (("--record-tokens",), True)])
+def test_serve_leaves_tokens_out_of_a_recording_unless_they_are_asked_for(
+    tmp_path: Path, options: tuple[str, ...], kept: bool
+) -> None:
     path = tmp_path / "a.wtrace"
-    with served("--announce", "json", "--trace", str(path), "--trace-redact") as store:
+    with served("--announce", "json", "--trace", str(path), *options) as store:
         with store.connect() as peer:
             peer.sendall(encode(Hello(17, 5)) + encode(SealSegment(1, "scope/none/0", "secret")))
             while b"scope/none/0" not in peer.recv(4096):
                 pass
         assert store.end() == 0
     assert "delegation_token=<6 characters>" in run("show", path).stdout
-    assert b"secret" not in path.read_bytes()
+    assert (b"secret" in path.read_bytes()) == kept
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ class Clock:
         return self.now_ns
 
 
-def a_recorder(path: Path, clock: Clock | None = None, *, redact_tokens: bool = False) -> FileRecorder:
+def a_recorder(path: Path, clock: Clock | None = None, *, record_tokens: bool = True) -> FileRecorder:
     return FileRecorder(
-        path, recorder="test", wire_version=17, redact_tokens=redact_tokens, values={"why": "x"}, clock=clock or Clock()
+        path, recorder="test", wire_version=17, record_tokens=record_tokens, values={"why": "x"}, clock=clock or Clock()
     )
 
 
@@ -196,8 +196,18 @@ def test_a_recording_never_takes_the_place_of_another(tmp_path: Path) -> None:
     assert path.read_bytes() == b"precious"
 
 
-def test_a_recording_leaves_tokens_out_where_that_is_asked(tmp_path: Path) -> None:
-    recorder = a_recorder(tmp_path / "a.wtrace", redact_tokens=True)
+def test_only_its_owner_can_read_what_is_written(tmp_path: Path) -> None:
+    recorder = a_recorder(tmp_path / "a.wtrace")
+    recorder.received(1, HELLO)
+    recorder.close()
+    (tmp_path / "b.jsonl").touch(0o644)
+    for name in ("b.jsonl", "c.wtrace"):
+        write_trace(tmp_path / name, read(tmp_path / "a.wtrace")[0], Metadata)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_a_recording_leaves_tokens_out_unless_they_are_asked_for(tmp_path: Path) -> None:
+    recorder = FileRecorder(tmp_path / "a.wtrace", recorder="test", wire_version=17)
     recorder.received(1, encode(SealSegment(1, "s", "secret")))
     recorder.received(1, encode(SealSegment(2, "s", "secret"))[:-1])
     recorder.close()

@@ -4,7 +4,7 @@ Follows `AppendDecoder` and `CommandDecoder.parseCommand` (Pravega). Deliberate 
 writers takes bounded memory.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from struct import Struct as Layout
 from typing import Final
 from uuid import UUID
@@ -75,7 +75,7 @@ class AppendBlockDecoder:
     """
 
     def __init__(self, *, max_state_bytes: int = 8 * 1024 * 1024) -> None:
-        self._writers: dict[int, Taken] = {}
+        self._writers: dict[bytes, Taken] = {}
         self._state_bytes = 0
         self._max_state_bytes = max_state_bytes
         self._block_writer: UUID | None = None
@@ -113,7 +113,7 @@ class AppendBlockDecoder:
                 if type(command) is WholeAppend and self._block_writer is None:
                     # As in `_step`, in place: on a busy connection nearly all commands are this one.
                     writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
-                    writer = writers.get(writer_id.int)
+                    writer = writers.get(writer_id.bytes)
                     if writer is not None and number >= writer.last_event_number and count > 0:
                         writer.last_event_number = number
                         data, request_id = command.data, command.request_id
@@ -135,14 +135,18 @@ class AppendBlockDecoder:
         While no block is open, a `WholeAppend` of some events whose number is not below `last_event_number` may be
         carried out as it is; its number is then the last one. All others are for `feed_all`.
         """
-        return self._writers.get(writer_id.int)
+        return self._writers.get(writer_id.bytes)
 
-    def forget(self, writer_id: UUID) -> None:
-        """Drops a writer: its next append is a violation unless it is set up again."""
-        writer = self._writers.pop(writer_id.int, None)
-        if writer is not None:
-            writer.last_event_number = _NO_MORE
-            self._state_bytes -= writer.cost()
+    def retain(self, known: Container[tuple[str, bytes]]) -> None:
+        """Drops the writers that are not in `known`, by segment and the bytes of their ids.
+
+        Their next append is a violation unless they are set up again. Call it where all that came was applied.
+        """
+        for key, writer in list(self._writers.items()):
+            if (writer.segment, key) not in known:
+                del self._writers[key]
+                writer.last_event_number = _NO_MORE
+                self._state_bytes -= writer.cost()
 
     def _own_block(self) -> None:
         if type(self._block_data) is not bytes:
@@ -154,7 +158,7 @@ class AppendBlockDecoder:
         if isinstance(command, AppendBlockEnd):
             # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
             writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
-            writer = self._writers.get(writer_id.int)
+            writer = self._writers.get(writer_id.bytes)
             if writer is None or number < writer.last_event_number or count <= 0:
                 raise self._bad_end(command)
             data = command.data if self._block_writer is None else self._reassemble(command)
@@ -181,7 +185,7 @@ class AppendBlockDecoder:
         return None  # padding between frames fills nothing and means nothing
 
     def _set_up(self, command: SetupAppend) -> None:
-        key = command.writer_id.int
+        key = command.writer_id.bytes
         known = self._writers.get(key)
         writer = Taken(command.segment)
         state_bytes = self._state_bytes + writer.cost() - (0 if known is None else known.cost())
@@ -288,7 +292,7 @@ class AppendBlockDecoder:
         raise AppendViolation(AppendRule.BLOCK_TAIL, detail, end.writer_id, command=end, limit=len(block), actual=whole)
 
     def _writer(self, command: AppendBlock | AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd) -> Taken:
-        writer = self._writers.get(command.writer_id.int)
+        writer = self._writers.get(command.writer_id.bytes)
         if writer is None:
             raise AppendViolation(
                 AppendRule.WRITER_UNKNOWN,

@@ -158,18 +158,26 @@ class AppendBlockEncoder:
         data: Buffer,
         request_id: int,
         now_ms: float,
+        *,
+        expected_length: int | None = None,
     ) -> list[Buffer]:
         """Takes `event_count` events, already serialised into `data`, of which `event_number` is the last.
 
         `request_id` names the flow whose sizing decides; the frames carry the request id of the writer's SetupAppend.
         Raises `OutOfOrder` without a set-up or when the number does not rise, `BadField` for a count or number out of
-        range, `FrameTooLarge` for data that no frame can hold; nothing has changed then.
+        range or any `expected_length`, `FrameTooLarge` for data that no frame can hold; nothing has changed then.
         """
         self._flush_required = False
         session = self._sessions.get((writer_id.int, segment))
         if type(data) is memoryview and data.nbytes != len(data):
             data = data.cast("B")
         size = len(data)
+        if expected_length is not None:
+            raise BadField(
+                f"an append of writer {writer_id} to {segment!r} has no expected length: send a ConditionalAppend",
+                field="expected_length",
+                actual=expected_length,
+            )
         session = self._check(session, segment, writer_id, event_number, event_count, size)
         sizing = self._sizing(request_id >> 32) if self._sizing is not None else None
         if sizing is not None:

@@ -22,6 +22,7 @@ from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.elements import Elements
 from segstore.wire.errors import WireError
 from segstore.wire.modified_utf8 import decode_mutf8
+from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS, Command, Unknown
 
 if TYPE_CHECKING:
@@ -311,8 +312,8 @@ def _dotted(data: str) -> str:
 
 def _quoted(text: str) -> str:
     if len(text) > _SHOWN_TEXT:
-        return f"{json.dumps(text[:_SHOWN_TEXT])}… ({len(text)} characters)"
-    return f'"{text}"' if text.isprintable() else json.dumps(text)
+        return f"{printable(json.dumps(text[:_SHOWN_TEXT]))}… ({len(text)} characters)"
+    return f'"{text}"' if text.isprintable() else printable(json.dumps(text))
 
 
 def summary(command: Command) -> str:

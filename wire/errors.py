@@ -9,12 +9,15 @@ Every failure to read or to write the protocol is one of these, sorted by cause:
     ├── BadField         a value that its field cannot hold
     └── OutOfOrder       a command that the state of the connection does not allow
 
-The text of an error is one sentence; the facts in it are attributes as well, so that a caller never parses text.
+The text of an error is one sentence; the facts in it are attributes as well, so that a caller never parses text. What
+peers and files have written stands in it printable and shortened, and in the attributes as it came.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.wire.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +30,8 @@ __all__ = [
     "UnknownCommand",
     "WireError",
 ]
+
+_LONGEST: Final = 600
 
 
 class WireError(Exception):
@@ -70,7 +75,7 @@ class WireError(Exception):
             where = f"{where}.{self.field}" if where else self.field
         if self.offset is not None:
             where = f"{where} at byte {self.offset}" if where else f"at byte {self.offset}"
-        return f"{where}: {self.message}" if where else self.message
+        return printable(f"{where}: {self.message}" if where else self.message, _LONGEST)
 
     def facts(self) -> dict[str, Any]:
         """The attributes that are set, for logs and for JSON."""

@@ -155,14 +155,14 @@ class Unanswered(NamedTuple):
 
 
 class _Connection:
-    """The writers of a connection and the requests that wait on it."""
+    """The writers of a connection, by the bytes of their ids, and the requests that wait on it."""
 
     __slots__ = ("appends", "requests", "segments")
 
     def __init__(self) -> None:
-        self.segments: dict[uuid.UUID, str] = {}
+        self.segments: dict[bytes, str] = {}
         self.requests: dict[int | str, deque[Exchange]] = {}
-        self.appends: dict[uuid.UUID, deque[tuple[int, Exchange]]] = {}
+        self.appends: dict[bytes, deque[tuple[int, Exchange]]] = {}
 
 
 class Exchanges:
@@ -211,8 +211,8 @@ class Exchanges:
         if connection is None:
             connection = self._connections[seen.record.connection] = _Connection()
         writer = getattr(command, "writer_id", None)
-        if writer in connection.segments:
-            seen._from_context = (connection.segments[writer],)
+        if writer is not None and (segment := connection.segments.get(writer.bytes)) is not None:
+            seen._from_context = (segment,)
         if seen.record.direction is Direction.REQUEST:
             _wait(connection, seen, command)
         else:
@@ -227,13 +227,13 @@ def _wait(connection: _Connection, seen: Exchange, command: Any) -> None:
         case AppendBlock():
             return  # the end of the block is what is answered
         case AppendBlockEnd():
-            connection.appends.setdefault(command.writer_id, deque()).append((command.last_event_number, seen))
+            connection.appends.setdefault(command.writer_id.bytes, deque()).append((command.last_event_number, seen))
             return
         case ConditionalAppend() | ConditionalBlockEnd():
-            connection.appends.setdefault(command.writer_id, deque()).append((command.event_number, seen))
+            connection.appends.setdefault(command.writer_id.bytes, deque()).append((command.event_number, seen))
             return
         case SetupAppend():
-            connection.segments[command.writer_id] = command.segment
+            connection.segments[command.writer_id.bytes] = command.segment
             seen._from_context = (command.segment,)
     if command.is_request:
         connection.requests.setdefault(_key(command), deque()).append(seen)
@@ -251,9 +251,11 @@ def _answered(connection: _Connection, command: Any) -> tuple[Exchange, ...]:
     """Takes out the requests that a reply answers."""
     if isinstance(command, DataAppended | ConditionalCheckFailed):
         found = []
-        waiting = connection.appends.get(command.writer_id, deque())
+        waiting = connection.appends.get(command.writer_id.bytes, deque())
         while waiting and waiting[0][0] <= command.event_number:
             found.append(waiting.popleft()[1])
+        if found and not waiting:
+            del connection.appends[command.writer_id.bytes]
         return tuple(found)
     key = _key(command)
     requests = connection.requests.get(key)

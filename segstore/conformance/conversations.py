@@ -7,7 +7,6 @@ whose data builds up are held one after another, in the order of the file.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from segstore.conformance.dialogues import Dialogue, hold
 from segstore.conformance.recorded import Line, Unreadable
 from segstore.conformance.report import Report, Verdict
 from segstore.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server, split_address
+from segstore.wire.patterns import Pattern
 
 __all__ = ["Choice", "run_conversations"]
 
@@ -31,7 +31,7 @@ IN_ORDER: Final = frozenset({"clean"})
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """What of the recorded files is run; None for all. `running` is a server to use instead of fresh ones."""
 
-    only: re.Pattern[str]
+    only: Pattern
     families: frozenset[str] | None = None
     setups: frozenset[str] | None = None
     racy: bool = False
@@ -51,7 +51,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     def takes(self, dialogue: Dialogue) -> bool:
         """Whether the dialogue is among those chosen; whether it is racy is asked apart."""
         return (
-            self.only.search(dialogue.name) is not None
+            self.only.matches(dialogue.name)
             and (self.families is None or dialogue.family in self.families)
             and (self.setups is None or dialogue.setup in self.setups)
         )

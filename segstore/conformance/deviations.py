@@ -26,12 +26,17 @@ DEVIATIONS: Final[dict[str, str]] = {
     "nothing-after-the-end": "what follows a request that ends its connection in the same read is not carried out",
     "reader-groups-again": "the table of a reader group can be created again under its name",
     "watermark-streams": "the stream of a stream's watermarks is made when it is needed, and not listed",
+    "watermark-offsets": "a segment that a writer has not written to counts from 0 in a watermark",
     "no-system-scope": "the controller has no scope _system of its own",
-    "completed-transactions": "the completed transactions of a stream are listed, all, and forgotten with it",
+    "completed-transactions": "the last completed transactions of a stream are listed as they were opened",
+    "bounded-calls": "streams, tables, stream cuts and requests to the controller have bounds",
+    "tag-lists": "the streams of a tag that are in one part of the index are listed by name",
     "lease-slack": "a transaction is aborted some time after its lease has ended",
     "calls-that-end": "calls that never end there, or leave something unusable, are carried out or refused",
     "cuts-with-gaps": "a stream cut that overlaps or leaves keys out is never valid",
     "page-tokens": "any text is a continuation token",
+    "password-files": "plain passwords, whose users may do everything without a third field; empty lines",
+    "access-patterns": "patterns of access-control entries that need backtracking are refused",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
 """Id → what is different, in one line. Ids are the headings of docs/deviations.md."""

@@ -32,7 +32,9 @@ _ARGUMENT: Final = re.compile(
     re.VERBOSE,
 )
 _TOO_LONG: Final = re.compile(r"too long: (\d+) bytes")
-_LONG_STRING: Final = re.compile(r"(\d+)(?: |-)?(?:bytes?|chars?|characters?)")
+_LONG_STRING: Final = re.compile(r"(?<!\d)(\d+)(?: |-)?(?:bytes?|chars?|characters?)")
+_MOST_CHARACTERS: Final = 1 << 17
+"""Of a text that is made: twice what any field takes, whatever length a file asks for."""
 
 
 def refused_command(what: dict[str, Any]) -> Iterator[str]:
@@ -63,7 +65,7 @@ def _maker(what: dict[str, Any]) -> Callable[[], Command] | None:
     length = _TOO_LONG.search(what.get("message") or "") or _LONG_STRING.search(case)
     if length is None or "UTFDataFormat" not in (what.get("exception") or ""):
         return None
-    text = "a" * int(length[1])
+    text = "a" * min(int(length[1]), _MOST_CHARACTERS)
     holder = _with_text(case)
     return lambda: msgspec.structs.replace(_empty(holder), **{_texts(holder)[0]: text})
 
@@ -80,7 +82,8 @@ def _arguments(text: str) -> list[Any]:
         elif found["word"] is not None:
             values.append({"true": True, "false": False, "null": ""}[found["word"]])
         else:
-            values.append(found["text"] * int(found["times"] or 1))
+            times = min(int(found["times"] or 1), _MOST_CHARACTERS // (len(found["text"]) or 1) + 1)
+            values.append(found["text"] * times)
         at = found.end()
     return values
 

@@ -26,7 +26,7 @@ SETUPS: Final[dict[str, tuple[str, ...]]] = {
     "plain": (),
     "scratch": (),
     "clean": (),
-    "auth": ("--auth-key", _AUTH_KEY),
+    "auth": ("--auth-key", _AUTH_KEY, "--open-controller"),
     "partial": ("--containers", "2", "--own", "0"),
     "stacktraces": ("--stack-traces",),
 }

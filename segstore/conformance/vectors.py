@@ -186,7 +186,7 @@ def _schema(what: dict[str, Any]) -> Found:
     types = dict(each for node in low.lower(cls.parts) for each in _java_types(node))
     for name, field in zip(expected, recorded, strict=True):
         java = field["java_type"].removeprefix("java.lang.").removeprefix("java.util.")
-        short = re.sub(r"[\w.]+\$|java\.lang\.|io\.netty\.buffer\.", "", java).replace("$", ".")
+        short = re.sub(r"(?<![\w.])[\w.]+\$|java\.lang\.|io\.netty\.buffer\.", "", java).replace("$", ".")
         if not _is_java(types[name], short):
             yield f"{name}: expected {java}, found {types[name]}"
     if "requestId" in what and not hasattr(cls, "request_id"):

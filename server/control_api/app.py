@@ -43,7 +43,7 @@ def make_app(controlled: Controlled) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=_operation,
-        responses=_refusals(400, 403, 404, 408, 409, 413, 415, 422, 500, 501),
+        responses=_refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 501),
     )
     for resources in (about, streams, looking, containers, faults, requests, page):
         app.include_router(resources.router(controlled))

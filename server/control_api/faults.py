@@ -9,7 +9,6 @@ import re
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
-from pydantic import Field
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
@@ -17,17 +16,10 @@ from segstore.server.control_api.problems import ApiProblem
 from segstore.server.fault_rules import FaultSettings, Rule
 from segstore.server.faults import Faults
 
-__all__ = ["FaultFile", "router"]
+__all__ = ["router"]
 
-_MOST_RULES = 1_000
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
-
-
-class FaultFile(FaultSettings):
-    """What a fault file holds: `seed`, `round_trip_ms`, and `rules` in the order in which they are asked."""
-
-    rules: Annotated[tuple[Rule, ...], Field(max_length=_MOST_RULES)] = ()
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -73,18 +65,16 @@ def router(controlled: Controlled) -> APIRouter:
     @made.post("", summary="Add a rule behind the others", status_code=201)
     async def add_fault(rule: Rule) -> Added:
         there = faults()
-        if len(there.rules) >= _MOST_RULES:
-            raise ApiProblem(409, f"there are {_MOST_RULES} rules, as many as can be", "body")
         _can_be_shown(rule, "body")
         if rule.name in there.rules:
             raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
         try:
             return Added(name=there.add(rule))
         except ValueError as error:
-            raise ApiProblem(409, str(error), "body.name") from error
+            raise ApiProblem(409, str(error), "body") from error
 
     @made.put("", summary="A fault file in the place of all rules")
-    async def replace_faults(settings: FaultFile) -> FaultRules:
+    async def replace_faults(settings: FaultSettings) -> FaultRules:
         there = faults()
         for index, each in enumerate(settings.rules):
             _can_be_shown(each, f"body.rules[{index}]")

@@ -5,6 +5,9 @@ A page that a browser shows must not drive a server on the same machine. A page 
 origin to the browser, but asks under that name: on a loopback address only the names of loopback are served, elsewhere
 addresses and the names that were configured.
 
+Where there is a token, a request bears it; only the live page at `/` needs none, which shows nothing without it. A link
+of another site leads to that page, and nowhere else.
+
 Invariants: a body is no longer than `max_body_bytes` and whole within `body_timeout_s`, before anything is done with
 it; it is JSON where it is anything, and of that type, so that a form of another page cannot send one.
 """
@@ -12,6 +15,7 @@ it; it is JSON where it is anything, and of that type, so that a form of another
 from __future__ import annotations
 
 import asyncio
+import hmac
 import ipaddress
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
@@ -23,6 +27,7 @@ from segstore.server.control_api.problems import ApiProblem, body
 __all__ = ["Guard", "host_of", "is_loopback"]
 
 _TYPE: Final = "application/json"
+_AUTHORIZATION: Final = "header.authorization"
 _SAFE: Final = ("GET", "HEAD")
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
@@ -61,7 +66,7 @@ def host_of(header: str) -> str | None:
 class Guard:
     """In front of an application.
 
-    bound: the host that is listened on. names: others under which this is asked.
+    bound: the host that is listened on. names: others under which this is asked. token: what a request has to bear.
     """
 
     def __init__(
@@ -70,12 +75,14 @@ class Guard:
         *,
         bound: str,
         names: Iterable[str] = (),
-        max_body_bytes: int = 1 << 20,
+        token: bytes | None = None,
+        max_body_bytes: int = 256 * 1024,
         body_timeout_s: float = 10.0,
     ) -> None:
         self._app = app
         self._loopback_only = is_loopback(bound)
         self._names = {"localhost", bound.lower(), *(each.lower() for each in names)}
+        self._token = token
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -128,9 +135,12 @@ class Guard:
             if origin.lower() != f"http://{hosts[0].lower()}":
                 raise ApiProblem(403, f"pages of {origin[:100]!r} may not ask this server", "header.origin")
         site = said.get(b"sec-fetch-site", ["none"])[0]
-        followed = scope["method"] in _SAFE and said.get(b"sec-fetch-mode") == ["navigate"]
+        page = scope["method"] in _SAFE and scope["path"] == "/"
+        followed = page and said.get(b"sec-fetch-mode") == ["navigate"]
         if site not in ("none", "same-origin") and not followed:
             raise ApiProblem(403, "pages of other sites may not ask this server", "header.sec-fetch-site")
+        if self._token is not None and not page and not self._bears(said.get(b"authorization", [])):
+            raise ApiProblem(401, "a request bears the token of this server: Authorization: Bearer …", _AUTHORIZATION)
         lengths = said.get(b"content-length", [])
         if any(int(each) > self._max_body_bytes for each in lengths if each.isdigit()):
             raise self._too_long()
@@ -143,6 +153,11 @@ class Guard:
         if host in self._names:
             return True
         return is_loopback(host) if self._loopback_only else _address(host) is not None
+
+    def _bears(self, given: list[str]) -> bool:
+        kind, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        same = hmac.compare_digest(token.strip().encode("latin-1"), self._token or b"")
+        return kind.lower() == "bearer" and same
 
     # --- how much ---------------------------------------------------------------------------------------------------
 
@@ -173,5 +188,7 @@ async def _refuse(problem: ApiProblem, send: Send) -> None:
         (b"content-length", str(len(data)).encode()),
         (b"connection", b"close"),  # what is left of the body is not read
     ]
+    if problem.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": data})

@@ -5,7 +5,10 @@ answers is computed between two steps of the store, so it never sees a half-done
 reason.
 
 Invariants: nothing is left after `stop`, which can be called twice; no more than `_MOST_CONNECTIONS` peers are
-connected, and one that has asked nothing whole within `_FIRST_REQUEST_S` is not one of them.
+connected: one more takes the place of the peer that has gone longest without finishing a step; a step is the head of a
+request or the answer to it, and each has a deadline, which bytes that come meanwhile do not prolong.
+
+Off loopback it listens only with a token, because any caller can change the server.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -31,33 +36,59 @@ __all__ = ["ControlApi"]
 log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS: Final = 256
-_FIRST_REQUEST_S: Final = 10.0
-_IDLE_S: Final = 60
+_FIRST_HEAD_S: Final = 10.0
+_STEP_S: Final = 60
 _HEAD_BYTES: Final = 32 * 1024
+_TOKEN: Final = re.compile(rb"[!-~]{16,4096}")
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
 
 
 class _Connection(H11Protocol):
-    """One peer; closed if it asks nothing in time, or is one too many."""
+    """One peer, and the deadline of its step. since_s: when the step began."""
 
-    _late: asyncio.TimerHandle | None = None
+    _asking = False
+    since_s = 0.0
+    _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         super().connection_made(transport)
+        self._begin_step(_FIRST_HEAD_S)
         if len(self.connections) > _MOST_CONNECTIONS:
-            transport.abort()
-            return
-        self._late = self.loop.call_later(_FIRST_REQUEST_S, self._give_up)
+            slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_since_s)
+            self.connections.discard(slowest)
+            slowest.transport.abort()
 
-    def _give_up(self) -> None:
-        if self.cycle is None:  # it is, before the first request, whatever its annotation says
-            self.transport.abort()  # type: ignore[unreachable]
+    def _begin_step(self, limit_s: float) -> None:
+        self._stop_waiting()
+        self.since_s = self.loop.time()
+        self._deadline = self.loop.call_later(limit_s, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._look_for_step()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look_for_step()
+
+    def _look_for_step(self) -> None:
+        asking = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # it is, first
+        if asking is not self._asking:
+            self._asking = asking
+            self._begin_step(_STEP_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._late is not None:
-            self._late.cancel()
+        self._stop_waiting()
         super().connection_lost(exc)
+
+
+def _since_s(connection: _Connection) -> float:
+    return connection.since_s
 
 
 class _Server(uvicorn.Server):
@@ -91,29 +122,40 @@ class _Server(uvicorn.Server):
 class ControlApi:
     """Serves what is `controlled` at a host and port; port 0 picks a free one.
 
-    names: other names of this machine under which it is asked.
+    names: other names of this machine under which it is asked. token_file: the token that a request has to bear, with
+    nothing else in the file; None for no token, which is for loopback only.
 
     Attributes:
         address: (host, port) once started, None before.
     """
 
-    def __init__(self, controlled: Controlled, host: str, port: int, *, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        controlled: Controlled,
+        host: str,
+        port: int,
+        *,
+        names: Iterable[str] = (),
+        token_file: Path | None = None,
+    ) -> None:
         self.controlled = controlled
         self.address: tuple[str, int] | None = None
         self._host = host
         self._port = port
         self._names = tuple(names)
+        self._token_file = token_file
         self._server: _Server | None = None
 
     async def start(self) -> None:
         """Listens. Raises AddressInUse, CannotListen."""
+        token = None if self._token_file is None else self._token(self._token_file)
         listening = await self._bind()
         try:
             self.address = listening.getsockname()[:2]
-            if not is_loopback(self.address[0]):
-                log.warning("the control API listens on %s: whoever reaches it can change this server", self.address[0])
+            if token is None and not is_loopback(self.address[0]):
+                raise self._cannot(f"{self.address[0]} is not loopback, where requests need a token: --http-token-file")
             self.controlled.count_writers()
-            app = Guard(make_app(self.controlled), bound=self._host, names=self._names)
+            app = Guard(make_app(self.controlled), bound=self._host, names=self._names, token=token)
             config = uvicorn.Config(
                 app,
                 http=_Connection,
@@ -126,7 +168,7 @@ class ControlApi:
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=_IDLE_S,
+                timeout_keep_alive=_STEP_S,
                 h11_max_incomplete_event_size=_HEAD_BYTES,
             )
             self._server = _Server(config)
@@ -151,9 +193,21 @@ class ControlApi:
                 listening.close()
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(host, port, "HTTP", "--http-port") from error
-            reason = error.strerror or error
-            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
+            raise self._cannot(error.strerror or error, error.errno) from error
         return listening
+
+    def _token(self, path: Path) -> bytes:
+        try:
+            found = path.read_bytes().strip()
+        except OSError as error:
+            raise self._cannot(f"{path}: {error.strerror}", error.errno) from error
+        if not _TOKEN.fullmatch(found):
+            raise self._cannot(f"{path}: a token is one line of 16 to 4096 printable ASCII characters, without spaces")
+        return found
+
+    def _cannot(self, why: object, number: int | None = None) -> CannotListen:
+        host, port = self._host, self._port
+        return CannotListen(f"cannot listen on {host} port {port} for HTTP: {why}", host, port, number)
 
     async def stop(self) -> None:
         """Answers what was asked, for a moment, then closes all connections. May be called twice."""

@@ -1,6 +1,6 @@
 """The requests that came last, and what has become of them.
 
-Reading them does not wait and is short: no more than 10,000 are looked at, newest first.
+No more than 10,000 are looked at, newest first, and the store goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(409, "requests are not kept here: the store was made with watched=False", "path")
         observer, on_demand = controlled.watch.of(controlled.faults)
         try:
-            found = observer.latest(match, limit=limit, after=after)
+            found = await observer.latest(match, limit=limit, after=after)
         except FilterError as error:
             raise ApiProblem(422, f"query.match: {error}", "query.match") from error
         return LatestRequests(

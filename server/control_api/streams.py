@@ -79,15 +79,17 @@ class _Sums:
     """Sums by name, and by id where no name is known."""
 
     def __init__(self) -> None:
-        self._by: dict[tuple[str | None, UUID | None], WriterTotals] = {}
+        self._by: dict[str | bytes, WriterTotals] = {}
 
-    def add(self, counts: dict[UUID, WriterCount]) -> None:
+    def add(self, counts: dict[bytes, WriterCount]) -> None:
         """Adds those of one segment."""
-        for writer_id, count in counts.items():
-            key = (count.name, None if count.name is not None else writer_id)
+        for id_bytes, count in counts.items():
+            name = count.name
+            key = id_bytes if name is None else name
             sums = self._by.get(key)
             if sums is None:
-                sums = self._by[key] = WriterTotals(name=key[0], id=key[1], segments=0, connected=0, events=0, bytes=0)
+                unnamed = UUID(bytes=id_bytes) if name is None else None
+                sums = self._by[key] = WriterTotals(name=name, id=unnamed, segments=0, connected=0, events=0, bytes=0)
             sums.segments += 1
             sums.connected += count.connected
             sums.events += count.events

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from uuid import UUID
 
 from segstore.server.writer_counts import WriterCount
 from segstore.wire.names import writer_id
@@ -60,13 +59,13 @@ class WriterNames:
             if each.name == name:
                 each.name = None
 
-    async def find(self, segment: str, counts: dict[UUID, WriterCount]) -> None:
+    async def find(self, segment: str, counts: dict[bytes, WriterCount]) -> None:
         """Names the counts of a segment that no name was found for yet. Gives way to the store now and then."""
         nameless = sum(each.name is None for each in counts.values())
         for done, name in enumerate(tuple(self._names), 1):
             if not nameless:
                 return
-            found = counts.get(writer_id(name, segment))
+            found = counts.get(writer_id(name, segment).bytes)
             if found is not None and found.name is None and name in self._names:
                 found.name = name
                 nameless -= 1

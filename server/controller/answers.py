@@ -27,6 +27,7 @@ from segstore.server.controller.errors import (
     LeaseTooLarge,
     Malformed,
     NobodyOwns,
+    NotChecked,
     NotFound,
     PermissionDenied,
     ScaleRefused,
@@ -34,7 +35,9 @@ from segstore.server.controller.errors import (
     SegmentStoreFailed,
     StreamNotSealed,
     StreamSealed,
+    TooMany,
     Unauthenticated,
+    UnusableEntry,
 )
 
 __all__ = ["Answer", "answer"]
@@ -53,7 +56,11 @@ class _Rule(NamedTuple):
     kind: str | None = None
 
 
-_FAILURE: Final = (_Rule(SegmentStoreFailed, "FAILURE"), _Rule(IllegalState, "FAILURE"))
+_FAILURE: Final = (
+    _Rule(SegmentStoreFailed, "FAILURE"),
+    _Rule(IllegalState, "FAILURE"),
+    _Rule(TooMany, "FAILURE"),
+)
 _NO_SCOPE: Final = (_Rule(NotFound, "SCOPE_NOT_FOUND", "scope"),)
 _NO_STREAM: Final = (_Rule(NotFound, "STREAM_NOT_FOUND", "stream"),)
 _CHANGE_OF_STREAM: Final = (
@@ -132,6 +139,9 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (ScopeNotEmpty, StatusCode.FAILED_PRECONDITION),
     (Unauthenticated, StatusCode.UNAUTHENTICATED),
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
+    (UnusableEntry, StatusCode.INTERNAL),
+    (NotChecked, StatusCode.UNAVAILABLE),
+    (TooMany, StatusCode.INVALID_ARGUMENT),  # which clients do not ask again
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),
     (SegmentStoreFailed, StatusCode.INTERNAL),

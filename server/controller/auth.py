@@ -1,125 +1,153 @@
 """Who may do what at the controller, and the delegation tokens that carry it to the segment store.
 
-With a password file every call must bring `authorization: Basic <user:password in base64>`, and what a user may do is
-said by access-control entries. A line of the file is `user:password:entry;entry…`, an entry `resource,permission` with
-`*` for anything in a resource; the first entry that matches decides. The password is Pravega's (hex of
-`iterations:salt:PBKDF2 hash`, as its `PasswordFileCreatorTool` writes it) or plain text. Without the third field the
-user may do everything, with an empty one nothing. Without a file nobody is asked who he is, and all is allowed.
+With a password file every call must bring `authorization: Basic <user:password in base64>`, and access-control entries
+(`access`) say what the user may do. A line of the file is `user:password:entry;entry…`. The password is Pravega's (hex
+of `iterations:salt:PBKDF2 hash`, as its `PasswordFileCreatorTool` writes it), and then the line means what it means
+there; or it is plain text, and then a user without a third field may do everything. Lines and entries of another form
+are skipped and logged by number. Without a file callers are not asked who they are, and all is allowed.
 
 With a signing key, tokens are made: JWT, HS512 over the key's bytes, `resource: permission` among the claims. Without
 one they are "".
 
-Invariant: passwords and tokens appear in no `repr` and no error. Follows `PasswordAuthHandler`, `AclAuthorizerImpl`,
-`GrpcAuthHelper` and `JsonWebToken`.
+Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. A password is hashed beside the
+event loop, one at a time, and a check takes as long for an unknown user as for any other. Follows
+`PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
-import re
+import logging
 from collections.abc import Callable, Iterable
-from enum import IntEnum
 from typing import Final
 
 import jwt
 
 from segstore.server.auth import any_key_length
-from segstore.server.controller.errors import PermissionDenied, Unauthenticated
+from segstore.server.controller.access import Entry, Permission, permission_of, read_entries
+from segstore.server.controller.errors import NotChecked, PermissionDenied, Unauthenticated
 
 __all__ = ["Accounts", "Authority", "Permission"]
 
-_DOMAIN: Final = "prn::"
+log = logging.getLogger(__name__)
+
+_EVERYTHING: Final = "prn::*,READ_UPDATE"
+_HASH_BYTES: Final = 64
+_MOST_ITERATIONS: Final = (1 << 31) - 1
 _VERIFIED_MAX: Final = 1024
 """Credentials whose hash is not computed again; a hash costs milliseconds."""
-
-
-class Permission(IntEnum):
-    """What may be done with a resource; a higher one includes the lower."""
-
-    NONE = 0
-    READ = 1
-    READ_UPDATE = 2
+_CHECKS_MAX: Final = 32
+"""Credentials that are being checked or wait for it; a call that brings others is answered UNAVAILABLE."""
 
 
 class _Account:
     """A user's password and entries."""
 
-    __slots__ = ("_entries", "_hash", "_plain")
+    __slots__ = ("_plain", "entries", "hash")
 
-    def __init__(self, password: str, entries: list[tuple[re.Pattern[str], Permission]]) -> None:
-        self._entries = entries
-        self._hash = _read_hash(password)
+    def __init__(self, password: str) -> None:
+        self.entries: list[Entry] = []
+        self.hash = _read_hash(password)
         self._plain = password
 
-    def has_password(self, password: str) -> bool:
-        if self._hash is None:
-            return hmac.compare_digest(self._plain.encode(), password.encode())
-        iterations, salt, stored = self._hash
-        computed = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations, len(stored))
-        return hmac.compare_digest(stored, computed)
-
-    def permission(self, resource: str) -> Permission:
-        for pattern, permission in self._entries:
-            if pattern.fullmatch(resource):
-                return permission
-        return Permission.NONE
+    def has_password(self, password: str, iterations: int) -> bool:
+        """Whether it is the password. Computes `iterations`, which are at least those of the account's hash."""
+        given, salt, stored = password.encode(), b"", self._plain.encode()
+        if self.hash is not None:
+            own, salt, stored = self.hash
+            given = hashlib.pbkdf2_hmac("sha256", given, salt, own, len(stored))
+            iterations -= own
+        if iterations > 0:
+            hashlib.pbkdf2_hmac("sha256", b"", salt, iterations, _HASH_BYTES)
+        return hmac.compare_digest(stored, given)
 
 
 class Accounts:
     """The users of a password file."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        """Read the lines of a file; empty ones and those that begin with # say nothing.
-
-        Raises `ValueError` with the number of the line and what is wrong with it, never with the line.
-        """
+        """Read the lines of a file; empty ones and those that begin with # say nothing."""
         self._accounts: dict[str, _Account] = {}
+        self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
+        self._checks: dict[bytes, asyncio.Task[str | None]] = {}
         for number, line in enumerate(lines, 1):
-            text = line.strip()
+            text = line.strip(" \t\r\n")
             if not text or text.startswith("#"):
                 continue
             user, *rest = text.split(":", 2)
-            if not user or not rest:
-                raise ValueError(f"line {number} of the password file is not user:password:entries")
-            entries = rest[1] if len(rest) > 1 else f"{_DOMAIN}*,READ_UPDATE"
-            self._accounts[user] = _Account(rest[0], list(_entries(entries, number)))
+            problems = ["it is not user:password:entries, and is skipped"]
+            if user and rest:
+                account = self._accounts[user] = _Account(rest[0])
+                if len(rest) < 2 and account.hash is None:
+                    rest.append(_EVERYTHING)
+                account.entries, problems = read_entries("".join(rest[1:]))
+            for problem in problems:
+                log.warning("line %d of the password file: %s", number, problem)
+        self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
 
-    def authenticate(self, credentials: str) -> str:
-        """The user that base64 of `user:password` stands for; `Unauthenticated` if that is nobody."""
+    async def authenticate(self, credentials: str) -> str:
+        """The user that base64 of `user:password` stands for. Raises Unauthenticated, NotChecked."""
         digest = hashlib.sha256(credentials.encode()).digest()
-        known = self._verified.get(digest)
-        if known is not None:
-            return known
-        try:
-            user, separator, password = base64.b64decode(credentials, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError) as error:
-            raise Unauthenticated("the credentials are not base64 of user:password") from error
-        account = self._accounts.get(user) if separator else None
-        if account is None or not account.has_password(password):
+        user = self._verified.get(digest)
+        if user is None:
+            check = self._checks.get(digest)
+            if check is None:
+                if len(self._checks) >= _CHECKS_MAX:
+                    raise NotChecked(f"{_CHECKS_MAX} passwords are being checked, no more are taken now")
+                last = next(reversed(self._checks.values()), None)
+                check = asyncio.create_task(self._check(digest, *_parsed(credentials), last), name="password check")
+                self._checks[digest] = check
+                check.add_done_callback(lambda _: self._checks.pop(digest, None))
+            await asyncio.wait({check})  # which goes on for others if this caller gives up
+            if check.cancelled():
+                raise NotChecked("the controller is closed")
+            user = check.result()
+        if user is None:
             raise Unauthenticated("the user or the password is wrong")
+        return user
+
+    async def _check(
+        self, digest: bytes, user: str, password: str, last: asyncio.Task[str | None] | None
+    ) -> str | None:
+        """The user, if the password is right. Calls with the same credentials wait for one check, and it for `last`."""
+        if last is not None:
+            await asyncio.wait({last})
+        account = self._accounts.get(user)
+        right = await asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
+        if account is None or not right:
+            return None
         if len(self._verified) >= _VERIFIED_MAX:
             self._verified.clear()
         self._verified[digest] = user
         return user
 
+    async def aclose(self) -> None:
+        """Ends the checks in flight. More may follow."""
+        checks = tuple(self._checks.values())
+        for each in checks:
+            each.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)
+
     def permission(self, user: str, resource: str) -> Permission:
-        """What a user may do with a resource."""
+        """What a user may do with a resource. Raises UnusableEntry."""
         account = self._accounts.get(user)
-        return Permission.NONE if account is None else account.permission(resource)
+        return Permission.NONE if account is None else permission_of(account.entries, resource)
 
 
-def _entries(text: str, number: int) -> Iterable[tuple[re.Pattern[str], Permission]]:
-    for entry in filter(None, (each.strip() for each in text.split(";"))):
-        resource, separator, permission = (each.strip() for each in entry.rpartition(","))
-        if not separator or permission not in Permission.__members__:
-            raise ValueError(f"an entry in line {number} of the password file is not resource,permission")
-        # Everything but the star stands for itself: Pravega takes the rest for a regular expression by accident.
-        pattern = re.compile(".*".join(re.escape(part) for part in resource.split("*")), re.DOTALL)
-        yield pattern, Permission[permission]
+def _parsed(credentials: str) -> tuple[str, str]:
+    """User and password. Raises Unauthenticated."""
+    try:
+        user, separator, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise Unauthenticated("the credentials are not base64 of user:password") from error
+    if not separator:
+        raise Unauthenticated("the credentials are not base64 of user:password")
+    return user, password
 
 
 def _read_hash(password: str) -> tuple[int, bytes, bytes] | None:
@@ -129,11 +157,11 @@ def _read_hash(password: str) -> tuple[int, bytes, bytes] | None:
         read = int(iterations), bytes.fromhex(salt), bytes.fromhex(stored)
     except ValueError:  # not hex, or not of three parts: a plain password
         return None
-    return read if read[0] > 0 and read[2] else None
+    return read if 0 < read[0] <= _MOST_ITERATIONS and read[2] else None
 
 
 class Authority:
-    """Checks callers and makes tokens. `accounts` None: everybody may do everything. `key` None: tokens are ""."""
+    """Checks callers and makes tokens. `accounts` None: all callers may do everything. `key` None: tokens are ""."""
 
     def __init__(
         self, accounts: Accounts | None = None, key: str | None = None, *, ttl_s: int = 600, now_s: Callable[[], float]
@@ -149,14 +177,22 @@ class Authority:
         """Whether nobody is checked and no token is made."""
         return self._accounts is None and self._key is None
 
-    def principal(self, header: str | None) -> str | None:
-        """The user that a call's `authorization` stands for; None if it has none that is understood here."""
+    async def principal(self, header: str | None) -> str | None:
+        """The user that a call's `authorization` stands for; None if it has none that is understood here.
+
+        Raises Unauthenticated, NotChecked.
+        """
         if self._accounts is None or not header:
             return None
         method, _, credentials = header.partition(" ")
         if method != "Basic" or not credentials:
             return None
-        return self._accounts.authenticate(credentials.strip())
+        return await self._accounts.authenticate(credentials.strip())
+
+    async def aclose(self) -> None:
+        """Ends the checks of passwords that are in flight. More may follow."""
+        if self._accounts is not None:
+            await self._accounts.aclose()
 
     def allows(self, principal: str | None, resource: str, permission: Permission) -> bool:
         """Whether a caller has a permission."""

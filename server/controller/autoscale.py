@@ -4,9 +4,10 @@ A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay
 while asks for a split, below it for 20 minutes makes the segment cold, and cold neighbours merge. The thresholds are
 Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); what a minute is can be set (`minute_ms`).
 
-Invariant: what is decided always covers the keys of what it replaces, and never goes below the policy's minimum.
+A segment that has taken nothing for `silence_minutes` is cold whatever its rates were. Invariant: what is decided
+always covers the keys of what it replaces, never goes below the policy's minimum, nor above what a stream may have.
 Deliberate difference: rates are taken at every tick, also of segments that nobody writes to; Pravega's segment store
-reports on writes and lets the silence of 20 minutes speak for itself.
+reports on writes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from segstore.server.controller.config import AutoScaling
-from segstore.server.controller.epochs import Epoch, KeyRange, Segment, equal_ranges
+from segstore.server.controller.epochs import Epoch, KeyRange, equal_ranges
 from segstore.server.controller.policies import ScalingPolicy, ScalingType
 from segstore.server.controller.segment_admin import Load
 
@@ -41,6 +42,7 @@ class Watch(msgspec.Struct):
     since_ms: int
     taken_ms: int
     total: float
+    written_ms: int
     asked_up_ms: int
     asked_down_ms: int
     cold_until_ms: int = 0
@@ -52,13 +54,22 @@ class Watch(msgspec.Struct):
     @classmethod
     def begin(cls, now_ms: int, total: float) -> Watch:
         """Start to watch; what was written before does not count, and a new segment is left alone for a while."""
-        return cls(since_ms=now_ms, taken_ms=now_ms, total=total, asked_up_ms=now_ms, asked_down_ms=now_ms)
+        return cls(
+            since_ms=now_ms,
+            taken_ms=now_ms,
+            total=total,
+            written_ms=now_ms,
+            asked_up_ms=now_ms,
+            asked_down_ms=now_ms,
+        )
 
     def take(self, now_ms: int, total: float, minute_ms: int) -> None:
         """Account for what was written since the last time."""
         elapsed_ms = now_ms - self.taken_ms
         if elapsed_ms <= 0:
             return
+        if total > self.total:
+            self.written_ms = now_ms
         rate = max(total - self.total, 0.0) * 1000.0 / elapsed_ms
         self.taken_ms, self.total = now_ms, total
         self.rate_2 = _decayed(self.rate_2, rate, elapsed_ms, 2 * minute_ms)
@@ -78,8 +89,15 @@ def measure(load: Load, policy: ScalingPolicy) -> float:
     return load.bytes / 1024 if policy.kind is ScalingType.KBYTES_PER_S else float(load.events)
 
 
+def _is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
+    """Whether a segment has taken nothing for so long that no rate need tell that it is cold."""
+    return now_ms - watch.written_ms >= settings.silence_minutes * settings.minute_ms
+
+
 def parts_wanted(watch: Watch, target: int, now_ms: int, settings: AutoScaling) -> int:
     """Into how many segments the load asks that this one be split; 1: leave it, 0: it is cold."""
+    if target > 0 and _is_silent(watch, now_ms, settings):
+        return 0
     age = (now_ms - watch.since_ms) / settings.minute_ms
     if target <= 0 or age <= settings.cooldown_minutes:
         return 1
@@ -94,13 +112,20 @@ def parts_wanted(watch: Watch, target: int, now_ms: int, settings: AutoScaling) 
 
 
 def decide(
-    current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], now_ms: int, settings: AutoScaling
+    current: Epoch,
+    policy: ScalingPolicy,
+    watches: Mapping[int, Watch],
+    now_ms: int,
+    settings: AutoScaling,
+    max_segments: int,
 ) -> Decision | None:
     """The next thing to do for a stream, if there is one; marks in the watches what was asked for and found cold.
 
-    Splits go first. Only one thing is decided at a time: the next tick sees the epoch that it made.
+    Splits go first, as far as the stream may have more segments. Only one thing is decided at a time: the next tick
+    sees the epoch that it made. A segment that is silent is looked at whenever it was asked for last.
     """
     mute_ms = settings.mute_minutes * settings.minute_ms
+    room = max_segments - len(current.segments) + 1
     wanted = {
         segment.id: parts_wanted(watches[segment.id], policy.target_rate, now_ms, settings)
         for segment in current.segments
@@ -108,33 +133,33 @@ def decide(
     }
     for segment in current.segments:
         watch = watches.get(segment.id)
-        if watch is not None and wanted[segment.id] > 1 and now_ms - watch.asked_up_ms > mute_ms:
+        if watch is not None and wanted[segment.id] > 1 < room and now_ms - watch.asked_up_ms > mute_ms:
             watch.asked_up_ms = watch.asked_down_ms = now_ms
-            parts = min(max(2, wanted[segment.id]), max(2, policy.factor))
+            parts = min(max(2, wanted[segment.id]), max(2, policy.factor), room)
             return Decision((segment.id,), tuple(equal_ranges(parts, segment.start, segment.end)))
-    for segment in current.segments:
+    for at, segment in enumerate(current.segments):
         watch = watches.get(segment.id)
-        if watch is not None and wanted[segment.id] == 0 and now_ms - watch.asked_down_ms > mute_ms:
+        if watch is None or wanted[segment.id] != 0:
+            continue
+        if now_ms - watch.asked_down_ms > mute_ms or _is_silent(watch, now_ms, settings):
             watch.asked_up_ms, watch.asked_down_ms = 0, now_ms
             watch.cold_until_ms = now_ms + _COLD_MINUTES * settings.minute_ms
-            if (merge := _merge(current, policy, watches, segment, now_ms)) is not None:
+            if (merge := _merge(current, policy, watches, at, now_ms)) is not None:
                 return merge
     return None
 
 
 def _merge(
-    current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], cold: Segment, now_ms: int
+    current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], at: int, now_ms: int
 ) -> Decision | None:
-    """Merge a cold segment with its cold neighbours, as far as the minimum allows."""
+    """Merge a cold segment, by its place, with its cold neighbours, as far as the minimum allows."""
     spare = len(current.segments) - policy.min_segments
     together = [
         each
-        for each in current.segments
-        if (each.end == cold.start or each.start == cold.end or each.id == cold.id)
-        and each.id in watches
-        and watches[each.id].cold_until_ms > now_ms
+        for each in current.segments[max(at - 1, 0) : at + 2]
+        if each.id in watches and watches[each.id].cold_until_ms > now_ms
     ]
-    together = together[: spare + 1]
+    together = together[: max(spare, 0) + 1]
     if len(together) < 2:
         return None
     return Decision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))

@@ -1,12 +1,17 @@
-"""The controller's settings, checked once. Every duration is in the unit that its name ends in."""
+"""The controller's settings, checked once, and the file that has them. Every duration is in the unit that its name
+ends in.
+"""
 
 from __future__ import annotations
 
+import difflib
+import tomllib
+from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-__all__ = ["AutoScaling", "ControllerConfig"]
+__all__ = ["AutoScaling", "ControllerConfig", "read_config"]
 
 _SLACK_MS: Final = 30_000
 
@@ -19,8 +24,9 @@ class AutoScaling(BaseModel):
         tick_ms: how often rates are taken; 5 s, as in Pravega's `SegmentAggregates`.
         minute_ms: what "a minute" is in the 2, 5, 10 and 20 minutes of the thresholds; shorter ones make a stream react
             sooner to the same rate, so that tests of scaling need not wait.
-        cooldown_minutes: a new segment is left alone so long; 10, as in `AutoScalerConfig`.
+        cooldown_minutes: how long a new segment is left alone; 10, as in `AutoScalerConfig`.
         mute_minutes: the least time between two requests of a segment; 10, as there.
+        silence_minutes: a segment that takes no events for this long is cold; 20, as there (`cache.expiry.seconds`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,8 +34,9 @@ class AutoScaling(BaseModel):
     enabled: bool = True
     tick_ms: int = Field(default=5_000, ge=1)
     minute_ms: int = Field(default=60_000, ge=1)
-    cooldown_minutes: float = Field(default=10.0, ge=0)
-    mute_minutes: float = Field(default=10.0, ge=0)
+    cooldown_minutes: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    mute_minutes: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    silence_minutes: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
 
 class ControllerConfig(BaseModel):
@@ -46,8 +53,17 @@ class ControllerConfig(BaseModel):
         max_transaction_ms: the longest life of a transaction; one day, as there. It is also never more than a thousand
             leases.
         completed_ttl_ms: how long the end of a transaction is remembered; 24 hours, as there.
+        completed_max: for how many transactions of a stream, at least, the end is remembered; at times a tenth more.
+        completed_listed: how many of these are listed; the 500 that ended last, as there.
         retention_every_ms: how often a stream cut is kept and the retention policy looked at; 30 minutes, as there.
         watermark_every_ms: how often the times that writers noted become a watermark; 10 s, as there.
+        watermark_streams: whether the stream of watermarks is made with its stream, and listed, as in Pravega; off: it
+            is made when it is first used, and not listed.
+        system_scope: whether there is a scope `_system`, as in Pravega, though empty; off.
+        group_writes_with_read_permission: whether readers that may only read can use reader groups; on, as in Pravega
+            (`readerGroupStreams.writesWithReadPermissions.enable`).
+        max_segments: the most segments of a stream at a time, and partitions of a table; 4,096. The stream cuts of one
+            request may name twice as many. Pravega has no bounds.
         page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.
         retry_ms: the wait before work that the segment store failed to do is tried again; 1 s.
         scaling: when load scales a stream.
@@ -63,11 +79,22 @@ class ControllerConfig(BaseModel):
     max_lease_ms: int = Field(default=600_000, ge=1)
     max_transaction_ms: int = Field(default=86_400_000, ge=1)
     completed_ttl_ms: int = Field(default=86_400_000, ge=0)
+    completed_max: int = Field(default=10_000, ge=1)
+    completed_listed: int = Field(default=500, ge=0)
     retention_every_ms: int = Field(default=1_800_000, ge=1)
     watermark_every_ms: int = Field(default=10_000, ge=1)
+    watermark_streams: bool = False
+    system_scope: bool = False
+    group_writes_with_read_permission: bool = True
+    max_segments: int = Field(default=4_096, ge=1, le=65_536)
     page_size: int = Field(default=1_000, ge=1)
     retry_ms: int = Field(default=1_000, ge=1)
     scaling: AutoScaling = AutoScaling()
+
+    @property
+    def max_cut_entries(self) -> int:
+        """How many segments the stream cuts of one request may name: a cut goes through several epochs."""
+        return 2 * self.max_segments
 
     @property
     def slack_ms(self) -> int:
@@ -75,3 +102,27 @@ class ControllerConfig(BaseModel):
         if self.lease_slack_ms is not None:
             return self.lease_slack_ms
         return _SLACK_MS if self.lease_cap_ms is None else 0
+
+
+def read_config(path: Path) -> ControllerConfig:
+    """Read a TOML file with the fields of `ControllerConfig`, those of `scaling` in a table of that name.
+
+    Raises OSError, and ValueError with one sentence that names the file and the field.
+    """
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # of the encoding, too
+        raise ValueError(f"{path}: this is no TOML: {error}") from error
+    try:
+        return ControllerConfig.model_validate(given, strict=True)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        # An unknown field first: it may be why another one is missing.
+        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+        *tables, field = map(str, first["loc"])
+        why = first["msg"]
+        if first["type"] == "extra_forbidden":
+            known = (AutoScaling if tables else ControllerConfig).model_fields
+            near = difflib.get_close_matches(field, known, 1)
+            why = "there is no such field" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
+        raise ValueError(f"{path}: {'.'.join((*tables, field))}: {why}") from error

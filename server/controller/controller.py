@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.core import Core, Due, Timer
 from segstore.server.controller.errors import ControllerError
-from segstore.server.controller.operations import Operation
+from segstore.server.controller.operations import Operation, ScopeCreated
+from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.reader_groups import ReaderGroups
 from segstore.server.controller.scaling import Scaling
 from segstore.server.controller.scopes import Scopes
 from segstore.server.controller.segment_admin import SegmentAdmin
-from segstore.server.controller.state import State
+from segstore.server.controller.state import SYSTEM_SCOPE, State
 from segstore.server.controller.streams import Streams
 from segstore.server.controller.tables import Tables
 from segstore.server.controller.transactions import Transactions
@@ -53,6 +54,7 @@ class Controller:
         random: Random | None = None,
         journal: Callable[[Operation], None] | None = None,
         state: State | None = None,
+        transaction_ids: Iterator[int] | None = None,
     ) -> None:
         """Args:
         segments: the segment store.
@@ -61,9 +63,16 @@ class Controller:
         random: where ids come from.
         journal: is told every operation, before it is applied.
         state: where to start from; becomes the controller's own.
+        transaction_ids: the lower 96 bits of the ids of transactions, in turn; None: numbers that count up.
         """
         self._core = core = Core(
-            segments, config or ControllerConfig(), now_ms, random or SystemRandom(), journal, state or State()
+            segments,
+            config or ControllerConfig(),
+            now_ms,
+            random or SystemRandom(),
+            journal,
+            state or State(),
+            transaction_ids,
         )
         self.scaling = Scaling(core)
         self.transactions = Transactions(core)
@@ -74,6 +83,8 @@ class Controller:
         self.writers = Writers(core)
         self.upkeep = Upkeep(core, self.streams, self.scaling)
         self.watermarks = Watermarks(core, self.streams)
+        if core.config.system_scope and SYSTEM_SCOPE not in core.state.scopes:
+            core.record(ScopeCreated(SYSTEM_SCOPE, now_ms()))
         for stream in core.state.streams():
             self._watch_all(stream.scope, stream.name)
 
@@ -100,6 +111,11 @@ class Controller:
         await self.streams.update(scope, stream, config)
         self.upkeep.watch(scope, stream)
 
+    @property
+    def pace(self) -> Pace:
+        """The share of the event loop that calls have."""
+        return self._core.pace
+
     def next_due_ms(self) -> int | None:
         """When `run_due` has something to do next; None: not before something else happens."""
         return self._core.next_due_ms()
@@ -111,7 +127,7 @@ class Controller:
 
     async def run_due(self) -> None:
         """Do what is due by now. What fails is logged and, where it must happen, tried again later."""
-        for timer in self._core.take_due(self._core.now_ms()):
+        async for timer in self.pace.over(self._core.take_due(self._core.now_ms())):
             try:
                 await self._run(timer)
             except ControllerError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from segstore.server.controller.epochs import Segment
 from segstore.server.controller.errors import InvalidArgument, Malformed
+from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import (
     Cut,
     ReaderGroupConfig,
@@ -58,9 +59,9 @@ def segment_range(scope: str, stream: str, segment: Segment) -> m.SegmentRange:
     return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
 
 
-def segment_ranges(scope: str, stream: str, segments: Iterable[Segment]) -> list[m.SegmentRange]:
+async def segment_ranges(pace: Pace, scope: str, stream: str, segments: Sequence[Segment]) -> list[m.SegmentRange]:
     """Each segment with its keys, in the order given."""
-    return [segment_range(scope, stream, segment) for segment in segments]
+    return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
 
 
 def page_token(token: str) -> m.ContinuationToken:

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from enum import Enum
+from itertools import count
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.errors import EmptyName
+from segstore.server.controller.errors import EmptyName, TooMany
 from segstore.server.controller.operations import Operation
+from segstore.server.controller.pace import Pace
 from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state import State
 
 __all__ = ["Core", "Due", "Timer", "require"]
+
+_NAME_MAX: Final = 1_024
 
 
 class Due(Enum):
@@ -55,7 +59,9 @@ def require(**names: str) -> None:
 
 
 class Core:
-    """The shared part. `journal` is told each operation before it is applied."""
+    """The shared part. `journal` is told each operation before it is applied; `transaction_ids` are as `Controller` has
+    them.
+    """
 
     def __init__(
         self,
@@ -65,18 +71,39 @@ class Core:
         random: Random,
         journal: Callable[[Operation], None] | None,
         state: State,
+        transaction_ids: Iterator[int] | None,
     ) -> None:
         self.segments = segments
         self.config = config
         self.now_ms = now_ms
         self.random = random
         self.state = state
+        # As in Pravega, a transaction's epoch and a counter. That of a new state begins with the time, so that no id
+        # of one run means anything in the next.
+        self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
+        self.pace = Pace()
         self.woken = asyncio.Event()
         self._journal = journal
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._timers: list[Timer] = []
         self._order = 0
         self._once: set[tuple[Due, str, str]] = set()
+
+    def check_segments(self, what: str, count: int) -> None:
+        """Refuse more segments than a stream or a table may have with `TooMany`."""
+        if count > self.config.max_segments:
+            raise TooMany(what, count, self.config.max_segments)
+
+    def check_cut(self, count: int) -> None:
+        """Refuse more entries than the stream cuts of a request may have with `TooMany`."""
+        if count > self.config.max_cut_entries:
+            raise TooMany("entries of stream cuts", count, self.config.max_cut_entries)
+
+    def check_name(self, *parts: str) -> None:
+        """Refuse a name that is longer than any that there can be with `TooMany`; it may have several parts."""
+        length = sum(map(len, parts))
+        if length > _NAME_MAX:
+            raise TooMany("characters of a name", length, _NAME_MAX)
 
     def record(self, operation: Operation) -> None:
         """Write an operation down and apply it."""

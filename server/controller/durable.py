@@ -6,6 +6,7 @@ Invariant: `recovered(image(state), operations)` is the state to which the opera
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -15,10 +16,13 @@ from segstore.server.controller.state import State
 
 __all__ = ["image", "recovered"]
 
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(State)
+
 
 def image(state: State) -> bytes:
     """All of the state as bytes."""
-    return msgspec.msgpack.encode(state)
+    return _ENCODER.encode(state)
 
 
 def recovered(image: bytes, operations: Iterable[bytes]) -> State:
@@ -27,7 +31,7 @@ def recovered(image: bytes, operations: Iterable[bytes]) -> State:
     Raises `ValueError` for what is no image, or no operation that such a state can undergo.
     """
     try:
-        state = msgspec.msgpack.decode(image, type=State) if image else State()
+        state = _DECODER.decode(image) if image else State()
         for each in operations:
             decode(each).apply(state)
     except (ControllerError, KeyError) as error:

@@ -10,13 +10,19 @@ epochs that the cut touches; two cuts are compared by their spans.
 
 `why_invalid` says what is wrong with a cut that names unknown segments or does not cover the keys; the other functions
 take valid cuts. Follows `PersistentStreamBase` and `RecordHelper` (Pravega); comparisons of ranges are exact, as there.
+
+Segments are found by key and by id, never by looking through all: a stream may have thousands, and a cut name them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
+from heapq import heappop, heappush
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 from typing import Final
 
 import msgspec
@@ -33,10 +39,12 @@ __all__ = [
     "compare",
     "cut_span",
     "equal_ranges",
+    "find_segment",
     "first_epoch",
     "is_at_or_after",
     "lower_bound",
     "next_epoch",
+    "pieces_between",
     "ranges_match",
     "sealed_in",
     "size_between",
@@ -50,6 +58,11 @@ Span = dict["Segment", int]
 
 FUTURE: Final = 0
 """An offset below this marks a segment that is known and not reached."""
+
+_PIECE: Final = 1_000
+
+_START: Final = attrgetter("start")
+_END: Final = attrgetter("end")
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -65,16 +78,12 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     def id(self) -> int:
         return self.epoch << 32 | self.number
 
-    def overlaps(self, other: Segment) -> bool:
-        """Whether some key belongs to both."""
-        return self.start < other.end and other.start < self.end
-
     def name(self, scope: str, stream: str) -> str:
         """The full name, as the segment store knows it."""
         return segment_name(scope, stream, self.number, self.epoch)
 
 
-class Epoch(msgspec.Struct, frozen=True, array_like=True):
+class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
     """The segments between two changes, by key; `reference` is the epoch that this one repeats, or itself."""
 
     number: int
@@ -82,12 +91,19 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
     segments: tuple[Segment, ...]
     created_ms: int
 
-    def find(self, identifier: int) -> Segment | None:
-        """The segment with this id, if it is in the epoch."""
-        for segment in self.segments:
-            if segment.id == identifier:
-                return segment
-        return None
+    @cached_property
+    def made(self) -> Mapping[int, Segment]:
+        """The segments that begin with this epoch, by id."""
+        return {segment.id: segment for segment in self.segments if segment.epoch == self.number}
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether the segment is one of the epoch."""
+        at = bisect_right(self.segments, segment.start, key=_START) - 1
+        return at >= 0 and self.segments[at].id == segment.id
+
+    def overlapping(self, start: float, end: float) -> Sequence[Segment]:
+        """The segments that have keys of a range."""
+        return self.segments[bisect_right(self.segments, start, key=_END) : bisect_left(self.segments, end, key=_START)]
 
 
 class Comparison(Enum):
@@ -130,8 +146,8 @@ def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRang
     new = list(ranges)
     if any(start >= end for start, end in new):
         return False
-    old = [(each.start, each.end) for each in map(current.find, sealed) if each is not None]
-    return _joined(old) == _joined(new)
+    known = {each.id: (each.start, each.end) for each in current.segments}
+    return _joined(known[each] for each in sealed if each in known) == _joined(new)
 
 
 def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
@@ -148,15 +164,23 @@ def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 # Before and after ------------------------------------------------------------------------------------------------
 
 
+def find_segment(epochs: Sequence[Epoch], identifier: int) -> Segment | None:
+    """The segment with this id; None if there never was one."""
+    born = split_segment_id(identifier)[0]
+    return epochs[born].made.get(identifier) if 0 <= born < len(epochs) else None
+
+
 def sealed_in(epochs: Sequence[Epoch], identifier: int) -> int | None:
     """The first epoch that no longer holds the segment; None if it is still there, or never was."""
-    born = split_segment_id(identifier)[0]
-    if not 0 <= born < len(epochs) or epochs[born].find(identifier) is None:
+    segment = find_segment(epochs, identifier)
+    return None if segment is None else _sealed_in(epochs, segment)
+
+
+def _sealed_in(epochs: Sequence[Epoch], segment: Segment) -> int | None:
+    if epochs[-1].holds(segment):
         return None
-    for epoch in epochs[born + 1 :]:
-        if epoch.find(identifier) is None:
-            return epoch.number
-    return None
+    later = range(segment.epoch + 1, len(epochs))
+    return later[bisect_left(later, True, key=lambda number: not epochs[number].holds(segment))]
 
 
 def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[int]]:
@@ -164,22 +188,30 @@ def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[i
     sealed = sealed_in(epochs, identifier)
     if sealed is None:
         return {}
+    segment = find_segment(epochs, identifier)
+    assert segment is not None, "only a segment that was there is sealed"
     before = epochs[sealed - 1]
-    segment = before.find(identifier)
-    assert segment is not None, "sealed_in gives the epoch after the last that holds the segment"
     return {
-        following: [each.id for each in before.segments if each.overlaps(following)]
-        for following in epochs[sealed].segments
-        if following.overlaps(segment)
+        following: [each.id for each in before.overlapping(following.start, following.end)]
+        for following in epochs[sealed].overlapping(segment.start, segment.end)
     }
 
 
+def _overlaps(ones: Iterable[Segment], others: Iterable[Segment]) -> Iterator[tuple[Segment, Segment]]:
+    """Each of `ones` with each of `others` that shares keys with it, found in one pass over the keys."""
+    sides = [(segment, side) for side, segments in enumerate((ones, others)) for segment in segments]
+    sides.sort(key=lambda each: each[0].start)
+    begun: tuple[list[tuple[float, int, Segment]], ...] = ([], [])
+    for segment, side in sides:
+        across = begun[1 - side]
+        while across and across[0][0] <= segment.start:
+            heappop(across)
+        for _, _, other in across:
+            yield (other, segment) if side else (segment, other)
+        heappush(begun[side], (segment.end, segment.id, segment))
+
+
 # Stream cuts -----------------------------------------------------------------------------------------------------
-
-
-def _reach(cut: Mapping[int, int]) -> tuple[int, int]:
-    """The epochs of the oldest and of the newest segment of a cut."""
-    return split_segment_id(min(cut))[0], split_segment_id(max(cut))[0]
 
 
 def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
@@ -192,26 +224,39 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
     reached: list[Segment] = []
     future: list[Segment] = []
     for identifier, offset in cut.items():
-        born = split_segment_id(identifier)[0]
-        segment = epochs[born].find(identifier) if 0 <= born < len(epochs) else None
+        segment = find_segment(epochs, identifier)
         if segment is None:
             return f"segment {identifier} is not one of the stream"
         (future if offset < FUTURE else reached).append(segment)
     if not reached:
         return "it has reached no segment"
-    reached.sort(key=lambda each: each.start)
+    reached.sort(key=_START)
     for left, right in pairwise(reached):
         if right.start < left.end:
             return f"segments {left.id} and {right.id} overlap"
-    missing = uncovered(reached)
-    for start, end in missing:
-        # Nothing was reached there: a segment is to come, and what leads to it is in the cut.
-        if not any(each.start < end and start < each.end for each in future):
-            return f"nothing covers the keys from {start} to {end}"
+    to_come: list[KeyRange] = []
     for segment in future:
-        if any(each.overlaps(segment) and each.id >= segment.id for each in reached):
+        _cover(to_come, segment)
+    for start, end in uncovered(reached):
+        # Nothing was reached there: a segment is to come, and what leads to it is in the cut.
+        at = bisect_right(to_come, start, key=itemgetter(1))
+        if at == len(to_come) or to_come[at][0] >= end:
+            return f"nothing covers the keys from {start} to {end}"
+    for segment, each in _overlaps(future, reached):
+        if each.id >= segment.id:
             return f"segment {segment.id} is said to come after one that follows it"
     return None
+
+
+def _cover(covered: list[KeyRange], segment: Segment) -> tuple[bool, bool]:
+    """Add a segment to ranges that neither overlap nor touch, by key; whether some and whether all of it was there."""
+    first = bisect_left(covered, segment.start, key=itemgetter(1))
+    touched = covered[first : bisect_right(covered, segment.end, key=itemgetter(0))]
+    start = min(segment.start, touched[0][0]) if touched else segment.start
+    end = max(segment.end, touched[-1][1]) if touched else segment.end
+    covered[first : first + len(touched)] = [(start, end)]
+    some = any(each[0] < segment.end and segment.start < each[1] for each in touched)
+    return some, touched == [(start, end)]
 
 
 def uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
@@ -229,41 +274,31 @@ def uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
 
 def cut_span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> Span:
     """Each segment of a valid cut with the last epoch that holds it, among those that the cut touches."""
-    low, high = _reach(cut)
-    ahead = set(cut)
+    touched = epochs[: split_segment_id(max(cut))[0] + 1]
     span: Span = {}
-    for epoch in reversed(epochs[low : high + 1]):
-        for segment in epoch.segments:
-            if segment.id in ahead:
-                span[segment] = epoch.number
-                ahead.discard(segment.id)
+    for identifier in cut:
+        if (segment := find_segment(touched, identifier)) is not None:
+            sealed = _sealed_in(touched, segment)
+            span[segment] = len(touched) - 1 if sealed is None else sealed - 1
     return span
 
 
 def is_at_or_after(cut: Mapping[int, int], span: Span, other: Mapping[int, int], other_span: Span) -> bool:
     """Whether no part of `cut` lies before `other`."""
-    for segment, epoch in span.items():
-        for earlier, earlier_epoch in other_span.items():
-            if segment.id == earlier.id and cut[segment.id] < other[earlier.id]:
-                return False
-            if segment.overlaps(earlier) and epoch < earlier_epoch:
-                return False
-    return True
+    return not any(
+        span[segment] < other_span[earlier] or (segment.id == earlier.id and cut[segment.id] < other[earlier.id])
+        for segment, earlier in _overlaps(span, other_span)
+    )
 
 
 def compare(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int, int]) -> Comparison:
     """How `cut` lies to `other`, both valid."""
     after = before = False
-    for segment in cut_span(epochs, cut):
-        for reference in cut_span(epochs, other):
-            if segment.id == reference.id:
-                mine, theirs = cut[segment.id], other[reference.id]
-            elif segment.overlaps(reference):
-                mine, theirs = segment.id, reference.id
-            else:
-                continue
-            after |= mine > theirs
-            before |= mine < theirs
+    for segment, reference in _overlaps(cut_span(epochs, cut), cut_span(epochs, other)):
+        same = segment.id == reference.id
+        mine, theirs = (cut[segment.id], other[reference.id]) if same else (segment.id, reference.id)
+        after |= mine > theirs
+        before |= mine < theirs
     if before:
         return Comparison.OVERLAPS if after else Comparison.BEFORE
     return Comparison.EQUAL_OR_AFTER
@@ -274,21 +309,27 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 
     In order of their ids. The cuts are valid; `ValueError` if `end` lies before `start`.
     """
+    return [segment for piece in pieces_between(epochs, start, end) for segment in piece]
+
+
+def pieces_between(
+    epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
+) -> Iterator[list[Segment]]:
+    """As `between`, some thousands at a time: a stream may have had any number of segments."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)
     if start and end and not is_at_or_after(end, end_span, start, start_span):
         raise ValueError("the second stream cut lies before the first")
+    touched = epochs[min(start_span.values()) : max(end_span.values()) + 1]
     found: dict[int, Segment] = {}
-    for epoch in epochs[min(start_span.values()) : max(end_span.values()) + 1]:
-        inside = max(start_span.values()) <= epoch.number <= min(end_span.values())
-        for segment in epoch.segments:
-            if inside or (
-                all(each.id <= segment.id for each in start_span if each.overlaps(segment))
-                and all(segment.id <= each.id for each in end_span if each.overlaps(segment))
-            ):
-                found[segment.id] = segment
-    return [found[identifier] for identifier in sorted(found)]
+    for epoch in touched:
+        found |= epoch.made if epoch is not touched[0] else {segment.id: segment for segment in epoch.segments}
+        if epoch is touched[-1] or len(found) > max(_PIECE, len(start_span), len(end_span)):
+            outside = {each.id for each, earlier in _overlaps(found.values(), start_span) if each.id < earlier.id}
+            outside |= {each.id for each, later in _overlaps(found.values(), end_span) if each.id > later.id}
+            yield [found[identifier] for identifier in sorted(found.keys() - outside)]
+            found = {}
 
 
 def size_between(
@@ -315,14 +356,12 @@ def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> C
     for cut in cuts:
         for identifier, offset in cut.items():
             earliest[identifier] = min(offset, earliest.get(identifier, offset))
-    kept: list[Segment] = []
+    covered: list[KeyRange] = []
     bound: Cut = {}
     for identifier in sorted(earliest):  # of segments that overlap, the lower id is the earlier
-        segment = epochs[split_segment_id(identifier)[0]].find(identifier)
+        segment = find_segment(epochs, identifier)
         assert segment is not None, "a valid cut names segments of the stream"
-        behind = sorted((each for each in kept if each.overlaps(segment)), key=lambda each: each.start)
-        if not any(start < segment.end and segment.start < end for start, end in uncovered(behind)):
-            continue
-        kept.append(segment)
-        bound[identifier] = -1 if behind else earliest[identifier]
+        partly, wholly = _cover(covered, segment)
+        if not wholly:
+            bound[identifier] = -1 if partly else earliest[identifier]
     return bound

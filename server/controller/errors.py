@@ -8,6 +8,7 @@
     ├── StreamSealed           a sealed stream takes no more changes
     ├── StreamNotSealed        only a sealed stream is deleted
     ├── IllegalState           what was asked does not fit the state that the thing is in
+    ├── TooMany                a request asks for more segments, or names more of them, than it may
     ├── InvalidArgument        an argument makes no sense where it is given
     │   ├── EmptyName          a name that must be given is ""
     │   └── Malformed          the message as such makes no sense, whatever the state
@@ -19,6 +20,8 @@
     ├── LeaseTooLarge          a lease above the maximum
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
+    ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
+    ├── NotChecked             the password was not checked, as there are too many to check
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -26,6 +29,8 @@ The facts are attributes. `service` holds the one table that turns these into en
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 __all__ = [
     "AlreadyExists",
@@ -41,6 +46,7 @@ __all__ = [
     "LeaseTooLarge",
     "Malformed",
     "NobodyOwns",
+    "NotChecked",
     "NotFound",
     "PermissionDenied",
     "ScaleRefused",
@@ -48,16 +54,22 @@ __all__ = [
     "SegmentStoreFailed",
     "StreamNotSealed",
     "StreamSealed",
+    "TooMany",
     "Unauthenticated",
+    "UnusableEntry",
 ]
 
 
+_MESSAGE_MAX: Final = 500
+
+
 class ControllerError(Exception):
-    """Root of all that the controller refuses; `message` is one sentence with the facts."""
+    """Root of all that the controller refuses; `message` is one sentence with the facts, cut where it is too long."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        # A name in it may be as long as a message of gRPC's, and a status must be small.
+        self.message = message if len(message) <= _MESSAGE_MAX else f"{message[:_MESSAGE_MAX]}…"
+        super().__init__(self.message)
 
 
 class NotFound(ControllerError):
@@ -114,6 +126,16 @@ class StreamNotSealed(ControllerError):
 
 class IllegalState(ControllerError):
     """The thing is in a state in which this cannot be done."""
+
+
+class TooMany(ControllerError):
+    """A request names `given` of `what`, and may name `limit`."""
+
+    def __init__(self, what: str, given: int, limit: int) -> None:
+        super().__init__(f"{given} {what} are more than the {limit} that a request may have")
+        self.what = what
+        self.given = given
+        self.limit = limit
 
 
 class InvalidArgument(ControllerError):
@@ -194,6 +216,18 @@ class PermissionDenied(ControllerError):
         self.principal = principal
         self.permission = permission
         self.resource = resource
+
+
+class UnusableEntry(ControllerError):
+    """Whether a caller may use `resource` depends on an access-control entry that cannot be matched."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"an access-control entry that decides about {resource} cannot be matched")
+        self.resource = resource
+
+
+class NotChecked(ControllerError):
+    """The password was not checked; asking again helps."""
 
 
 class SegmentStoreFailed(ControllerError):

@@ -3,8 +3,10 @@
 A call is handed on as it is, bytes and metadata, and so is its answer, so that a client sees no difference. While
 nobody leads, calls are answered UNAVAILABLE, which clients ask again after.
 
-Invariant: a call is handed on once at most; who is no leader and is handed one answers UNAVAILABLE. Under TLS the
-processes trust each other by the certificate that they share.
+Invariants: a call is handed on once at most; a process that does not lead and is handed one answers UNAVAILABLE. Where
+the leader may have applied a call that it did not answer, UNAVAILABLE comes with `OUTCOME_UNKNOWN`. Under TLS the
+processes trust each other by the certificate that they share. Without TLS, credentials of callers are left out unless
+the network is trusted: the address of the leader is what a node says.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.in_flight import InFlight, trailing_of
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import OPTIONS, TlsFiles, listen
-from segstore.wire.controller_api import METHODS, SERVICE
+from segstore.server.controller.server import TlsFiles, bounds, listen, new_server
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 
 __all__ = ["ForwardingServer"]
 
 _HANDED_ON: Final = "segstore-handed-on"
 _OF_THE_TRANSPORT: Final = ("grpc-", ":")
+_CREDENTIALS: Final = "authorization"
 _CHANNEL: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -44,24 +49,37 @@ class ForwardingServer(_Handler):
         leader: gives where the leader is, if it is another one.
     """
 
-    def __init__(self, server: grpc.aio.Server, leader: Callable[[], Endpoint | None], tls: TlsFiles | None) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        leader: Callable[[], Endpoint | None],
+        tls: TlsFiles | None,
+        trust_network: bool,
+    ) -> None:
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader
         self.port = 0
-        self._server = server
+        self._in_flight = InFlight(server, self)
         self._tls = tls
+        self._left_out = _OF_THE_TRANSPORT if trust_network or tls else (*_OF_THE_TRANSPORT, _CREDENTIALS)
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._calls: dict[Any, Endpoint] = {}
         self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
 
     @classmethod
     async def start(
-        cls, host: str, port: int, *, leader: Callable[[], Endpoint | None], tls: TlsFiles | None = None
+        cls,
+        host: str,
+        port: int,
+        *,
+        leader: Callable[[], Endpoint | None],
+        config: ControllerConfig,
+        tls: TlsFiles | None = None,
+        trust_network: bool = False,
     ) -> Self:
         """Listen. Raises OSError if that is not possible there."""
-        server = grpc.aio.server(options=OPTIONS)
-        self = cls(server, leader, tls)
-        server.add_generic_rpc_handlers((self,))
+        server = new_server(*bounds(config))
+        self = cls(server, leader, tls, trust_network)
         self.port = await listen(server, host, port, tls)
         await server.start()
         return self
@@ -82,24 +100,26 @@ class ForwardingServer(_Handler):
             if leader is None or any(key == _HANDED_ON for key, _ in metadata):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
             assert leader is not None
-            kept = [(key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT)]
-            ask = self._channel(leader).unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+            kept = [(key, value) for key, value in metadata if not key.startswith(self._left_out)]
+            channel = self._channel(leader)
+            ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
             call = ask(request, metadata=(*kept, (_HANDED_ON, "1")), timeout=context.time_remaining())
             self._calls[call] = leader
             try:
                 answer: bytes = await call
                 context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+                return answer
             except asyncio.CancelledError:
                 if call in self._calls:
                     raise
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the controller's leader has gone")
-                raise AssertionError("abort raises") from None
             except grpc.aio.AioRpcError as error:
-                await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
-                raise AssertionError("abort raises") from error
+                if error.code() is not grpc.StatusCode.CANCELLED:  # which is how gRPC ends what a server still has
+                    await context.abort(error.code(), error.details() or "", trailing_of(error, channel))
             finally:
                 self._calls.pop(call, None)
-            return answer
+            said = "the controller's leader has gone and has not answered the call"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
+            raise AssertionError("abort raises")
 
         return handle
 
@@ -119,14 +139,14 @@ class ForwardingServer(_Handler):
             if self._tls is None:
                 channel = grpc.aio.insecure_channel(address, options=_CHANNEL)
             else:
-                trusted = grpc.ssl_channel_credentials(self._tls.certificate.read_bytes())
+                trusted = grpc.ssl_channel_credentials(self._tls.own_certificate())
                 channel = grpc.aio.secure_channel(address, trusted, options=_CHANNEL)
             self._channels[leader] = channel
         return channel
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those under way `grace_s` seconds, then end."""
-        await self._server.stop(grace_s)
+        """Take no more calls, give those in flight `grace_s` seconds, then end."""
+        await self._in_flight.stop(grace_s)
         channels, self._channels = self._channels, {}
         for each in channels.values():
             await each.close(None)

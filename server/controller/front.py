@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 from google.protobuf.message import DecodeError
 
+from segstore.server.controller.in_flight import InFlight, trailing_of
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.server import OPTIONS, TlsFiles, listen
+from segstore.server.controller.server import TlsFiles, listen, new_server
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 
 __all__ = ["ControllerFront"]
@@ -69,7 +70,7 @@ class ControllerFront(_Handler):
     ) -> None:
         self.port = 0
         self.controller = controller
-        self._server = server
+        self._in_flight = InFlight(server, self)
         self._channel = channel
         self._through = through
         self._published_host = published_host
@@ -93,7 +94,7 @@ class ControllerFront(_Handler):
         published_host: the name under which clients find this port. trust: the authorities to trust in PEM, b"" for
         gRPC's own; None to speak to the controller without TLS.
         """
-        server = grpc.aio.server(options=(*OPTIONS, _MOST_MESSAGE))
+        server = new_server(_MOST_MESSAGE)
         bound = await listen(server, host, port, tls)
         if controller.port == bound and controller.host in (host, published_host, "localhost"):
             await server.stop(None)
@@ -106,7 +107,6 @@ class ControllerFront(_Handler):
             channel = grpc.aio.secure_channel(address, trusted, options=_CHANNEL)
         self = cls(server, channel, controller, through, published_host)
         self.port = bound
-        server.add_generic_rpc_handlers((self,))
         await server.start()
         return self
 
@@ -115,8 +115,8 @@ class ControllerFront(_Handler):
         return messages.NodeUri(endpoint=self._published_host, port=self.port)
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those under way `grace_s` seconds, then end."""
-        await self._server.stop(grace_s)
+        """Take no more calls, give those in flight `grace_s` seconds, then end."""
+        await self._in_flight.stop(grace_s)
         await self._channel.close(None)
 
     def service(self, handler_call_details: Any) -> Any:
@@ -163,7 +163,8 @@ class ControllerFront(_Handler):
             code, details = await call.code(), await call.details()
             trailing = tuple(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:
-            code, details, trailing = error.code(), error.details(), tuple(error.trailing_metadata() or ())
+            code, details = error.code(), error.details()
+            trailing = trailing_of(error, self._channel)
         except OSError as error:  # no port for a store
             log.warning("%s is answered UNAVAILABLE: %s", method, error)
             code, details, trailing = grpc.StatusCode.UNAVAILABLE, f"segstore tap: {error}", ()

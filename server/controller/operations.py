@@ -10,6 +10,7 @@ again with a state that is old but true.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Final
 from uuid import UUID
 
@@ -66,6 +67,9 @@ __all__ = [
     "encode",
     "rolled",
 ]
+
+
+_LOW_HALF: Final = (1 << 64) - 1
 
 
 class _Operation(msgspec.Struct, frozen=True, tag=True):
@@ -213,7 +217,7 @@ class TransactionOpened(_OfTransaction, frozen=True):
     now_ms: int
 
     def apply(self, state: State) -> None:
-        state.transactions += 1
+        state.transactions = max(state.transactions, (self.transaction.int & _LOW_HALF) + 1)
         stream = state.stream(self.scope, self.stream)
         stream.transactions[self.transaction] = Transaction(
             TransactionStatus.OPEN, self.now_ms, self.lease_until_ms, self.must_end_ms
@@ -278,8 +282,9 @@ class CompletedForgotten(_OfStream, frozen=True):
     before_ms: int
 
     def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
-        stream.completed = {key: each for key, each in stream.completed.items() if each.ended_ms >= self.before_ms}
+        completed = state.stream(self.scope, self.stream).completed  # in the order of their ends
+        for each in list(takewhile(lambda each: completed[each].ended_ms < self.before_ms, completed)):
+            del completed[each]
 
 
 # Retention and writers
@@ -354,7 +359,7 @@ class ReaderGroupSet(_Operation, frozen=True):
             for each in _subscriptions(before) - wanted:
                 _unsubscribe(state, each, subscriber)
         for each in wanted:
-            if (stream := _stream(state, each)) is not None:
+            if (stream := state.find_stream(*_split(each))) is not None:
                 held = stream.subscribers.get(subscriber, Subscriber(0))
                 stream.subscribers[subscriber] = Subscriber(self.config.generation, held.cut)
         groups[self.name] = self.config
@@ -382,14 +387,13 @@ def _subscriptions(config: ReaderGroupConfig) -> set[str]:
     return set() if config.retention is SubscriberRetention.NONE else set(config.starting_cuts)
 
 
-def _stream(state: State, full_name: str) -> Stream | None:
+def _split(full_name: str) -> tuple[str, str]:
     scope, _, name = full_name.partition("/")
-    holder = state.scopes.get(scope)
-    return None if holder is None else holder.streams.get(name)
+    return scope, name
 
 
 def _unsubscribe(state: State, full_name: str, subscriber: str) -> None:
-    if (stream := _stream(state, full_name)) is not None:
+    if (stream := state.find_stream(*_split(full_name))) is not None:
         stream.subscribers.pop(subscriber, None)
 
 

@@ -43,6 +43,10 @@ class ReaderGroups:
         self._core = core
         self._streams = streams
 
+    def check_entries(self, count: int) -> None:
+        """Refuse a configuration whose stream cuts name more than one request may with `TooMany`."""
+        self._core.check_cut(count)
+
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
         """Make a group with its stream; give its configuration, or that of the group that has the name already."""
         require(scope=scope)

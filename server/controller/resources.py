@@ -10,10 +10,19 @@ from __future__ import annotations
 from typing import Final
 
 from segstore.server.controller.auth import Permission
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.core import require
 from segstore.server.controller.state import MARK_PREFIX, READER_GROUP_PREFIX
 
-__all__ = ["SCOPES", "permission_to_write", "scope_resource", "stream_resource", "table_resource", "user_resource"]
+__all__ = [
+    "SCOPES",
+    "permission_for_groups",
+    "permission_to_write",
+    "scope_resource",
+    "stream_resource",
+    "table_resource",
+    "user_resource",
+]
 
 SCOPES: Final = "prn::/"
 """All scopes."""
@@ -35,8 +44,12 @@ def user_resource(scope: str, stream: str) -> str:
     """What a user thinks of when a call names this stream: for an internal one, what it belongs to."""
     require(scope=scope, stream=stream)
     if stream.startswith(READER_GROUP_PREFIX):
-        return f"prn::/scope:{scope}/reader-group:{stream.removeprefix(READER_GROUP_PREFIX)}"
-    return stream_resource(scope, stream.removeprefix(MARK_PREFIX))
+        reader_group = stream.replace(READER_GROUP_PREFIX, "")  # each of them, as in the reference
+        require(reader_group=reader_group)
+        return f"prn::/scope:{scope}/reader-group:{reader_group}"
+    if stream.startswith(MARK_PREFIX):
+        return stream_resource(scope, stream.replace(MARK_PREFIX, ""))
+    return stream_resource(scope, stream)
 
 
 def table_resource(scope: str, table: str) -> str:
@@ -45,7 +58,13 @@ def table_resource(scope: str, table: str) -> str:
     return f"prn::/scope:{scope}/key-value-table:{table}"
 
 
-def permission_to_write(stream: str) -> Permission:
-    """What a caller needs to write to a stream: readers may write to their group's and to watermarks."""
-    internal = stream.startswith((READER_GROUP_PREFIX, MARK_PREFIX))
-    return Permission.READ if internal else Permission.READ_UPDATE
+def permission_to_write(stream: str, config: ControllerConfig) -> Permission:
+    """What a caller needs to write to a stream: readers may write to watermarks, and to their group's if configured."""
+    if stream.startswith(READER_GROUP_PREFIX):
+        return permission_for_groups(config)
+    return Permission.READ if stream.startswith(MARK_PREFIX) else Permission.READ_UPDATE
+
+
+def permission_for_groups(config: ControllerConfig) -> Permission:
+    """What a caller needs in a scope to change its reader groups."""
+    return Permission.READ if config.group_writes_with_read_permission else Permission.READ_UPDATE

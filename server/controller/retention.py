@@ -5,11 +5,14 @@ is truncated at the latest kept cut that still leaves what the policy asks for. 
 slowest subscriber stands, but not beyond that cut's opposite bound: at least the limit is always kept, and at most the
 maximum where one is set.
 
+Invariant: no kept cut lies before an earlier one, so one of them is found by bisection.
+
 Follows the retention part of `StreamMetadataTasks`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from segstore.server.controller.epochs import Comparison, Epoch, compare
@@ -31,12 +34,9 @@ def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, 
 
 def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) -> int:
     """How many of the kept cuts, from the first, lie at or before a truncation and are of no more use."""
-    count = 0
-    for each in kept:
-        if each.cut != cut and compare(epochs, each.cut, cut) is not Comparison.BEFORE:
-            break
-        count += 1
-    return count
+    return bisect_left(
+        kept, True, key=lambda each: each.cut != cut and compare(epochs, each.cut, cut) is not Comparison.BEFORE
+    )
 
 
 def _bounds(
@@ -56,10 +56,8 @@ def _bounds(
 
 def _before(stream: Stream, kept: Sequence[RetentionCut], bound: Cut) -> Cut | None:
     """The latest kept cut that lies before a position."""
-    for each in reversed(kept):
-        if compare(stream.epochs, each.cut, bound) is Comparison.BEFORE:
-            return each.cut
-    return None
+    count = bisect_left(kept, True, key=lambda each: compare(stream.epochs, each.cut, bound) is not Comparison.BEFORE)
+    return kept[count - 1].cut if count else None
 
 
 def _by_size(stream: Stream, policy: RetentionPolicy, kept: Sequence[RetentionCut], subscribers: Cut) -> Cut | None:

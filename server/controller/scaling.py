@@ -33,6 +33,11 @@ class Scaling:
     def __init__(self, core: Core) -> None:
         self._core = core
 
+    def check_size(self, sealed: int, ranges: int) -> None:
+        """Refuse more segments to seal, or ranges for new ones, than a stream can have with `TooMany`."""
+        self._core.check_segments("segments to seal", sealed)
+        self._core.check_segments("new key ranges", ranges)
+
     async def start(
         self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
     ) -> tuple[list[Segment], int]:
@@ -72,14 +77,14 @@ class Scaling:
     async def run(self, scope: str, stream: str) -> None:
         """Carry out what is due; a stream that is gone has nothing to carry out."""
         async with self._core.lock(scope, stream):
-            holder = self._core.state.scopes.get(scope)
-            found = holder and holder.streams.get(stream)
+            found = self._core.state.find_stream(scope, stream)
             if found:
                 await self._finish_or_retry(found)
 
     async def replace(self, stream: Stream, ranges: Sequence[KeyRange]) -> None:
         """Let all segments give way to new ones at once. The caller holds the stream's lock."""
         self._begin(stream, tuple(segment.id for segment in stream.current.segments), tuple(ranges))
+        self._try_again_later(stream)
         await self.finish(stream)
 
     async def finish(self, stream: Stream) -> None:
@@ -90,12 +95,11 @@ class Scaling:
         sealed = _as_current(stream, stream.scale)
         now_ms = core.now_ms()
         coming = next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
-        for segment in coming.segments:
-            if segment.epoch == coming.number:
-                name = stream.segment_name(segment)
-                await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
+        async for segment in core.pace.over(list(coming.made.values())):
+            name = stream.segment_name(segment)
+            await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         sizes = {}
-        for identifier in sealed:
+        async for identifier in core.pace.over(sealed):
             sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
         core.record(ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 
@@ -106,12 +110,14 @@ class Scaling:
 
     def _check(self, stream: Stream, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> None:
         current = stream.current
+        known = {segment.id for segment in current.segments}
         for identifier in sealed:
-            if current.find(identifier) is None:
+            if identifier not in known:
                 raise ScaleRefused(stream.full_name, f"segment {identifier} is not a current one")
         if not ranges_match(current, sealed, ranges):
             raise InvalidArgument(f"the new key ranges do not cover the keys of segments {list(sealed)}")
         count = len(current.segments) - len(sealed) + len(ranges)
+        self._core.check_segments("segments of a stream", count)
         if count < stream.config.scaling.min_segments:
             raise ScaleRefused(stream.full_name, f"{count} segments are below {stream.config.scaling.min_segments}")
 
@@ -130,11 +136,15 @@ class Scaling:
         if due_ms > now_ms:
             core.schedule(due_ms, Due.SCALE, stream.scope, stream.name)
             return
-        core.schedule(now_ms + core.config.retry_ms, Due.SCALE, stream.scope, stream.name)
+        self._try_again_later(stream)
         try:
             await self.finish(stream)
         except SegmentStoreFailed as error:
             _log.warning("scaling stream %s is tried again: %s", stream.full_name, error)
+
+    def _try_again_later(self, stream: Stream) -> None:
+        core = self._core
+        core.schedule(core.now_ms() + core.config.retry_ms, Due.SCALE, stream.scope, stream.name)
 
 
 def _as_current(stream: Stream, scale: Scale) -> tuple[int, ...]:

@@ -34,9 +34,9 @@ class Scopes:
         require(scope=scope)
         return scope in self._core.state.scopes
 
-    def names(self, token: str) -> tuple[list[str], str]:
+    async def names(self, token: str) -> tuple[list[str], str]:
         """A page of the names of all scopes."""
-        return page(self._core.state.scopes, token, self._core.config.page_size)
+        return await page(self._core, self._core.state.scopes, token)
 
     def delete(self, scope: str) -> None:
         """Delete an empty scope."""
@@ -53,15 +53,15 @@ class Scopes:
         state = self._core.state
         while scope in state.scopes:
             found = state.scopes[scope]
-            # What is made while this deletes is deleted too.
+            # What is made while this deletes is deleted too. The last goes first, as a dictionary finds it at once.
             if found.reader_groups:
-                name, config = next(iter(found.reader_groups.items()))
+                name, config = next(reversed(found.reader_groups.items()))
                 await self._reader_groups.delete(scope, name, config.group_id)
             elif found.streams:
-                name = next(iter(found.streams))
+                name = next(reversed(found.streams))
                 await self._streams.seal(scope, name)
                 await self._streams.delete(scope, name)
             elif found.tables:
-                await self._tables.delete(scope, next(iter(found.tables)))
+                await self._tables.delete(scope, next(reversed(found.tables)))
             else:
                 self.delete(scope)

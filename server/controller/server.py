@@ -2,7 +2,8 @@
 
 Invariant: while it is open, one task does what is due by time; after `aclose`, which can be called twice, no task and
 no socket is left. Port 0 takes a free port; a port that another server has is refused, not shared. Every method of the
-API is answered: one that is not built says so, UNIMPLEMENTED and a sentence.
+API is answered: one that is not built says so, UNIMPLEMENTED and a sentence. Messages are read and written here, not by
+gRPC, so that this too is done at the controller's pace.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,28 +20,44 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.answers import answer
 from segstore.server.controller.auth import Authority
+from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.in_flight import InFlight
+from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.store.journal import JournalFailed
-from segstore.wire.controller_api import METHODS, SERVICE, Method
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
-__all__ = ["OPTIONS", "ControllerServer", "TlsFiles", "listen"]
+__all__ = ["ControllerServer", "TlsFiles", "bounds", "listen", "new_server"]
 
 _log = logging.getLogger(__name__)
 
-OPTIONS: Final = (
+_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # or two servers share a port unnoticed
     # Clients keep their connections alive as often as they like, also between calls.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+_SHARE: Final = 4
+"""Connections to a controller take at most one in this many of the descriptors that the process may have."""
+
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+
+_ENDING_S: Final = 1.0
+"""How long calls that were interrupted may wait for what they have done to be durable."""
+
+_CALLS_MAX: Final = 64
+_REQUEST_MAX_BYTES: Final = 1 << 20
+_ENTRY_BYTES: Final = 64
+"""More than an entry of a stream cut takes."""
 
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
@@ -49,6 +68,27 @@ class TlsFiles(NamedTuple):
 
     certificate: Path
     key: Path
+
+    def own_certificate(self) -> bytes:
+        """The certificate without its chain (PEM): what trusts it trusts no other of the same authority."""
+        data = self.certificate.read_bytes()
+        found = _CERTIFICATE.search(data)
+        return data if found is None else found[0]
+
+
+def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
+    """The options of a server that bound the size of a request and the calls of a connection that are in flight."""
+    return (
+        ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
+        ("grpc.max_concurrent_streams", _CALLS_MAX),  # a client of gRPC's makes more of them one after another
+    )
+
+
+def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
+    """A server that does not listen yet. Connections beyond its bound are closed at once."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = soft // _SHARE if 0 < soft < 1 << 31 else (1 << 31) - 1
+    return grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most), *options))
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
@@ -88,14 +128,14 @@ class ControllerServer:
         self,
         controller: Controller,
         authority: Authority,
-        server: grpc.aio.Server | None,
         settled: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._controller = controller
         self._authority = authority
-        self._server = server
+        self._in_flight: InFlight | None = None
         self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
+        self._work: set[asyncio.Task[bytes]] = set()
         self._endpoint = Endpoint("", 0)
         self.handlers: grpc.GenericRpcHandler[Any, Any] | None = None
 
@@ -127,10 +167,10 @@ class ControllerServer:
 
         Raises `OSError` if it cannot listen there.
         """
-        server = grpc.aio.server(options=OPTIONS)
-        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), server, settled)
+        server = new_server(*bounds(controller.config))
+        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), settled)
         self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
-        server.add_generic_rpc_handlers((self.handlers,))
+        self._in_flight = InFlight(server, self.handlers)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
         await server.start()
@@ -146,7 +186,7 @@ class ControllerServer:
         settled: Callable[[], Awaitable[None]],
     ) -> Self:
         """Serve those calls that somebody hands to `handlers`; arguments as for `start`."""
-        self = cls(controller, authority, None, settled)
+        self = cls(controller, authority, settled)
         self.handlers = self._handlers(serve(controller, servers))
         self._keeper = asyncio.create_task(self._keep(), name="controller")
         return self
@@ -161,13 +201,18 @@ class ControllerServer:
         return self._endpoint.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those under way `grace_s` seconds, then end."""
+        """Take no more calls, give those in flight `grace_s` seconds, then end; what they asked for ends unfinished."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-        if self._server is not None:
-            await self._server.stop(grace_s)
+        if self._in_flight is not None:
+            await self._in_flight.stop(grace_s)
+        if left := tuple(self._work):
+            for each in left:
+                each.cancel()
+            await asyncio.wait(left, timeout=_ENDING_S)
+        await self._authority.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -192,19 +237,13 @@ class ControllerServer:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                name: grpc.unary_unary_rpc_method_handler(
-                    self._handler(name, method, served.get(name)),
-                    request_deserializer=method.request.FromString,
-                    response_serializer=method.response.SerializeToString,
-                )
+                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method, served.get(name)))
                 for name, method in METHODS.items()
             },
         )
 
-    def _handler(
-        self, name: str, method: Method, serve_one: Served | None
-    ) -> Callable[[Message, Any], Awaitable[Message]]:
-        async def unimplemented(request: Message, context: Any) -> Message:
+    def _handler(self, name: str, method: Method, serve_one: Served | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def unimplemented(asked: bytes, context: Any) -> bytes:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built here: no client that segstore is made for calls it"
             )
@@ -215,28 +254,52 @@ class ControllerServer:
 
         settled = self._settled
 
-        async def perform(request: Message, context: Any) -> Message:
-            caller = Caller(self._authority, self._authority.principal(_authorization(context)))
+        pace = self._controller.pace
+
+        async def perform(request: Message, authorization: str | None) -> bytes:
+            caller = Caller(self._authority, await self._authority.principal(authorization))
             try:
                 response: Message = await serve_one(request, caller)
             finally:  # a refusal tells of the state, too
                 if settled is not None:
                     await settled()
-            return response
+            said = response.SerializeToString()
+            pace.charge(units_of(len(said)))
+            return said
 
-        async def handle(request: Message, context: Any) -> Message:
+        async def handle(asked: bytes, context: Any) -> bytes:
+            CALLER.set(context.peer())
+            await pace.take(units_of(len(asked)))
             try:
-                return await perform(request, context)
+                request = method.request.FromString(asked)
+            except DecodeError as error:
+                await context.abort(grpc.StatusCode.INTERNAL, f"the request is no {method.request.DESCRIPTOR.name}")
+                raise AssertionError("abort raises") from error
+            # As in Pravega, what has begun is done, also when the caller goes away: half of it would be in the way.
+            work = asyncio.create_task(perform(request, _authorization(context)), name=f"{name} of a controller")
+            del asked, request  # which may be large, and is done with before this is
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                if not work.cancelled():
+                    raise
+                said = "this controller shuts down and has not finished the call"
+                await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
+                raise AssertionError("abort raises") from None
             except JournalFailed as error:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (OUTCOME_UNKNOWN,))
                 raise AssertionError("abort raises") from error
             except ControllerError as error:
                 _log.debug("%s: %s", name, error)
                 value, code = answer(name, error)
                 if value is not None:
-                    return _with_status(method.response, value)
+                    return _with_status(method.response, value).SerializeToString()
                 await context.abort(code, error.message)
                 raise AssertionError("abort raises") from error
+            finally:
+                del work  # which has the error, whose traceback has this frame
 
         return handle
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.controller.epochs import Epoch, KeyRange, Segment, between, size_between
+from segstore.server.controller.epochs import Epoch, KeyRange, Segment, between, find_segment, size_between
 from segstore.server.controller.errors import NotFound
 from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, TableConfig
 from segstore.wire.names import segment_name, split_segment_id, transaction_name
@@ -22,6 +22,7 @@ from segstore.wire.names import segment_name, split_segment_id, transaction_name
 __all__ = [
     "MARK_PREFIX",
     "READER_GROUP_PREFIX",
+    "SYSTEM_SCOPE",
     "TABLE_SUFFIX",
     "Completed",
     "RetentionCut",
@@ -38,6 +39,9 @@ __all__ = [
     "segment_text",
     "transaction_epoch",
 ]
+
+SYSTEM_SCOPE: Final = "_system"
+"""Where Pravega's controller keeps what it knows; here, if configured, an empty scope."""
 
 READER_GROUP_PREFIX: Final = "_RG"
 """Before a reader group's name: the stream through which its readers agree."""
@@ -159,13 +163,12 @@ class Stream(msgspec.Struct):
 
     @property
     def next_number(self) -> int:
-        """The number that a segment after all of these has."""
-        return 1 + max(segment.number for epoch in self.epochs for segment in epoch.segments)
+        """The number that a segment after all of these has: none ever had a higher one than the last epoch's."""
+        return 1 + max(segment.number for segment in self.current.segments)
 
     def segment(self, identifier: int) -> Segment:
         """The segment with this id, current or not; `NotFound` if there never was one."""
-        born = split_segment_id(identifier)[0]
-        found = self.epochs[born].find(identifier) if 0 <= born < len(self.epochs) else None
+        found = find_segment(self.epochs, identifier)
         if found is None:
             raise NotFound("segment", segment_text(self, identifier))
         return found
@@ -182,8 +185,8 @@ class Stream(msgspec.Struct):
     def all_segments(self) -> Iterator[Segment]:
         """Every segment that was not deleted, each once."""
         for epoch in self.epochs:
-            for segment in epoch.segments:
-                if segment.epoch == epoch.number and segment.id not in self.deleted:
+            for segment in epoch.made.values():
+                if segment.id not in self.deleted:
                     yield segment
 
     def head(self) -> Cut:
@@ -253,11 +256,16 @@ class State(msgspec.Struct):
         except KeyError:
             raise NotFound("scope", name) from None
 
+    def find_stream(self, scope: str, name: str) -> Stream | None:
+        """The stream; None if it, or its scope, is not there."""
+        holder = self.scopes.get(scope)
+        return None if holder is None else holder.streams.get(name)
+
     def stream(self, scope: str, name: str) -> Stream:
-        try:
-            return self.scopes[scope].streams[name]
-        except KeyError:
-            raise NotFound("stream", f"{scope}/{name}") from None
+        found = self.find_stream(scope, name)
+        if found is None:
+            raise NotFound("stream", f"{scope}/{name}")
+        return found
 
     def reader_group(self, scope: str, name: str) -> ReaderGroupConfig:
         try:

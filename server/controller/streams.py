@@ -5,15 +5,17 @@ deleted before the state forgets it; a call that fails in between can be made ag
 an old name numbers its segments after the old ones, because their names are used up.
 
 Follows `StreamMetadataTasks`, `ControllerService`, `AbstractStreamMetadataStore`. Deliberate differences: the stream of
-watermarks (`_MARK…`) is made when a client first asks for its segments, and is not listed; a stream cannot be made with
-no segments.
+watermarks (`_MARK…`) is made when a client first asks for its segments, and is not listed, unless configured; a stream
+cannot be made with no segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from heapq import nsmallest
+from itertools import chain
+from typing import Any, Final
 
 from segstore.server.controller.core import Core, require
 from segstore.server.controller.epochs import (
@@ -21,8 +23,10 @@ from segstore.server.controller.epochs import (
     between,
     cut_span,
     equal_ranges,
+    find_segment,
     first_epoch,
     is_at_or_after,
+    pieces_between,
     successors,
     why_invalid,
 )
@@ -45,23 +49,51 @@ from segstore.server.controller.operations import (
 from segstore.server.controller.operations import (
     StreamSealed as Sealed,
 )
+from segstore.server.controller.pace import PER_TICK
 from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
 from segstore.server.controller.scaling import Scaling
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.state import MARK_PREFIX, Stream
 from segstore.server.controller.transactions import Transactions
+from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low, utf16
 from segstore.wire.names import is_stream_name, split_segment_id
 
 __all__ = ["Streams", "page"]
 
+_AT_ONCE: Final = 2_000
+"""Names that a listing looks at in one loop iteration."""
 
-def page(names: Iterable[str], token: str, size: int) -> tuple[list[str], str]:
-    """The names after `token`, in order, at most `size`; and the token for those after them.
+_AT_ONCE_BETWEEN: Final = 8
+"""Segments between cuts that are found for one unit of the controller's pace."""
+
+_TAG_PARTS: Final = 25
+_TAG_SEED: Final = java_hash_code("StreamTags")
+
+
+async def page(
+    core: Core,
+    names: Iterable[str],
+    token: str,
+    order: Callable[[str], Any] = str,
+    listed: Callable[[str], bool] = bool,
+) -> tuple[list[str], str]:
+    """The names after `token` that are listed, in order, at most a page; and the token for those after them.
 
     A listing ends with an empty page. Names that come and go meanwhile are listed or not, others exactly once.
     """
-    found = nsmallest(size, (name for name in names if name > token))
+    every, found = list(names), list[str]()
+    after = order(token) if token else None
+    for at in range(0, len(every), _AT_ONCE):
+        piece = every[at : at + _AT_ONCE]
+        await core.pace.take(1 + PER_TICK * len(piece) // _AT_ONCE)
+        more = (name for name in piece if listed(name) and (after is None or order(name) > after))
+        found = nsmallest(core.config.page_size, chain(found, more), key=order)
     return found, found[-1] if found else token
+
+
+def _tag_order(stream: str) -> tuple[int, str]:
+    """Sorts streams as the lists of a tag have them: Pravega keeps them in 25 parts, by a hash of their names."""
+    return consistent_hash(murmur3_128_low(utf16(stream), _TAG_SEED), _TAG_PARTS), stream
 
 
 class Streams:
@@ -79,17 +111,24 @@ class Streams:
         require(scope=scope)
         if not is_stream_name(stream):
             raise InvalidName("stream", stream)
-        if config.scaling.min_segments < 1 or config.rollover_bytes < 0:
-            raise InvalidArgument(
-                f"{config.scaling.min_segments} segments that roll at {config.rollover_bytes} bytes make no stream"
-            )
+        self._check_config(config)
+        await self._create(scope, stream, config)
+        if self._core.config.watermark_streams and not stream.startswith(MARK_PREFIX):
+            await self._create_mark(scope, MARK_PREFIX + stream)
+
+    async def _create_mark(self, scope: str, stream: str) -> None:
+        """Make a stream of watermarks, unless it is there. Its name follows no rules but those of its stream."""
+        with suppress(AlreadyExists):
+            await self._create(scope, stream, StreamConfig())
+
+    async def _create(self, scope: str, stream: str, config: StreamConfig) -> None:
         core = self._core
         async with core.lock(scope, stream):
             if stream in core.state.scope(scope).streams:
                 raise AlreadyExists("stream", f"{scope}/{stream}")
             number = core.state.numbers.get(f"{scope}/{stream}", 0)
             now_ms = core.now_ms()
-            for segment in first_epoch(config.scaling.min_segments, number, now_ms).segments:
+            async for segment in core.pace.over(first_epoch(config.scaling.min_segments, number, now_ms).segments):
                 await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(StreamCreated(scope, stream, config, number, now_ms))
@@ -97,14 +136,11 @@ class Streams:
     async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
         """Give a stream another configuration; its segments follow a fixed or a higher minimum number at once."""
         require(scope=scope, stream=stream)
-        if config.scaling.min_segments < 1 or config.rollover_bytes < 0:
-            raise InvalidArgument(
-                f"{config.scaling.min_segments} segments that roll at {config.rollover_bytes} bytes make no stream"
-            )
+        self._check_config(config)
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
             await self._scaling.finish(found)
-            for segment in found.current.segments:
+            async for segment in self._core.pace.over(found.current.segments):
                 await self._core.segments.update_policy(found.segment_name(segment), config.scaling)
             self._core.record(StreamUpdated(scope, stream, config))
             count, wanted = len(found.current.segments), config.scaling.min_segments
@@ -122,13 +158,13 @@ class Streams:
                 for segment in between(found.epochs, found.cut, cut)
                 if segment.id not in cut and segment.id not in found.deleted
             ]
-            for identifier, offset in cut.items():
+            async for identifier, offset in self._core.pace.over(list(cut.items())):
                 if offset > 0:
                     name = found.segment_name(found.segment(identifier))
                     # Beyond the end nothing is dropped; the stream begins there all the same, as in Pravega.
                     if offset <= await self._core.segments.segment_length(name):
                         await self._core.segments.truncate_segment(name, offset)
-            for segment in gone:
+            async for segment in self._core.pace.over(gone):
                 await self._core.segments.delete_segment(found.segment_name(segment))
             self._core.record(StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
 
@@ -142,7 +178,7 @@ class Streams:
             await self._scaling.finish(found)
             await self._transactions.settle(found)
             sizes = {}
-            for segment in found.current.segments:
+            async for segment in self._core.pace.over(found.current.segments):
                 sizes[segment.id] = await self._core.segments.seal_segment(found.segment_name(segment))
             self._core.record(Sealed(scope, stream, sizes))
 
@@ -161,32 +197,40 @@ class Streams:
             self._core.record(StreamDeleted(scope, stream))
 
     async def _delete_segments(self, stream: Stream) -> None:
-        for segment in list(stream.all_segments()):
+        async for segment in self._core.pace.over(list(stream.all_segments())):
             await self._core.segments.delete_segment(stream.segment_name(segment))
 
     # Questions -------------------------------------------------------------------------------------------------
 
     def exists(self, scope: str, stream: str) -> bool:
         require(scope=scope, stream=stream)
-        holder = self._core.state.scopes.get(scope)
-        return holder is not None and stream in holder.streams
+        return self._core.state.find_stream(scope, stream) is not None
 
     def get(self, scope: str, stream: str) -> Stream:
         """The stream, to be read and not changed; `NotFound` without one."""
         require(scope=scope, stream=stream)
         return self._core.state.stream(scope, stream)
 
-    def names(self, scope: str, token: str, tag: str | None = None) -> tuple[list[str], str]:
-        """A page of the names of a scope's streams: of all, or of the users' own that carry a tag."""
+    async def names(self, scope: str, token: str) -> tuple[list[str], str]:
+        """A page of the names of a scope's streams."""
         require(scope=scope)
+        streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
+
+        def listed(name: str) -> bool:
+            return marks or not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
+
+        return await page(self._core, streams, token, listed=listed)
+
+    async def tagged(self, scope: str, token: str, tag: str) -> tuple[list[str], str]:
+        """A page of the names of a scope's streams that carry a tag, but for internal ones."""
+        require(scope=scope, tag=tag)
         streams = self._core.state.scope(scope).streams
-        names = (
-            name
-            for name, stream in streams.items()
-            if (tag is None or (tag in stream.config.tags and not stream.is_internal))
-            and not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
-        )
-        return page(names, token, self._core.config.page_size)
+
+        def listed(name: str) -> bool:
+            stream = streams.get(name)
+            return stream is not None and tag in stream.config.tags and not stream.is_internal
+
+        return await page(self._core, streams, token, _tag_order, listed)
 
     async def current(self, scope: str, stream: str) -> list[Segment]:
         """The segments that take writes, by key; none if the stream is sealed."""
@@ -220,32 +264,38 @@ class Streams:
                 await self._transactions.finish_due(found)
             return successors(found.epochs, identifier)
 
-    def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
+    async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
         """The segments from one stream cut to another; an empty one is the beginning or the end, not both.
 
         A cut need not cover all keys here, and what it names besides segments of the stream is not looked at.
         """
         if not start and not end:
             raise InvalidArgument("one of the two stream cuts must be given")
+        self._core.check_cut(max(len(start), len(end)))
         found = self.get(scope, stream)
         cuts = [cut for cut in (start, end) if cut]
         for cut in cuts:
             _check_epochs(found, cut)
-        if not all(cut_span(found.epochs, cut) for cut in cuts):
-            raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
-        if start and end:
-            start_span, end_span = cut_span(found.epochs, start), cut_span(found.epochs, end)
-            if not is_at_or_after(end, end_span, start, start_span):
-                raise InvalidStreamCut(found.full_name, "the second lies before the first")
-        return between(found.epochs, start, end)
+            if all(find_segment(found.epochs, identifier) is None for identifier in cut):
+                raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
+        segments: list[Segment] = []
+        try:
+            for piece in pieces_between(tuple(found.epochs), start, end):
+                await self._core.pace.take(1 + len(piece) // _AT_ONCE_BETWEEN)
+                segments += piece
+        except ValueError as error:
+            raise InvalidStreamCut(found.full_name, str(error)) from error
+        return segments
 
     def is_current(self, scope: str, stream: str, identifier: int) -> bool:
         """Whether a segment takes writes."""
         found = self.get(scope, stream)
-        return not found.sealed and found.current.find(identifier) is not None
+        segment = find_segment(found.epochs, identifier)
+        return not found.sealed and segment is not None and found.current.holds(segment)
 
     def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
         """Whether a cut that names segments of the stream covers all keys in an order that can be read."""
+        self._core.check_cut(len(cut))
         if not cut:
             raise InvalidArgument("the stream cut is empty")
         return _why_invalid(self.get(scope, stream), cut) is None
@@ -254,13 +304,21 @@ class Streams:
         """The store that owns a segment, whether or not the segment exists, or could."""
         epoch, number = split_segment_id(identifier)
         require(scope=scope, stream=stream)
+        self._core.check_name(scope, stream)
         return self._core.segments.owner_of(f"{scope}/{stream}/{number}.#epoch.{epoch}")
 
     def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
         """Refuse a cut that is none of this stream's, or lies before an earlier one."""
         self._check_truncation(stream, earlier, cut)
 
+    def _check_config(self, config: StreamConfig) -> None:
+        count = config.scaling.min_segments
+        self._core.check_segments("segments of a stream", count)
+        if count < 1 or config.rollover_bytes < 0:
+            raise InvalidArgument(f"{count} segments that roll at {config.rollover_bytes} bytes make no stream")
+
     def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+        self._core.check_cut(len(cut))
         if not cut:
             raise InvalidArgument("the stream cut is empty")
         if (why := _why_invalid(stream, cut)) is not None:
@@ -285,8 +343,7 @@ class Streams:
             about = stream.removeprefix(MARK_PREFIX)
             if about == stream or not self.exists(scope, about):
                 raise
-        with suppress(AlreadyExists):  # then another call made it in the meantime, which is all that was wanted
-            await self.create(scope, stream, StreamConfig())
+        await self._create_mark(scope, stream)
         return self._core.state.stream(scope, stream)
 
 

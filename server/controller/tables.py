@@ -27,6 +27,7 @@ class Tables:
     async def create(self, scope: str, name: str, config: TableConfig) -> None:
         """Make a table with its partitions, whose keys have a fixed length."""
         require(scope=scope)
+        self._core.check_segments("partitions of a table", config.partitions)
         if (
             config.partitions < 1
             or config.primary_key_bytes < 1
@@ -44,7 +45,7 @@ class Tables:
             now_ms = core.now_ms()
             table = Table(scope, name, config, now_ms, first_epoch(config.partitions, number, now_ms))
             key_bytes = config.primary_key_bytes + config.secondary_key_bytes
-            for segment in table.epoch.segments:
+            async for segment in core.pace.over(table.epoch.segments):
                 await core.segments.create_table(table.segment_name(segment), key_bytes, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(TableCreated(scope, name, config, number, now_ms))
@@ -58,10 +59,10 @@ class Tables:
         require(scope=scope, table=name)
         return list(self._core.state.table(scope, name).epoch.segments)
 
-    def names(self, scope: str, token: str) -> tuple[list[str], str]:
+    async def names(self, scope: str, token: str) -> tuple[list[str], str]:
         """A page of the names of a scope's tables."""
         require(scope=scope)
-        return page(self._core.state.scope(scope).tables, token, self._core.config.page_size)
+        return await page(self._core, self._core.state.scope(scope).tables, token)
 
     async def delete(self, scope: str, name: str) -> None:
         """Delete a table with all that is in it."""
@@ -69,6 +70,6 @@ class Tables:
         core = self._core
         async with core.lock("table", scope, name):
             table = core.state.table(scope, name)
-            for segment in table.epoch.segments:
+            async for segment in core.pace.over(table.epoch.segments):
                 await core.segments.delete_table(table.segment_name(segment))
             core.record(TableDeleted(scope, name))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final
 from uuid import UUID
 
@@ -56,6 +56,11 @@ _NO_TIME: Final = -(2**63)
 _PLAIN: Final = ScalingPolicy()
 
 
+def _opening(transaction: UUID) -> int:
+    """Sorts transactions as they were opened."""
+    return transaction.int & (1 << 96) - 1
+
+
 class Transactions:
     """Opens, pings and ends transactions, on request and by time."""
 
@@ -76,10 +81,9 @@ class Transactions:
             if found.sealed:
                 raise IllegalState(f"stream {found.full_name} is sealed")
             epoch = found.current.reference
-            # The random part keeps ids of one run apart from those of another; the low half is never negative.
-            identifier = UUID(int=epoch << 96 | core.random.getrandbits(32) << 64 | core.state.transactions)
+            identifier = UUID(int=epoch << 96 | next(core.transaction_ids))
             segments = []
-            for segment, name in found.transaction_segments(identifier):
+            async for segment, name in core.pace.over(list(found.transaction_segments(identifier))):
                 await core.segments.create_segment(name, _PLAIN, found.config.rollover_bytes)
                 segments.append(Segment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
             now_ms = core.now_ms()
@@ -106,23 +110,24 @@ class Transactions:
     def status(self, scope: str, stream: str, identifier: UUID) -> TransactionStatus | None:
         """How a transaction stands; None if it, or its stream, is not known."""
         require(scope=scope, stream=stream)
-        holder = self._core.state.scopes.get(scope)
-        found = None if holder is None else holder.streams.get(stream)
+        found = self._core.state.find_stream(scope, stream)
         if found is None:
             return None
         known = found.transactions.get(identifier) or found.completed.get(identifier)
         return None if known is None else known.status
 
     def completed(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """The transactions of a stream that ended, and how."""
+        """The transactions of a stream that ended last, and how, in the order in which they were opened."""
         require(scope=scope, stream=stream)
         found = self._core.state.stream(scope, stream)
-        return {identifier: each.status for identifier, each in found.completed.items()}
+        last = islice(reversed(found.completed), self._core.config.completed_listed)
+        return {each: found.completed[each].status for each in sorted(last, key=_opening)}
 
     async def commit(self, scope: str, stream: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
         """Ask for a commit; without a delay it has happened when this returns."""
         require(scope=scope, stream=stream)
         core = self._core
+        core.check_name(writer)
         async with core.lock(scope, stream):
             found = core.state.stream(scope, stream)
             if self._may_end(found, identifier, commit=True):
@@ -144,8 +149,7 @@ class Transactions:
         """Look at a transaction again: its lease may have ended, or what was asked for may be due."""
         core = self._core
         async with core.lock(timer.scope, timer.stream):
-            holder = core.state.scopes.get(timer.scope)
-            found = None if holder is None else holder.streams.get(timer.stream)
+            found = core.state.find_stream(timer.scope, timer.stream)
             if found is None or timer.transaction is None or timer.transaction not in found.transactions:
                 return
             transaction = found.transactions[timer.transaction]
@@ -156,7 +160,7 @@ class Transactions:
     async def settle(self, stream: Stream) -> None:
         """End every transaction: commit what was to be committed, abort the others. The caller holds the lock."""
         core = self._core
-        for identifier, transaction in list(stream.transactions.items()):
+        async for identifier, transaction in core.pace.over(list(stream.transactions.items())):
             if transaction.status is TransactionStatus.OPEN:
                 core.record(AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
         await self._end(stream, list(stream.transactions))
@@ -202,13 +206,14 @@ class Transactions:
 
     async def _end(self, stream: Stream, identifiers: Iterable[UUID]) -> None:
         """Carry out what was asked for these transactions; the caller holds the lock."""
+        core = self._core
         committing = []
         for identifier in identifiers:
             if stream.transactions[identifier].status is TransactionStatus.COMMITTING:
                 committing.append(identifier)
                 continue
-            for _, name in stream.transaction_segments(identifier):
-                await self._core.segments.delete_segment(name)
+            async for _, name in core.pace.over(list(stream.transaction_segments(identifier))):
+                await core.segments.delete_segment(name)
             self._ended(stream, identifier, committed=False)
         committing.sort(key=lambda each: (transaction_epoch(each), stream.transactions[each].order))
         for epoch, group in groupby(committing, key=transaction_epoch):
@@ -224,24 +229,24 @@ class Transactions:
     async def _merge(self, stream: Stream, targets: Sequence[Segment], identifiers: Sequence[UUID]) -> None:
         sources: dict[int, list[str]] = {}
         for identifier in identifiers:
-            for segment, name in stream.transaction_segments(identifier):
+            async for segment, name in self._core.pace.over(list(stream.transaction_segments(identifier))):
                 sources.setdefault(segment.number, []).append(name)
-        for target in targets:
+        async for target in self._core.pace.over(targets):
             await self._core.segments.merge_segments(stream.segment_name(target), sources[target.number])
 
     async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
         """Take transactions of an older epoch in; every step can be done twice."""
-        segments = self._core.segments
+        segments, pace = self._core.segments, self._core.pace
         now_ms = self._core.now_ms()
         again, current = rolled(stream, epoch, now_ms)
-        for segment in again.segments:
+        async for segment in pace.over(again.segments):
             await segments.create_segment(stream.segment_name(segment), _PLAIN, stream.config.rollover_bytes)
         await self._merge(stream, again.segments, identifiers)
-        for segment in current.segments:
+        async for segment in pace.over(current.segments):
             name = stream.segment_name(segment)
             await segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         sizes = {}
-        for segment in (*again.segments, *stream.current.segments):
+        async for segment in pace.over((*again.segments, *stream.current.segments)):
             sizes[segment.id] = await segments.seal_segment(stream.segment_name(segment))
         self._core.record(EpochRolled(stream.scope, stream.name, epoch, sizes, now_ms))
 
@@ -249,7 +254,7 @@ class Transactions:
         if not transaction.writer or transaction.timestamp == _NO_TIME:
             return
         position = {}
-        for segment in stream.current.segments:
+        async for segment in self._core.pace.over(stream.current.segments):
             position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
         # A time before the writer's last one does not count, and the transaction is committed all the same.
         note(self._core, stream, transaction.writer, transaction.timestamp, position)
@@ -259,6 +264,9 @@ class Transactions:
         now_ms = core.now_ms()
         core.record(TransactionEnded(stream.scope, stream.name, identifier, committed, now_ms))
         before_ms = now_ms - core.config.completed_ttl_ms
+        beyond = len(stream.completed) - core.config.completed_max
+        if beyond > core.config.completed_max // 10:  # many at a time, as each time is an operation in the journal
+            before_ms = max(before_ms, next(islice(stream.completed.values(), beyond, None)).ended_ms)
         if next(iter(stream.completed.values())).ended_ms < before_ms:
             core.record(CompletedForgotten(stream.scope, stream.name, before_ms))
 

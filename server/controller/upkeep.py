@@ -16,6 +16,7 @@ from segstore.server.controller.operations import RetentionCutRecorded, Retentio
 from segstore.server.controller.policies import ScalingType
 from segstore.server.controller.retention import obsolete, truncation_point
 from segstore.server.controller.scaling import Scaling
+from segstore.server.controller.segment_admin import Load
 from segstore.server.controller.state import RetentionCut, Stream
 from segstore.server.controller.streams import Streams
 
@@ -63,8 +64,10 @@ class Upkeep:
             return
         core = self._core
         cut = {}
-        for segment in stream.current.segments:
+        async for segment in core.pace.over(stream.current.segments):
             cut[segment.id] = await core.segments.segment_length(stream.segment_name(segment))
+        if self._find(stream.scope, stream.name) is not stream:  # it went while the store worked
+            return
         now_ms = core.now_ms()
         kept = RetentionCut(now_ms, stream.size_till(cut), cut)
         core.record(RetentionCutRecorded(stream.scope, stream.name, kept))
@@ -95,7 +98,9 @@ class Upkeep:
         settings = core.config.scaling
         current = stream.current
         names = {stream.segment_name(segment): segment.id for segment in current.segments}
-        loads = await core.segments.loads(list(names))
+        loads: dict[str, Load] = {}
+        async for name in core.pace.over(list(names)):
+            loads |= await core.segments.loads([name])
         now_ms = core.now_ms()
         for name, load in loads.items():
             total = measure(load, stream.config.scaling)
@@ -106,7 +111,7 @@ class Upkeep:
                 watch.take(now_ms, total, settings.minute_ms)
         for identifier in watches.keys() - names.values():
             del watches[identifier]
-        decision = decide(current, stream.config.scaling, watches, now_ms, settings)
+        decision = decide(current, stream.config.scaling, watches, now_ms, settings, core.config.max_segments)
         if decision is not None:
             _log.info("load scales stream %s: %s to %s", stream.full_name, decision.sealed, decision.ranges)
             await self._scaling.start(stream.scope, stream.name, decision.sealed, decision.ranges)
@@ -115,8 +120,7 @@ class Upkeep:
         return self._core.config.scaling.enabled and stream.config.scaling.kind is not ScalingType.FIXED
 
     def _find(self, scope: str, stream: str) -> Stream | None:
-        holder = self._core.state.scopes.get(scope)
-        found = None if holder is None else holder.streams.get(stream)
+        found = self._core.state.find_stream(scope, stream)
         return None if found is None or found.sealed else found
 
     def _schedule(self, kind: Due, stream: Stream, after_ms: int) -> None:

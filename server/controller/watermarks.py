@@ -15,20 +15,22 @@ the mark that Pravega sets in the stream of watermarks, for its controllers alon
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from struct import Struct
 from typing import Final
 
 from segstore.server.controller.core import Core, Due
-from segstore.server.controller.epochs import Segment, uncovered
-from segstore.server.controller.errors import ControllerError, NotFound, StreamSealed
+from segstore.server.controller.epochs import KeyRange, Segment, find_segment, uncovered
+from segstore.server.controller.errors import ControllerError, StreamSealed
 from segstore.server.controller.operations import WatermarkWritten, WriterForgotten
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import MARK_PREFIX, Stream, Watermark, WriterMark
 from segstore.server.controller.streams import Streams
 from segstore.wire import Event, encode
 
-__all__ = ["Watermarks", "encode_watermark", "upper_bound"]
+__all__ = ["UpperBound", "Watermarks", "encode_watermark"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,9 @@ _SEGMENT: Final = Struct(">qdd")
 _OFFSET: Final = Struct(">q")
 _REVISION: Final = Struct(">BBBBi")
 """Of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
+
+_AT_ONCE: Final = 16
+"""Positions that are taken in for one unit of the controller's pace."""
 
 _SHORT, _MIDDLE = 1 << 7, 1 << 14
 
@@ -51,19 +56,22 @@ class Watermarks:
 
     async def run(self, scope: str, stream: str) -> None:
         """Write a watermark if there is one to write; look again later while there are writers to look at."""
-        holder = self._core.state.scopes.get(scope)
-        found = None if holder is None else holder.streams.get(stream)
+        found = self._core.state.find_stream(scope, stream)
         if found is None:
             self._behind_since.pop(f"{scope}/{stream}", None)
             return
-        active = self._active(found)
+        active = await self._active(found)
         if not active:
             return
         self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
         last = found.watermark
         if last is not None and any(mark.timestamp <= last.lower for mark in active):
             return
-        cut = upper_bound(found, [mark.position for mark in active], {} if last is None else last.cut)
+        bound = UpperBound(found)
+        for mark in active:
+            await self._core.pace.take(1 + len(mark.position) // _AT_ONCE)
+            bound.add(mark.position)
+        cut = bound.cut({} if last is None else last.cut)
         if not cut:
             return
         times = [mark.timestamp for mark in active]
@@ -80,15 +88,19 @@ class Watermarks:
             raise StreamSealed(f"{scope}/{name}")
         event = encode(Event(encode_watermark(stream, watermark)))
         await self._core.segments.append_event(segments[0].name(scope, name), watermark.number, event)
-        if self._core.state.stream(scope, stream.name) is stream:  # and not one that was made again meanwhile
+        if self._core.state.find_stream(scope, stream.name) is stream:  # and not one that was made again meanwhile
             self._core.record(WatermarkWritten(scope, stream.name, watermark))
 
-    def _active(self, stream: Stream) -> list[WriterMark]:
+    async def _active(self, stream: Stream) -> list[WriterMark]:
         """The marks of the writers that count; forgets the others."""
         last, now_ms = stream.watermark, self._core.now_ms()
         behind_since = self._behind_since.setdefault(stream.full_name, {})
         active = []
-        for writer, mark in list(stream.writers.items()):
+        async for writer in self._core.pace.over(list(stream.writers)):
+            if self._core.state.find_stream(stream.scope, stream.name) is not stream:
+                self._behind_since.pop(stream.full_name, None)
+                return []
+            mark = stream.writers[writer]
             if last is None or mark.timestamp > last.lower:
                 behind_since.pop(writer, None)
                 active.append(mark)
@@ -104,43 +116,66 @@ class Watermarks:
         return active
 
 
-def upper_bound(stream: Stream, positions: Iterable[Mapping[int, int]], last: Mapping[int, int]) -> Cut:
-    """The earliest stream cut that none of the positions, and not the last one, goes beyond; empty if none has any.
+class UpperBound:
+    """The earliest stream cut beyond which none of the positions goes that were added."""
 
-    Keys that no position covers are covered from the newest epoch that one names. Segments that the stream never had,
-    of a writer that says so, do not count.
-    """
-    bound: dict[Segment, int] = {}
-    unknown: list[int] = []
-    for position in (*positions, last):
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._segments: list[Segment] = []
+        """By key; no two of them share keys."""
+        self._offsets: dict[int, int] = {}
+        self._unknown: list[int] = []
+
+    def add(self, position: Mapping[int, int]) -> None:
+        """Take a position in. Segments that the stream never had do not count, if a writer names any."""
         for identifier, offset in position.items():
-            try:
-                _raise_to(bound, stream.segment(identifier), offset)
-            except NotFound:
-                unknown.append(identifier)
-    if unknown:
-        _log.warning(
-            "writers of stream %s noted %d positions in segments that it never had, such as %d",
-            stream.full_name,
-            len(unknown),
-            unknown[0],
-        )
-    while missing := uncovered(sorted(bound, key=lambda each: each.start)) if bound else []:
-        newest = stream.epoch(max(each.epoch for each in bound))
-        for segment in newest.segments:
-            if any(segment.start < end and start < segment.end for start, end in missing):
-                _raise_to(bound, segment, 0)
-    return {segment.id: offset for segment, offset in sorted(bound.items(), key=lambda each: each[0].id)}
+            segment = find_segment(self._stream.epochs, identifier)
+            if segment is None:
+                self._unknown.append(identifier)
+            else:
+                self._raise_to(segment, offset)
 
+    def cut(self, last: Mapping[int, int]) -> Cut:
+        """The stream cut, which does not lie before the last one; empty if no position was in the stream.
 
-def _raise_to(bound: dict[Segment, int], segment: Segment, offset: int) -> None:
-    """Let the bound not lie before an offset of a segment: it stands for all segments before it."""
-    if segment in bound:
-        bound[segment] = max(offset, bound[segment])
-    elif not any(each.overlaps(segment) and each.id > segment.id for each in bound):
-        for each in [each for each in bound if each.overlaps(segment)]:
-            del bound[each]
-        bound[segment] = offset
+        As in Pravega, keys that the positions leave out are covered from the newest epoch that they or the last cut
+        name, also where the last cut has them.
+        """
+        if self._unknown:
+            _log.warning(
+                "writers of stream %s noted %d positions in segments that it never had, such as %d",
+                self._stream.full_name,
+                len(self._unknown),
+                self._unknown[0],
+            )
+        if not self._segments:
+            return {}
+        missing = uncovered(self._segments)
+        self.add(last)
+        self._fill(missing)
+        while missing := uncovered(self._segments):
+            self._fill(missing)
+        return dict(sorted(self._offsets.items()))
+
+    def _fill(self, missing: Iterable[KeyRange]) -> None:
+        newest = self._stream.epoch(max(each.epoch for each in self._segments))
+        for start, end in missing:
+            for segment in newest.overlapping(start, end):
+                self._raise_to(segment, 0)
+
+    def _raise_to(self, segment: Segment, offset: int) -> None:
+        """Let the bound not lie before an offset of a segment: it stands for all segments before it."""
+        # A writer that has written nothing to a segment says -1, and a cut with that cannot be read from.
+        offset = max(offset, 0)
+        first = bisect_right(self._segments, segment.start, key=attrgetter("end"))
+        across = self._segments[first : bisect_left(self._segments, segment.end, key=attrgetter("start"))]
+        if any(each.id > segment.id for each in across):
+            return
+        self._segments[first : first + len(across)] = [segment]
+        self._offsets[segment.id] = max(offset, self._offsets.get(segment.id, 0))
+        for each in across:
+            if each.id != segment.id:
+                del self._offsets[each.id]
 
 
 def encode_watermark(stream: Stream, watermark: Watermark) -> bytes:

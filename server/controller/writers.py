@@ -41,6 +41,8 @@ class Writers:
     def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
         """Note that everything this writer wrote up to `position` belongs to times up to `timestamp`."""
         require(scope=scope, stream=stream)
+        self._core.check_cut(len(position))
+        self._core.check_name(writer)
         return note(self._core, self._core.state.stream(scope, stream), writer, timestamp, position)
 
     def remove(self, scope: str, stream: str, writer: str) -> None:

@@ -55,6 +55,9 @@ Configured = Mapping[str, Mapping[str, StreamConfig]]
 _CACHED: Final = 10_000
 """Nodes; with more, the cache begins anew."""
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(StreamConfig)
+
 _CONFIGURING: Final = (ScopeCreated, ScopeDeleted, StreamCreated, StreamUpdated, StreamDeleted)
 
 
@@ -116,7 +119,8 @@ class Configuration:
             await self._live(session)
             self.session = None
             await session.aclose()
-            log.warning("the session with the configuration service has ended; stores go on without")
+            why = session.why and f": {session.why}"
+            log.warning("the session with the configuration service has ended%s; stores go on without", why)
             session = await self._another()
 
     async def _another(self) -> CoordinationSession:
@@ -237,7 +241,7 @@ class Configuration:
         if node is None or isinstance(node, list):
             return None
         try:
-            return msgspec.json.decode(node.data, type=StreamConfig)
+            return _DECODER.decode(node.data)
         except msgspec.MsgspecError as error:
             raise NoConfiguration(
                 f"node {path} is no stream's configuration: {error}: {node.data[:200]!r}", path
@@ -291,5 +295,5 @@ def _nodes(configured: Configured) -> dict[str, bytes]:
     for scope, streams in configured.items():
         nodes[_path(scope)] = b""
         for stream, config in streams.items():
-            nodes[_path(scope, stream)] = msgspec.json.encode(config)
+            nodes[_path(scope, stream)] = _ENCODER.encode(config)
     return nodes

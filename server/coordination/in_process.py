@@ -191,6 +191,8 @@ class InProcessSession:
         expired: by the service's decision; the holder knows when its state says so.
     """
 
+    why = ""
+
     def __init__(self, service: InProcessCoordinator, session_id: int) -> None:
         self.session_id = session_id
         self.cut = False

@@ -230,14 +230,15 @@ class ContainerOwnership:
             await session.aclose()
             if reason is not None:
                 break
-            log.warning("store %s: its coordination session has expired", self.name)
+            expired = "its coordination session has expired" + (session.why and f": {session.why}")
+            log.warning("store %s: %s", self.name, expired)
             try:
                 new = await self._policy.on_expired(self._coordinator)
             except Unreachable as error:
-                reason = f"its coordination session has expired and there is no new one: {error}"
+                reason = f"{expired} and there is no new one: {error}"
                 break
             if new is None:
-                reason = "its coordination session has expired"
+                reason = expired
                 break
             session = new
             self._preferred = frozenset()

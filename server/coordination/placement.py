@@ -7,6 +7,7 @@ to take and after how many others its turn comes if those do not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -27,12 +28,16 @@ class LoadReport(msgspec.Struct, frozen=True):
     connections: int = 0
 
     def encode(self) -> bytes:
-        return msgspec.json.encode(self)
+        return _ENCODER.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> LoadReport:
         """Raises msgspec.MsgspecError for what is no report."""
-        return msgspec.json.decode(data, type=cls)
+        return _DECODER.decode(data)
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(LoadReport)
 
 
 def turn(store: str, container: int, unowned: Iterable[int], reports: Mapping[str, LoadReport]) -> int:

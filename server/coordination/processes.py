@@ -33,7 +33,13 @@ from segstore.server.coordination.storage import ContainerRefused, Opened
 from segstore.server.coordination.types import Disconnected
 from segstore.server.store.committers import Committers
 from segstore.server.store.container import Container
-from segstore.server.store.data_directory import DirectoryDamaged, DirectoryForeign, DirectoryNewer, DirectoryUnusable
+from segstore.server.store.data_directory import (
+    DirectoryDamaged,
+    DirectoryForeign,
+    DirectoryNewer,
+    DirectoryUnusable,
+    check_entries,
+)
 from segstore.server.store.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
 from segstore.server.store.fence import Epoch, Fenced, epochs_of
 from segstore.server.store.fenced_directory import FencedDirectory, current
@@ -76,23 +82,28 @@ class SharedFolder(NamedTuple):
     def make(self) -> None:
         """Makes the folders, which are there from then on: one that is missing was lost. Raises `OSError`."""
         for each in (self.controller, *map(self.container, range(self.containers))):
-            each.mkdir(parents=True, exist_ok=True)
-            for above in (each.parent, each.parent.parent):
-                Files().sync_folder(above)
+            Files().make_folder(each)
 
     @property
     def controller(self) -> Path:
         """The folder of the controller."""
         return self.path / "controller"
 
+    def check(self, folder: Path) -> None:
+        """Raises `DirectoryDamaged` for the folder of a container, or the controller's, that is missing, or is reached
+        by or holds anything but folders and regular files; `OSError`."""
+        if not folder.is_dir():
+            raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
+        for each in (self.path, folder.parent, folder):
+            check_entries(each)
+
     def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[Epoch, Durability]:
         """Claims the next epoch of a folder and opens its directory; the rest is up to the caller.
 
         Blocks. Raises `DataError`, `Fenced`, `OSError`.
         """
-        if not folder.is_dir():
-            raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
         try:
+            self.check(folder)
             epoch = Epoch.claim(folder)
         except OSError as error:
             raise DirectoryUnusable(folder, error) from error

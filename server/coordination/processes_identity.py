@@ -35,7 +35,9 @@ from segstore.server.store.data_directory import (
     DirectoryForeign,
     DirectoryNewer,
     DirectoryUnusable,
+    check_entries,
 )
+from segstore.server.store.files import Files, read_regular
 
 __all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
 
@@ -49,6 +51,10 @@ _FIRST_LINE: Final = re.compile(rb"segstore cluster ([0-9]{1,9}) ([0-9a-f]{8})\n
 class _Identity(msgspec.Struct, frozen=True):
     cluster: str
     containers: int
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(_Identity)
 
 
 async def identify(session: CoordinationSession, where: str, path: Path, containers: int) -> SharedFolder:
@@ -68,6 +74,10 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
                     "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
                 )
             found = _make(path, _Identity(str(uuid.uuid4()), containers))
+        # Whoever wrote it may have been killed before its name was on disk.
+        files = Files()
+        files.make_folder(path)
+        files.sync_folder(path)
     except OSError as error:
         raise DirectoryUnusable(path, error) from error
     if found.containers != containers:
@@ -97,7 +107,7 @@ async def _agree(
 ) -> None:
     if known is None:
         with suppress(NodeExists):  # by one that started beside us; whether it has the same folder is seen now
-            await session.create(CLUSTER, msgspec.json.encode(ours))
+            await session.create(CLUSTER, _ENCODER.encode(ours))
         known = await _known(session, where)
     if known != ours:
         there = "no cluster any more" if known is None else f"cluster {known.cluster}"
@@ -113,7 +123,7 @@ async def _known(session: CoordinationSession, where: str) -> _Identity | None:
     if node is None:
         return None
     try:
-        return msgspec.json.decode(node.data, type=_Identity)
+        return _DECODER.decode(node.data)
     except msgspec.DecodeError as error:
         raise CoordinationError(
             f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
@@ -141,7 +151,8 @@ def _read(path: Path) -> _Identity | None:
         raise DirectoryForeign(path, f"{path} is no directory")
     file = path / CLUSTER_FILE
     try:
-        data = file.read_bytes()
+        check_entries(path)
+        data = read_regular(file)
     except FileNotFoundError:
         if DataDirectory.is_one(path):
             raise DirectoryForeign(
@@ -163,7 +174,7 @@ def _read(path: Path) -> _Identity | None:
     if int(first[1]) != FORMAT:
         raise DirectoryNewer(path, int(first[1]))
     try:
-        return msgspec.json.decode(data[first.end() :], type=_Identity)
+        return _DECODER.decode(data[first.end() :])
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(path, file, str(error)) from error
 
@@ -177,23 +188,20 @@ def _is_begun(path: Path) -> bool:
 
 def _make(path: Path, identity: _Identity) -> _Identity:
     """Writes down whose the folder is, or reads what somebody else wrote first."""
-    path.mkdir(parents=True, exist_ok=True)
+    files = Files()
     SharedFolder(path, identity.cluster, identity.containers).make()
     version = str(FORMAT).encode()
     body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
     new, file = path / f"{CLUSTER_FILE}.{identity.cluster}", path / CLUSTER_FILE
     try:
-        with new.open("xb") as written:
-            written.write(b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
-            written.flush()
-            os.fsync(written.fileno())
+        descriptor = files.create(new)
+        try:
+            files.write(descriptor, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
+            files.sync(descriptor)
+        finally:
+            os.close(descriptor)
         with suppress(FileExistsError):  # one that started beside us was first
             file.hardlink_to(new)
     finally:
         new.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     return _read(path) or identity

@@ -41,6 +41,10 @@ class _Leader(msgspec.Struct, frozen=True):
     port: int
 
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(_Leader)
+
+
 class Candidate:
     """One process.
 
@@ -64,7 +68,7 @@ class Candidate:
         self.leads = False
         self.leader: Location | None = None
         self.on_change: Callable[[], None] = _nobody
-        self._data = msgspec.json.encode(_Leader(name, where.host, where.port))
+        self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
         self._lead = lead
         self._resign = resign
         self._replace = stale_node == "replace"
@@ -132,7 +136,7 @@ class Candidate:
                 return False
             return True
         try:
-            leader = msgspec.json.decode(node.data, type=_Leader)
+            leader = _DECODER.decode(node.data)
         except msgspec.DecodeError as error:
             log.warning("node %s says nothing about a leader: %s", CONTROLLER, error)
             self._know(None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from segstore.server.coordination.processes import SharedFolder
 from segstore.server.coordination.processes_identity import read_identity
 from segstore.server.store.data_directory import DirectoryDamaged, DirectoryForeign, DirectoryInUse
 from segstore.server.store.fence import Epoch, epochs_of
@@ -37,20 +38,22 @@ def verify_cluster(path: Path) -> VerifiedCluster:
     if folder is None:
         raise DirectoryForeign(path, f"{path} is no cluster's folder")
     found = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
-    for each in (*map(folder.container, range(folder.containers)), folder.controller):
-        _verify(each, path, found)
+    held: list[tuple[Path, tuple[int, ...]]] = [(folder.container(each), (each,)) for each in range(folder.containers)]
+    for each, containers in (*held, (folder.controller, ())):
+        try:
+            folder.check(each)
+            _verify(each, folder, containers, found)
+        except (DirectoryDamaged, OSError) as error:
+            found.faults.append(str(error))
     return found
 
 
-def _verify(folder: Path, cluster: Path, found: VerifiedCluster) -> None:
-    if not folder.is_dir():
-        found.faults.append(str(DirectoryDamaged(folder, folder, "it is missing", within=cluster)))
-        return
+def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: VerifiedCluster) -> None:
     epochs = [Epoch(folder, each) for each in epochs_of(folder)]
     present = current(epochs)
     if present is None:
         if (missing := lost(epochs)) is not None:
-            found.faults.append(str(DirectoryDamaged(folder, missing, "it is missing", within=cluster)))
+            found.faults.append(str(DirectoryDamaged(folder, missing, "it is missing", within=cluster.path)))
         else:
             found.notes.append(f"{folder} was never opened")
         return
@@ -58,7 +61,7 @@ def _verify(folder: Path, cluster: Path, found: VerifiedCluster) -> None:
         if each.number > present.number:
             found.notes.append(f"{folder}: epoch {each.number} came to nothing")
         elif each.number == present.number:
-            read = verify(each.path)
+            read = verify(each.path, (cluster.cluster, cluster.containers, held))
             found.faults.extend(read.faults)
             how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
             found.notes.append(

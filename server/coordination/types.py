@@ -92,6 +92,10 @@ class CoordinationSession(Protocol):
     @property
     def state(self) -> SessionState: ...
 
+    @property
+    def why(self) -> str:
+        """What is known of its loss beyond the service's word, as a sentence; "" for nothing."""
+
     def on_change(self, callback: Callable[[SessionState], None]) -> None:
         """`callback` hears of each new state, in the loop's thread."""
 

@@ -4,9 +4,15 @@ A session object is one session, from its beginning to its end; who wants anothe
 on with a new session by itself, gets no connection any more once it says that the session is lost. kazoo calls back on
 threads of its own; everything is handed to the loop's thread before anybody hears of it.
 
+A ZooKeeper that has lost its data, or was set back, closes each connection of a session that has seen more, without a
+word. So a session without a connection looks, with a fresh one, how far the servers are, and is lost if they are behind
+it.
+
 Invariants: no request outlives its session or waits longer than its timeout, and none is kept for later: what is asked
 while there is no connection is `Disconnected` at once. After `aclose`, no thread of kazoo's and none of ours is left.
-Refused: with `Unreachable`, in one sentence, servers that do not answer, names that say nothing, and a missing kazoo.
+With credentials, every node that is made belongs to them alone.
+Refused: with `Unreachable`, in one sentence, servers that do not answer, names that say nothing, a missing kazoo, and a
+tree that can be changed without the credentials.
 """
 
 from __future__ import annotations
@@ -16,6 +22,8 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Final
+
+from pydantic import SecretStr
 
 from segstore.server.coordination.kazoo_line import KazooLine
 from segstore.server.coordination.types import (
@@ -37,9 +45,18 @@ log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)  # each attempt is a warning there; who has the session says what its loss means
 
+_TREE: Final = "/segstore"
+_OPEN_TO: Final = ("world", "ip")
+"""Schemes of access-control lists of ZooKeeper that ask for no credentials."""
+
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 1.0
 """Between attempts to reach the servers, for a session that may live."""
+
+_LOOK_S: Final = 1.0
+"""From the loss of a connection to the first look at how far the servers are, and between two looks."""
+_LOOK_TIMEOUT_S: Final = 3.0
+"""Of a look. A server that has just started may leave a session that is asked for unanswered."""
 
 _FAREWELL_S: Final = 1.0
 """How long the servers have to answer when a session is closed; without an answer it ends when its timeout is over."""
@@ -48,15 +65,29 @@ _FAREWELL_S: Final = 1.0
 class ZooKeeperCoordinator:
     """Where sessions with a ZooKeeper come from (`Coordinator`)."""
 
-    def __init__(self, hosts: str, *, session_timeout_ms: float = 10_000, connect_timeout_ms: float = 10_000) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: float = 10_000,
+        connect_timeout_ms: float = 10_000,
+        credentials: SecretStr | None = None,
+    ) -> None:
         """hosts: "host:port", several with commas, and a path at the end to stay below. session_timeout_ms: what is
-        asked for; the servers may bound it. connect_timeout_ms: how long one of them has to answer."""
+        asked for; the servers may bound it. connect_timeout_ms: how long one of them has to answer. credentials:
+        "user:password", in the scheme `digest`; nodes that are made can then be read and changed with these alone.
+
+        Raises ValueError for credentials of another form.
+        """
+        if credentials is not None and not all(credentials.get_secret_value().partition(":")):
+            raise ValueError("the credentials for ZooKeeper are not user:password")
         self.hosts = hosts
+        self._credentials = credentials
         self._session_timeout_s = session_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_ms / 1000
 
     async def connect(self) -> ZooKeeperSession:
-        session = ZooKeeperSession(self.hosts, self._session_timeout_s)
+        session = ZooKeeperSession(self.hosts, self._session_timeout_s, self._credentials)
         try:
             await session.begin(self._connect_timeout_s)
         except BaseException:
@@ -71,14 +102,16 @@ class ZooKeeperSession:
     Attributes:
         session_id: the service's number for it.
         client: kazoo's; for looking at its id and password.
+        why: what is known of its loss beyond the service's word; "" for nothing.
     """
 
-    def __init__(self, hosts: str, timeout_s: float) -> None:
+    def __init__(self, hosts: str, timeout_s: float, credentials: SecretStr | None) -> None:
         """To be called in the loop's thread. Raises Unreachable."""
         try:
             from kazoo.client import KazooClient
             from kazoo.handlers.threading import SequentialThreadingHandler
             from kazoo.retry import KazooRetry
+            from kazoo.security import CREATOR_ALL_ACL
         except ModuleNotFoundError as error:
             raise Unreachable("ZooKeeper needs kazoo: pip install 'segstore[zookeeper]'") from error
         handler = SequentialThreadingHandler()
@@ -93,11 +126,15 @@ class ZooKeeperSession:
                 connection_retry=KazooRetry(max_tries=-1, **pause),
                 command_retry=KazooRetry(max_tries=0, **pause),
                 logger=_kazoo_log,
+                auth_data=None if credentials is None else [("digest", credentials.get_secret_value())],
+                default_acl=None if credentials is None else CREATOR_ALL_ACL,
             )
         except ValueError as error:
             raise Unreachable(f"{hosts!r} is not how to find a ZooKeeper, which is HOST:PORT: {error}") from error
         self.session_id = 0
+        self.why = ""
         self._hosts = hosts
+        self._credentials = credentials
         self._root = f"/{below}".rstrip("/")
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
@@ -106,6 +143,7 @@ class ZooKeeperSession:
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._answers: set[asyncio.Future[Any]] = set()
         self._watches: set[_Watch] = set()
+        self._looks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
         self._last: threading.Thread | None = None
         self.client.add_listener(self._listen)
@@ -123,6 +161,24 @@ class ZooKeeperSession:
             raise Unreachable(
                 f"ZooKeeper at {self._hosts} does not answer: {why}; see that it runs there, or name another one"
             ) from error
+        if self._credentials is not None:
+            await self._check_tree()
+
+    async def _check_tree(self) -> None:
+        """Raises Unreachable if the nodes of stores can be changed without credentials, or not with these."""
+        from kazoo.security import Permissions
+
+        try:
+            entries, _ = await self._ask(_TREE, "get_acls_async")
+        except NoNode:
+            return
+        except CoordinationError as error:
+            raise Unreachable(str(error)) from error
+        if any(each.id.scheme in _OPEN_TO and each.perms & ~Permissions.READ for each in entries):
+            raise Unreachable(
+                f"node {self._root}{_TREE} of ZooKeeper can be changed without credentials: it was made without them; "
+                "delete it, or use another name: HOST:PORT/NAME"
+            )
 
     @property
     def state(self) -> SessionState:
@@ -165,6 +221,7 @@ class ZooKeeperSession:
     async def aclose(self) -> None:
         self._become(SessionState.CLOSED)
         await asyncio.shield(self._stop())
+        await asyncio.gather(*self._looks, return_exceptions=True)
         if self._last is not None:
             self._last.join()  # it has said its last
 
@@ -188,6 +245,10 @@ class ZooKeeperSession:
             raise NoNode(f"there is no node {path}", path) from error
         except kazoo_errors.BadVersionError as error:
             raise BadVersion(f"node {path} has another version", path) from error
+        except kazoo_errors.NoAuthError as error:
+            raise CoordinationError(
+                f"ZooKeeper refuses these credentials for node {path}; give those that it was made with", path
+            ) from error
         except kazoo_errors.SessionExpiredError as error:
             raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error
         except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError) as error:
@@ -246,6 +307,14 @@ class ZooKeeperSession:
         if self._state in (state, SessionState.CLOSED) or (self._state in over and state not in over):
             return
         self._state = state
+        here = asyncio.current_task()
+        for look in self._looks:
+            if look is not here:
+                look.cancel()
+        if state is SessionState.SUSPENDED:
+            look = self._loop.create_task(self._look(), name=f"looking for session {self.session_id:#x}")
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
         if state in over:
             expired = SessionExpired(f"session {self.session_id:#x} is {state.value}")
             for answered in self._answers | {self._connected}:
@@ -265,6 +334,39 @@ class ZooKeeperSession:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
             log.debug("ZooKeeper said something after the loop was closed")
+
+    # --- a service that has lost its data ---------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """While there is no connection: the session is lost if the service is behind what it has seen."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                last = await self._last_change()
+            except CoordinationError as error:
+                log.debug("how far ZooKeeper at %s is could not be seen: %s", self._hosts, error)
+                continue
+            seen = self.client.last_zxid
+            if last < seen:
+                self.why = (
+                    f"ZooKeeper at {self._hosts} has lost its data: its last change is {last:#x}, "
+                    f"and session {self.session_id:#x} has seen {seen:#x}"
+                )
+                self._hear("LOST")
+                return
+
+    async def _last_change(self) -> int:
+        """The number of the service's last change (zxid). Raises CoordinationError.
+
+        After a `sync`, a server that lags behind others is not behind what they had shown before.
+        """
+        fresh = ZooKeeperSession(self._hosts, _LOOK_TIMEOUT_S, self._credentials)
+        try:
+            await fresh.begin(_LOOK_TIMEOUT_S)
+            await fresh._ask("/", "sync_async")
+            return int(fresh.client.last_zxid)
+        finally:
+            await fresh.aclose()
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

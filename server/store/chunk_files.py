@@ -22,7 +22,7 @@ from zlib import crc32
 
 from segstore.server.store.chunks import Buffer
 from segstore.server.store.errors import DataDamaged
-from segstore.server.store.files import Files
+from segstore.server.store.files import Files, open_regular
 
 __all__ = ["BLOCK_BYTES", "BlockCache", "ChunkFile", "ChunkFileInfo", "check", "file_name", "write"]
 
@@ -173,13 +173,10 @@ class ChunkFile:
         start = first * BLOCK_BYTES
         wanted = min((last + 1) * BLOCK_BYTES, self.info.length) - start
         try:
-            descriptor = os.open(self.path, os.O_RDONLY)
-            try:
+            with open_regular(self.path) as file:
                 if self._table is None:
-                    self._table = self._read_table(descriptor)
-                data = _read(descriptor, start, wanted)
-            finally:
-                os.close(descriptor)
+                    self._table = self._read_table(file.fileno())
+                data = _read(file.fileno(), start, wanted)
         except OSError as error:
             raise DataDamaged(str(self.path), f"it cannot be read: {error.strerror or error}", offset=start) from error
         blocks = []

@@ -30,6 +30,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from segstore.server.store.memory import MemoryAccount
+
 __all__ = [
     "CHUNK_BYTES",
     "FIRST_CHUNK_BYTES",
@@ -79,6 +81,7 @@ FIRST_CHUNK_BYTES: Final = 256
 _GROWTH: Final = 4
 _MAPPED: Final = sys.platform == "linux"
 """Whether large chunks are mapped: elsewhere there is no way to ask for huge pages, nor to ask a map for its views."""
+_IDLE_BYTES: Final = 256 * 1024 * 1024
 _LOOK_AT: Final = 4
 """How many idle chunks are tried before a fresh one is made: readers that hold on to views do not slow writers."""
 
@@ -86,14 +89,23 @@ _LOOK_AT: Final = 4
 class ChunkPool:
     """Keeps up to ``max_idle_bytes`` of 4 MiB chunks for reuse; smaller chunks are left to the allocator.
 
+    ``counted``: chunks are charged to ``memory``, and a write that may be refused is where the account is full.
+
     Attributes:
+        memory: the account of all that lies in the segments of this pool.
         recycled: how often a chunk was taken again.
         busy: how often an idle chunk was passed over because somebody still held a view of it.
     """
 
-    __slots__ = ("_idle", "_max_idle", "busy", "recycled")
+    __slots__ = ("_counted", "_idle", "_max_idle", "busy", "memory", "recycled")
 
-    def __init__(self, *, max_idle_bytes: int = 256 * 1024 * 1024) -> None:
+    def __init__(
+        self, *, max_idle_bytes: int = _IDLE_BYTES, memory: MemoryAccount | None = None, counted: bool = True
+    ) -> None:
+        self.memory = MemoryAccount() if memory is None else memory
+        self._counted = counted
+        if counted and self.memory.limit is not None:
+            max_idle_bytes = min(max_idle_bytes, self.memory.limit // 8)
         self._idle: deque[bytearray | mmap.mmap] = deque()
         self._max_idle = max_idle_bytes // CHUNK_BYTES
         self.recycled = 0
@@ -104,8 +116,25 @@ class ChunkPool:
         """Bytes in chunks that wait to be taken again, those with views included."""
         return len(self._idle) * CHUNK_BYTES
 
-    def take(self, size: int) -> bytearray | mmap.mmap:
-        """A chunk of exactly ``size`` bytes with arbitrary content, of which nobody holds a view."""
+    def check(self, size: int, *, frees: bool = False) -> None:
+        """Raises ``StoreFull`` where chunks of ``size`` bytes are beyond the limit, as ``MemoryAccount.check`` does."""
+        if self._counted:
+            self.memory.check(size, frees=frees)
+
+    def take(self, sizes: Sequence[int], *, decided: bool = False) -> list[bytearray | mmap.mmap]:
+        """Chunks of exactly these sizes with arbitrary content, of which nobody holds a view.
+
+        Raises ``MemoryError``; ``StoreFull`` where they are beyond the limit, if that was not ``decided``.
+        """
+        total = sum(sizes)
+        if not decided:
+            self.check(total)
+        chunks = [self._take(size) for size in sizes]
+        if self._counted:
+            self.memory.charge(total)
+        return chunks
+
+    def _take(self, size: int) -> bytearray | mmap.mmap:
         if size == CHUNK_BYTES:
             for _ in range(min(_LOOK_AT, len(self._idle))):
                 chunk = self._idle.popleft()
@@ -121,6 +150,8 @@ class ChunkPool:
         """Return a chunk that no segment refers to any more; views of it may still be held by readers."""
         if isinstance(chunk, FileChunk):
             return
+        if self._counted:
+            self.memory.charge(-len(chunk))
         if len(chunk) == CHUNK_BYTES and len(self._idle) < self._max_idle:
             self._idle.append(chunk)
 
@@ -175,8 +206,11 @@ class SegmentData:
         self.start_offset = 0
         self.length = 0
 
-    def write(self, data: Buffer) -> None:
-        """Copy ``data`` to the end. It fails as a whole (``MemoryError``) or not at all."""
+    def write(self, data: Buffer, *, decided: bool = False) -> None:
+        """Copy ``data`` to the end. It fails as a whole (``MemoryError``, ``StoreFull``) or not at all.
+
+        ``decided``: it is not refused where the pool's account is full.
+        """
         size = len(data)
         used = self._tail_used
         end = used + size
@@ -185,12 +219,12 @@ class SegmentData:
             self._tail_used = end
             self.length += size
         else:
-            self._write_across(memoryview(data))
+            self._write_across(memoryview(data), decided=decided)
 
     def write_each(self, parts: Sequence[Buffer], lengths: list[int]) -> None:
         """``write`` for each of the parts, with the length after each added to ``lengths``.
 
-        Where one fails (``MemoryError``) those before it are written, and their lengths are there.
+        Where one fails (``MemoryError``, ``StoreFull``) those before it are written, and their lengths are there.
         """
         tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
         added = lengths.append
@@ -207,12 +241,12 @@ class SegmentData:
                 tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
             added(length)
 
-    def write_all(self, parts: Sequence[Buffer]) -> None:
-        """Copy the parts to the end, one after the other, as one write."""
+    def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
+        """Copy the parts to the end, one after the other, as one ``write``."""
         total = sum(map(len, parts))
         if self._tail_used + total > self._tail_size:
             # All memory that is needed comes first, so that no part is written without the rest.
-            self._write_across(memoryview(b"".join(parts)))
+            self._write_across(memoryview(b"".join(parts)), decided=decided)
             return
         for part in parts:
             self.write(part)
@@ -263,7 +297,7 @@ class SegmentData:
         waste the rest of the chunk that this segment was writing to.
         """
         if other.length < CHUNK_BYTES:
-            self.write_all(other.read(0, other.length))
+            self.write_all(other.read(0, other.length), decided=True)
         else:
             if not self._chunks:
                 self._starts, self._chunks = [], []
@@ -351,15 +385,16 @@ class SegmentData:
             self._starts.append(start)
             self._chunks.append(chunk)
 
-    def _write_across(self, data: memoryview) -> None:
+    def _write_across(self, data: memoryview, *, decided: bool = False) -> None:
         room = self._tail_size - self._tail_used
-        fresh: list[bytearray | mmap.mmap] = []
+        sizes: list[int] = []
         missing = len(data) - room
         size = self._tail_size
         while missing > 0:
             size = _next_size(size, missing)
-            fresh.append(self._pool.take(size))
+            sizes.append(size)
             missing -= size
+        fresh = self._pool.take(sizes, decided=decided)
         if not self._chunks:
             self._starts, self._chunks = [], []
         self._tail[self._tail_used :] = data[:room]

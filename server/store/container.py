@@ -45,9 +45,11 @@ from segstore.server.store.errors import (
     SegmentExists,
     SegmentSealed,
     SegmentTruncated,
+    StoreFull,
     Unmapped,
 )
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
+from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
 from segstore.server.store.operations import (
     Appended,
     AttributesUpdated,
@@ -68,11 +70,12 @@ from segstore.server.store.tables import TableSegment, TableWrite
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
 
-__all__ = ["MAX_TRANSIENT_ATTRIBUTES", "Container", "Data", "Peers", "PendingAppend"]
+__all__ = ["MAX_ATTRIBUTES", "MAX_TRANSIENT_ATTRIBUTES", "Container", "Data", "Peers", "PendingAppend"]
 
 Data = Buffer | list[Buffer]
 """What an append brings: one buffer, or several that are written one after the other."""
 
+MAX_ATTRIBUTES: Final = 1_000_000
 MAX_TRANSIENT_ATTRIBUTES: Final = 16
 """A transient segment that has more attributes than this, core ones included, takes no update any more."""
 
@@ -132,11 +135,13 @@ class Container(ContainerState):
         peers: Peers | None = None,
         reuse_names: bool = False,
         strict_transient_attributes: bool = False,
+        max_attributes: int = MAX_ATTRIBUTES,
     ) -> None:
         super().__init__(pool=pool, waiters=waiters, journal=journal, reuse_names=reuse_names)
         self.container_id = container_id
         self._peers: Peers = _Alone(self) if peers is None else peers
         self._strict_transient_attributes = strict_transient_attributes
+        self._max_attributes = max_attributes
 
     def move(self, waiters: Waiters, peers: Peers) -> None:
         """Live in another store of the same cluster from now on; nobody waits here at that moment."""
@@ -148,7 +153,10 @@ class Container(ContainerState):
     def create_segment(
         self, name: str, *, scale_type: int = 0, target_rate: int = 0, rollover_size: int = 0, now_ms: int
     ) -> None:
-        """A new stream segment, without its index segment. Raises ``SegmentExists``; ``Unmapped`` for ""."""
+        """A new stream segment, without its index segment.
+
+        Raises ``SegmentExists``, ``StoreFull``; ``Unmapped`` for "".
+        """
         values = (
             (SCALE_POLICY_TYPE, scale_type),
             (SCALE_POLICY_RATE, target_rate),
@@ -157,8 +165,11 @@ class Container(ContainerState):
         self._create(name, Kind.STREAM, values, now_ms)
 
     def create_index_segment(self, name: str, *, now_ms: int) -> None:
-        """A new segment that entries are written to; ``name`` is its own. Raises ``SegmentExists``."""
-        self._create(name, Kind.STREAM, ((INDEX_ENTRY_SIZE, ENTRY_BYTES),), now_ms)
+        """A new segment that entries are written to; ``name`` is its own.
+
+        Raises ``SegmentExists``, and never ``StoreFull``: the segment beside it is there.
+        """
+        self._create(name, Kind.STREAM, ((INDEX_ENTRY_SIZE, ENTRY_BYTES),), now_ms, decided=True)
 
     def create_transient_segment(self, parent: str, writer_id: UUID, random_hex32: str, *, now_ms: int) -> str:
         """A new transient segment, whose name is returned; its parent need not exist. Raises ``SegmentExists``."""
@@ -284,13 +295,13 @@ class Container(ContainerState):
     def update_attribute(self, name: str, attribute_id: UUID, new: int, expected: int, *, now_ms: int) -> None:
         """Set one attribute if its value is ``expected`` (-2^63: an extended attribute that is absent).
 
-        Raises ``NoSuchSegment``, ``SegmentSealed``, ``BadAttribute``, ``AttributeLimit``.
+        Raises ``NoSuchSegment``, ``SegmentSealed``, ``BadAttribute``, ``AttributeLimit``, ``StoreFull``.
         """
         update = AttributeUpdate(attribute_id, UpdateType.REPLACE_IF_EQUALS, new, expected)
         self.update_attributes(name, (update,), now_ms=now_ms)
 
     def update_attributes(self, name: str, updates: Iterable[AttributeUpdate], *, now_ms: int) -> None:
-        """Carry out all updates or none; raises as ``update_attribute``."""
+        """Apply all updates or none; raises as ``update_attribute``."""
         segment = self.segment(name)
         segment.mapped = True
         if segment.sealed:
@@ -300,7 +311,7 @@ class Container(ContainerState):
     def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
         """The number of the writer's last event, -2^63 if it never wrote. Works on sealed segments too.
 
-        Raises ``NoSuchSegment``, ``AttributeLimit``; ``Unmapped`` for a fixed-key table.
+        Raises ``NoSuchSegment``, ``AttributeLimit``, ``StoreFull``; ``Unmapped`` for a fixed-key table.
         """
         segment = self.segment(name)
         segment.mapped = True
@@ -311,7 +322,7 @@ class Container(ContainerState):
         self._check_attribute_ids(segment, writer_id)
         value = segment.attribute(writer_id)
         if value is None and not segment.sealed and not is_core(writer_id):
-            self._check_transient(segment, writer_id)
+            self._check_attribute_count(segment, writer_id)
             self._commit(AttributesUpdated(name, ((writer_id, NULL_VALUE),), segment.last_modified_ms))
         return NULL_VALUE if value is None else value
 
@@ -331,16 +342,16 @@ class Container(ContainerState):
 
         ``last_event_number`` is what the writer's connection believes to be its last one; ``expected_offset`` below 0
         is no condition. Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``,
-        ``BadAttribute`` (another connection wrote as this writer), ``BadOffset``.
+        ``BadAttribute`` (another connection wrote as this writer), ``BadOffset``, ``StoreFull``.
         """
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
-        attributes, key = segment.attributes, writer_id.int
+        attributes, key = segment.attributes, writer_id.bytes
         gate = segment.gate
         if gate:
             self._check_gate(segment, writer_id)
-        if attributes.get(key) != last_event_number:
+        if (known := attributes.get(key)) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if expected_offset >= 0 and expected_offset != segment.length:
             raise BadOffset(name, expected=expected_offset, actual=segment.length)
@@ -351,6 +362,8 @@ class Container(ContainerState):
         else:
             segment.write(data)  # type: ignore[arg-type]
         attributes[key] = event_number
+        if known is None:  # it was set up for another segment of this name
+            segment.charge(ATTRIBUTE_BYTES)
         count = segment.event_count
         segment.event_count = event_count if count is None else count + event_count
         segment.last_modified_ms = now_ms
@@ -371,12 +384,15 @@ class Container(ContainerState):
 
         ``last`` is what the writer's connection believes to be its last number.
         """
-        attributes, key, journal = segment.attributes, writer_id.int, self._append_journal
+        attributes, key, journal = segment.attributes, writer_id.bytes, self._append_journal
         if segment.gate or attributes.get(key) != last or (self._journal is not None and journal is None):
             return -1
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
-        segment.write(data)
+        try:
+            segment.write(data)
+        except StoreFull:  # which `append` answers
+            return -1
         attributes[key] = number
         segment.event_count = (segment.event_count or 0) + count
         segment.last_modified_ms = now_ms
@@ -395,11 +411,11 @@ class Container(ContainerState):
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
-        attributes, key = segment.attributes, writer_id.int
+        attributes, key = segment.attributes, writer_id.bytes
         journal = self._append_journal
         if segment.gate or (self._journal is not None and journal is None):
             return self._append_each(name, writer_id, run, last_event_number, now_ms)
-        if attributes.get(key) != last_event_number:
+        if (known := attributes.get(key)) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
@@ -411,6 +427,8 @@ class Container(ContainerState):
             written = run if len(lengths) == len(run) else run[: len(lengths)]
             if written:
                 number = attributes[key] = written[-1].event_number
+                if known is None:
+                    segment.charge(ATTRIBUTE_BYTES)
                 events = sum([each.event_count for each in written])
                 segment.event_count = (segment.event_count or 0) + events
                 segment.last_modified_ms = now_ms
@@ -471,7 +489,6 @@ class Container(ContainerState):
             raise SegmentSealed(target_name)
         counted = (*updates, AttributeUpdate(EVENT_COUNT, UpdateType.ACCUMULATE, events))
         values = self._decide(target, counted, now_ms)
-        home.settle_index(source_name)
         if now_ms >= target.index_due_ms:
             self._note_for_index(target, now_ms)
         if source.length == 0:
@@ -500,20 +517,29 @@ class Container(ContainerState):
     def update_table(
         self, name: str, entries: Iterable[tuple[Buffer, Buffer, int]], *, offset: int = -1, now_ms: int
     ) -> list[int]:
-        """Write entries (key, value, version) and return their versions; raises as ``TableSegment.plan_update``."""
+        """Write entries (key, value, version) and return their versions; raises as ``TableSegment.plan_update``, and
+        ``StoreFull``.
+        """
         entries = list(entries)
         check_key_versions(version for _, _, version in entries)
         write = self.table(name).plan_update(entries, offset, sealed=self.segments[name].sealed)
+        self.pool.check(len(write.data))
+        self.pool.memory.check(len(entries) * TABLE_KEY_BYTES)
         self._write_table(name, write, now_ms)
         return write.versions
 
     def remove_table_keys(
         self, name: str, keys: Iterable[tuple[Buffer, int]], *, offset: int = -1, now_ms: int
     ) -> None:
-        """Remove keys (key, version); raises as ``TableSegment.plan_remove``."""
+        """Remove keys (key, version).
+
+        Raises as ``TableSegment.plan_remove``, and ``StoreFull`` where nothing is left of what is kept for removals.
+        """
         keys = list(keys)
         check_key_versions(version for _, version in keys)
-        self._write_table(name, self.table(name).plan_remove(keys, offset, sealed=self.segments[name].sealed), now_ms)
+        write = self.table(name).plan_remove(keys, offset, sealed=self.segments[name].sealed)
+        self.pool.check(len(write.data), frees=True)
+        self._write_table(name, write, now_ms)
 
     def delete_table_segment(self, name: str, *, must_be_empty: bool) -> None:
         """Raises ``NoSuchSegment``, ``Unmapped``, ``TableNotEmpty``, ``Unsupported``."""
@@ -548,7 +574,7 @@ class Container(ContainerState):
             entry = pack_entry(length, event_count, now_ms)
             if self._journal is None and index.waiters is None:
                 # As `_apply_index_entry` does it; where appends are rare each of them brings an entry.
-                index.write(entry)
+                index.write(entry, decided=True)
                 index.event_count = event_count
                 index.last_modified_ms = now_ms
             else:
@@ -556,11 +582,15 @@ class Container(ContainerState):
 
     # Inside
 
-    def _create(self, name: str, kind: Kind, values: tuple[tuple[UUID, int], ...], now_ms: int) -> None:
+    def _create(
+        self, name: str, kind: Kind, values: tuple[tuple[UUID, int], ...], now_ms: int, *, decided: bool = False
+    ) -> None:
         if not name:
             raise Unmapped("a segment needs a name")
         if name in self.segments or name in self._retired:
             raise SegmentExists(name)
+        if not decided:
+            self.pool.memory.check(SEGMENT_BYTES + name_bytes(name))
         # Tables are the only kind without a creation time in the reference.
         created = () if kind & Kind.TABLE else ((CREATION_TIME, now_ms),)
         self._commit(SegmentCreated(name, kind.value, (*values, *created, (SEGMENT_TYPE, kind.value)), now_ms))
@@ -590,17 +620,30 @@ class Container(ContainerState):
     ) -> tuple[tuple[UUID, int], ...]:
         """The values that the updates leave. What was never looked up is noted as absent, and judged again."""
         attribute_ids = [update.attribute_id for update in updates]
-        self._check_transient(segment, *attribute_ids)
+        self._check_attribute_count(segment, *attribute_ids)
         self._check_attribute_ids(segment, *attribute_ids)
         try:
             return tuple(evaluate(segment.name, segment.attribute, updates))
         except MissingValue:
-            unknown = {update.attribute_id: None for update in updates if not is_core(update.attribute_id)}
-            absent = tuple((key, NULL_VALUE) for key in unknown if segment.attribute(key) is None)
+            unknown = {each.attribute_id.bytes: each.attribute_id for each in updates if not is_core(each.attribute_id)}
+            absent = tuple((each, NULL_VALUE) for key, each in unknown.items() if key not in segment.attributes)
             if not absent:
                 raise
             self._commit(AttributesUpdated(segment.name, absent, segment.last_modified_ms))
             return tuple(evaluate(segment.name, segment.attribute, updates))
+
+    def _check_attribute_count(self, segment: Segment, *attribute_ids: UUID) -> None:
+        """Raises ``AttributeLimit`` and ``StoreFull`` where there is no room for those that the segment does not have.
+
+        The reference bounds those of transient segments only, and writes all others to its storage.
+        """
+        self._check_transient(segment, *attribute_ids)
+        held = segment.attributes
+        fresh = len({each.bytes for each in attribute_ids if not has_field(each)}.difference(held))
+        if fresh:
+            if len(held) + fresh > self._max_attributes:
+                raise AttributeLimit(segment.name, limit=self._max_attributes)
+            self.pool.memory.check(fresh * ATTRIBUTE_BYTES)
 
     def _check_transient(self, segment: Segment, *attribute_ids: UUID) -> None:
         if not segment.is_transient:
@@ -627,21 +670,22 @@ class Container(ContainerState):
     def _pass_gate(self, segment: Segment, writer_id: UUID, data: Data) -> None:
         if segment.table is not None:
             written = b"".join(data) if isinstance(data, list) else data
-            segment.table.appended(segment.length - len(written), written)
+            self._tell_table(segment, segment.length - len(written), written)
         if segment.gate & Gate.WAITERS:
             self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
         if segment.gate & Gate.CORE_WRITER and has_field(writer_id):
             # The append left the number in the wrong place. The event count was updated after the number, so it stands.
-            number = segment.attributes.pop(writer_id.int)
+            number = segment.attributes.pop(writer_id.bytes)
+            segment.charge(-ATTRIBUTE_BYTES)
             if writer_id != EVENT_COUNT:
                 segment.set_attribute(writer_id, number)
 
-    @staticmethod
-    def _check_writer(segment: Segment, writer_id: UUID, last_event_number: int) -> None:
+    def _check_writer(self, segment: Segment, writer_id: UUID, last_event_number: int) -> None:
         previous = segment.attribute(writer_id)
         if previous is None:
             if is_core(writer_id):
                 raise BadAttribute(segment.name, attribute_id=writer_id, previous=NULL_VALUE)
+            self._check_attribute_count(segment, writer_id)
             previous = NULL_VALUE
         if previous != last_event_number:
             raise BadAttribute(segment.name, attribute_id=writer_id, previous=previous)

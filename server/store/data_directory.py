@@ -1,19 +1,23 @@
 """A data directory: whose it is, which files are in force, and what was committed last.
 
-    lock                the process that holds a lock on it has the directory; the system lets go when the process ends
     MANIFEST            which snapshot and journals are in force; replaced as a whole
     committed           the number of the last batch that was acknowledged, or could have been
     snapshot-NNNNNNNNNN state of the containers and the controller, see `snapshot`
     chunk-NNNNNNNNNN    bytes of segments, see `chunk_files`
     journal-NNNNNNNNNN.sqlite and …-wal, see `journal`
 
+A process has the directory while it holds a lock on the directory itself, which the system lets go when the process
+ends. Earlier versions locked a file in it, `lock`; where there is one it is locked besides.
+
 Invariant: whatever the manifest names is whole and on disk before it is named, and is removed only when no manifest
 names it any more. Files of these names that the manifest does not name are what a crash left behind, and are removed.
 `committed` is written after a commit and before its acknowledgement, without waiting for the disk: what it says is
-always true, survives the process, and after a loss of power may be older than the journal.
+always true, survives the process, and after a loss of power may be older than the journal. A process writes only to
+files that it made, `committed` among them, so what has another name elsewhere is not changed there.
 
 Refused, with one sentence that says what and where, and nothing changed: a directory of another process, of another
-format, of another cluster, of other containers, with other files in it, damaged, or that cannot be used.
+format, of another cluster, of other containers, with other files in it, or with anything that is neither a regular file
+nor a folder, damaged, or that cannot be used.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -32,7 +35,7 @@ from zlib import crc32
 import msgspec
 
 from segstore.server.store import chunk_files, journal
-from segstore.server.store.files import Files
+from segstore.server.store.files import Files, read_regular
 
 __all__ = [
     "CLUSTER_FILE",
@@ -49,6 +52,7 @@ __all__ = [
     "JournalFile",
     "Manifest",
     "SnapshotFile",
+    "check_entries",
     "numbered",
     "snapshot_name",
 ]
@@ -63,7 +67,10 @@ COMMITTED_FILE: Final = "committed"
 MANIFEST_FILE: Final = "MANIFEST"
 
 _LOCK: Final = "lock"
+_NEW_COMMITTED: Final = "committed.new"
 _NEW_MANIFEST: Final = "MANIFEST.new"
+_NO_DATA: Final = frozenset({COMMITTED_FILE, _LOCK, _NEW_COMMITTED, _NEW_MANIFEST})
+"""Files that may be there before a manifest is."""
 _FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
@@ -136,8 +143,8 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """number: in its name. base_crc: of the database file. last: the batch that counts as its last; None: it has no
-    other writer, and all of it counts."""
+    """number: in its name. base_crc: of the database file. last: the batch that counts as its last, whatever comes
+    behind it; None: all of it counts."""
 
     number: int
     base_crc: int
@@ -161,6 +168,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: int = 0
 
 
+_MANIFEST: Final = msgspec.json.Decoder(Manifest)
+
+
 def snapshot_name(number: int) -> str:
     """What the snapshot of a number is called."""
     return f"snapshot-{number:010d}"
@@ -169,6 +179,17 @@ def snapshot_name(number: int) -> str:
 def numbered(name: str) -> int | None:
     """The number in a name of a snapshot, chunk file or journal; None for other names."""
     return int(re.search(r"\d{10}", name)[0]) if _OURS.fullmatch(name) else None  # type: ignore[index]
+
+
+def check_entries(folder: Path) -> set[str]:
+    """The names in a folder. Raises `DirectoryDamaged` for what is neither a regular file nor a folder, `OSError`."""
+    with os.scandir(folder) as entries:
+        found = {each.name: each for each in entries}
+    for each in found.values():
+        kind_is_right = each.is_file(follow_symlinks=False) or each.is_dir(follow_symlinks=False)
+        if not kind_is_right and os.path.lexists(each):
+            raise DirectoryDamaged(folder, each.path, "it is neither a regular file nor a folder")
+    return set(found)
 
 
 class DataDirectory:
@@ -185,6 +206,7 @@ class DataDirectory:
         self.files = files
         self.manifest = Manifest("", 0, ())
         self.committed = 0
+        self._folder = -1
         self._lock = -1
         self._mark = -1
 
@@ -219,9 +241,9 @@ class DataDirectory:
         """Take a directory to look at it; nothing is changed. Raises `DataError`."""
         self = cls(path, Files())
         try:
-            if not (path / MANIFEST_FILE).exists():
+            if not self.is_one(path):
                 raise DirectoryForeign(path, f"{path} is no data directory: it has no {MANIFEST_FILE}")
-            self._take_lock(os.O_RDONLY)
+            self._take()
             self._read()
         except OSError as error:
             self.close()
@@ -234,11 +256,11 @@ class DataDirectory:
     @staticmethod
     def is_one(path: Path) -> bool:
         """Whether there is a data directory, whole or damaged."""
-        return (path / MANIFEST_FILE).exists()
+        return os.path.lexists(path / MANIFEST_FILE)
 
     def close(self) -> None:
         """Let go of the directory. May be called twice."""
-        for name in ("_mark", "_lock"):
+        for name in ("_mark", "_lock", "_folder"):
             descriptor = getattr(self, name)
             setattr(self, name, -1)
             if descriptor >= 0:
@@ -248,9 +270,9 @@ class DataDirectory:
         path = self.path
         if path.exists() and not path.is_dir():
             raise DirectoryForeign(path, f"{path} is no directory")
-        self._make(path)
-        names = {each.name for each in path.iterdir()}
-        if MANIFEST_FILE not in names and (others := sorted(names - {_LOCK, COMMITTED_FILE, _NEW_MANIFEST})):
+        self.files.make_folder(path)
+        names = self._take()
+        if MANIFEST_FILE not in names and (others := sorted(names - _NO_DATA)):
             if any(numbered(each) is not None for each in others):
                 raise DirectoryDamaged(path, path / MANIFEST_FILE, f"it is missing, and {others[0]} is there")
             if CLUSTER_FILE in names:
@@ -260,12 +282,9 @@ class DataDirectory:
             raise DirectoryForeign(
                 path, f"{path} is no data directory, it holds {others[0]!r}; choose an empty one or a new name"
             )
-        self._take_lock(os.O_RDWR | os.O_CREAT)
-        if not (path / MANIFEST_FILE).exists():
-            self._mark = os.open(path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-            self.note(0)
+        if MANIFEST_FILE not in names:
             # A manifest that outlives a loss of power without it would be taken for damage.
-            self.files.sync(self._mark)
+            self._make_mark()
             self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
             return
         self._read()
@@ -286,32 +305,55 @@ class DataDirectory:
                 f"{path} holds containers {_list(found.held)}, and this store owns {_list(held)}; "
                 f"start it with --own {_list(found.held, ',')}, or choose another directory",
             )
-        self._mark = os.open(path / COMMITTED_FILE, os.O_RDWR)
         # A directory that cannot be written to is found out before anything depends on it.
-        self.note(self.committed)
+        self._make_mark()
         self._put(found)
-
-    def _make(self, path: Path) -> None:
-        """Make a directory, and those above it, whose names outlive a loss of power."""
-        missing = [each for each in (path, *path.parents) if not each.exists()]
-        path.mkdir(parents=True, exist_ok=True)
-        for each in reversed(missing):
-            self.files.sync_folder(each.parent)
 
     def look_at(self) -> None:
         """Read what is in force in a directory that may be another process's. Raises `DataError`, `OSError`."""
+        check_entries(self.path)
         self._read()
 
-    def _take_lock(self, flags: int) -> None:
-        self._lock = os.open(self.path / _LOCK, flags, 0o644)
+    def _take(self) -> set[str]:
+        """Lock the directory; the names in it."""
+        self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            names = check_entries(self.path)
+            if _LOCK in names:
+                self._lock = os.open(self.path / _LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DirectoryInUse(self.path) from None
+        return names
+
+    def _make_mark(self) -> None:
+        files, new = self.files, self.path / _NEW_COMMITTED
+        files.remove(new)
+        self._mark = files.create(new)
+        DataDirectory.note(self, self.committed)
+        files.sync(self._mark)
+        files.replace(new, self.path / COMMITTED_FILE)
+
+    def check_place(self) -> None:
+        """Raises `OSError` where the path leads to another directory than the one that was taken."""
+        if not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
+            raise OSError(f"another directory is at {self.path} now")
+
+    def check_owner(self, cluster: str, containers: int, held: tuple[int, ...]) -> None:
+        """Raises `DirectoryForeign` for a directory of another cluster or of other containers."""
+        found = self.manifest
+        for what, here, there in (
+            ("belongs to cluster", found.cluster, cluster),
+            ("counts containers", found.containers, containers),
+            ("holds containers", found.held, held),
+        ):
+            if here != there:
+                raise DirectoryForeign(self.path, f"{self.path} {what} {here}, and this cluster has {there} there")
 
     def _read(self) -> None:
         file = self.path / MANIFEST_FILE
-        data = file.read_bytes()
+        data = read_regular(file)
         first = _FIRST_LINE.match(data)
         if first is None:
             raise DirectoryDamaged(self.path, file, "its first line is not that of a manifest")
@@ -321,7 +363,7 @@ class DataDirectory:
         if version != FORMAT:
             raise DirectoryNewer(self.path, version)
         try:
-            self.manifest = msgspec.json.decode(body, type=Manifest)
+            self.manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
             raise DirectoryDamaged(self.path, file, str(error)) from error
         self._read_mark()
@@ -330,7 +372,7 @@ class DataDirectory:
         file = self.path / COMMITTED_FILE
         if not file.exists():
             raise DirectoryDamaged(self.path, file, "it is missing")
-        data = file.read_bytes()
+        data = read_regular(file)
         if len(data) != _MARK.size or data[:8] != _MARK_MAGIC or crc32(data[:-4]) != int.from_bytes(data[-4:]):
             raise DirectoryDamaged(self.path, file, "it does not have its checksum")
         self.committed = _MARK.unpack(data)[1]
@@ -346,9 +388,6 @@ class DataDirectory:
     def is_over(self) -> bool:
         """Whether another process has gone on from here, so that what this one does counts no more."""
         return False
-
-    def ended(self, lasts: Mapping[int, int]) -> None:
-        """The journals in force are read, up to these batches by their numbers, and are not written to any more."""
 
     def note(self, number: int) -> None:
         """Batches up to `number` are durable. From any thread, one at a time. Raises `OSError`."""
@@ -366,6 +405,7 @@ class DataDirectory:
 
     def _put(self, manifest: Manifest) -> None:
         files, new = self.files, self.path / _NEW_MANIFEST
+        self.check_place()
         body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
         version = str(FORMAT).encode()
         files.remove(new)

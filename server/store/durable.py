@@ -19,14 +19,20 @@ files are kept in a cache, and `Committer.full` asks connections to wait while t
 names and the keys of tables are kept in memory besides.
 
 Invariant: a file is removed only after a manifest that does not need it is on disk. A snapshot is named by the manifest
-only after all batches in it are durable.
+only after all batches in it are durable. What was recovered is durable before any of it is served: a process that was
+killed, or whose sync failed, may have left its last group in the page cache only, where a sync does not help, because
+Linux marks the pages of a failed one clean. So the last group that is read is written again, to the new journal, and
+the old one ends before it. Each group before it was synced before the next was written, and so was every other file
+before a manifest named it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -54,8 +60,9 @@ from segstore.server.store.data_directory import (
 )
 from segstore.server.store.errors import DataDamaged
 from segstore.server.store.fence import Fenced
-from segstore.server.store.files import Files
+from segstore.server.store.files import Files, read_regular
 from segstore.server.store.journal import (
+    Group,
     Journal,
     JournalDamaged,
     JournalFailed,
@@ -64,6 +71,7 @@ from segstore.server.store.journal import (
     file_names,
     read_journal,
 )
+from segstore.server.store.memory import MemoryAccount
 from segstore.server.store.operations import (
     Appended,
     AppendedCoder,
@@ -74,6 +82,7 @@ from segstore.server.store.operations import (
     decode,
     encode,
 )
+from segstore.wire.names import container_of, is_index
 
 __all__ = ["CONTROLLER", "MEMORY_BYTES", "MIN_MEMORY_BYTES", "ContainerJournal", "Durability"]
 
@@ -95,6 +104,12 @@ _TIDY_AFTER_S: Final = 5.0
 _JOURNALS_READ: Final = 4
 """More of them make a start take a snapshot, however short they are: a store that dies early again and again, too, is
 to start in bounded time."""
+_REWRITTEN_BYTES: Final = 1024 * 1024
+"""So much of what the journals end with is written again at a start, and the last group at least: journals of which
+nothing else is left are removed, so that a store that dies early again and again does not fill the disk."""
+_RETRY_S: Final = 0.2
+_DESCRIPTORS_PATIENCE_S: Final = 60.0
+"""How long files that no descriptor is left for are tried again; the journal in use goes on meanwhile."""
 _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
 
 
@@ -123,8 +138,10 @@ class Durability:
         make_journal: Callable[[Path, Files, int], MadeJournal] = SqliteJournal,
         take_directory: Callable[[], DataDirectory] | None = None,
         journal_bytes: int = _JOURNAL_BYTES,
+        memory: MemoryAccount | None = None,
     ) -> None:
-        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB.
+        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
+        all but the segments' bytes.
 
         take_directory: in place of `DataDirectory.open`. journal_bytes: about how long a journal gets.
         """
@@ -142,7 +159,7 @@ class Durability:
         self._directory: DataDirectory | None = None
         self.memory_bytes = memory_bytes
         self.cache = BlockCache(memory_bytes // 8)
-        self.pool = ChunkPool(max_idle_bytes=memory_bytes // 8)
+        self.pool = ChunkPool(max_idle_bytes=memory_bytes // 8, memory=memory, counted=False)
         self.controller_image = b""
         self.controller_operations: list[bytes] = []
         self.controller_state: Callable[[], bytes] | None = None
@@ -160,6 +177,7 @@ class Durability:
         self._look: asyncio.Event | None = None
         # Journals that are not written to any more, with the last batch of each.
         self._ended: list[tuple[JournalFile, int]] = []
+        self._tail: deque[Group] = deque()
         self._present: list[JournalFile] = []
         self._number = 0
         self._snapshot_bytes = min(_SNAPSHOT_BYTES, memory_bytes // 6)
@@ -204,12 +222,12 @@ class Durability:
             return
         file = path / snapshot_name(found.number)
         try:
-            data = file.read_bytes()
+            data = read_regular(file)
             if len(data) != found.size or crc32(data) != found.crc:
                 raise DirectoryDamaged(path, file, "it does not have its checksum")
             images, other, self._files = snapshot.read(data, path, self.cache)
             for each in self._files.values():
-                size = each.path.stat().st_size
+                size = each.path.lstat().st_size
                 if size != each.info.file_bytes:
                     raise DirectoryDamaged(path, each.path, f"it has {size} bytes, {each.info.file_bytes} were written")
         except FileNotFoundError as error:
@@ -280,11 +298,11 @@ class Durability:
                 directory.path / file_names(newest)[1],
                 f"it ends with batch {last}, and batch {directory.committed} was committed",
             )
-        directory.ended({entry.number: ended for entry, ended in self._ended})
         self._last = last
         for container_id, container in containers.items():
             container.recovered()
             container.adopt_names(unindexed=appended[container_id])
+        _drop_orphans(containers, self._container_count)
         gone = directory.remove_leftovers(directory.names_in_force(set(self._files)))
         log.info(
             "%s opened in %.2f s, %d segments%s",
@@ -302,7 +320,7 @@ class Durability:
         starts: Mapping[int, int],
         appended: Mapping[int, dict[str, None]],
     ) -> int:
-        batch = last
+        batch, tail_bytes = last, sum(len(each.payload) for each in self._tail)
         for group in read_journal(path, entry.base_crc):
             if entry.last is not None and group.first > entry.last:
                 break
@@ -310,6 +328,10 @@ class Durability:
                 raise JournalDamaged(path, f"batch {last} is followed by batch {group.first}")
             last = group.last
             self._replayed_bytes += len(group.payload)
+            self._tail.append(group)
+            tail_bytes += len(group.payload)
+            while len(self._tail) > 1 and tail_bytes > _REWRITTEN_BYTES:
+                tail_bytes -= len(self._tail.popleft().payload)
             for log_id, data in records(group.payload):
                 if log_id == BATCH:
                     batch = int.from_bytes(data)
@@ -330,7 +352,7 @@ class Durability:
         directory = self.directory
         self._number = directory.manifest.numbers
         try:
-            journal, entry = self._make_journal(min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
+            journal, entry = self._make_first_journal()
         except (OSError, sqlite3.Error) as error:
             raise DirectoryUnusable(directory.path, error) from error
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="segstore snapshots")
@@ -353,12 +375,34 @@ class Durability:
             self._look.set()
         self._keeper = asyncio.create_task(self._keep(), name="segstore data directory")
 
-    def _make_journal(self, filled_bytes: int) -> tuple[Journal, JournalFile]:
-        """A new journal, which the manifest names from then on."""
+    def _make_first_journal(self) -> tuple[Journal, JournalFile]:
+        """A journal that begins with what the old ones ended with, which end before that from then on."""
+        directory, tail, ended, before = self.directory, self._tail, self._ended, self.directory.manifest.batch
+        first = tail[0].first if tail else self._last + 1
+        self._ended = []
+        for entry, last in ended:
+            end = min(last, first - 1)
+            if end > before:
+                self._ended.append((msgspec.structs.replace(entry, last=end), end))
+            before = last
+        directory.manifest = msgspec.structs.replace(
+            directory.manifest, journals=tuple(entry for entry, _ in self._ended)
+        )
+        again = Group(first, self._last, b"".join(each.payload for each in tail)) if tail else None
+        made = self._make_journal(min(_FIRST_JOURNAL_BYTES, self._journal_bytes), again)
+        tail.clear()
+        kept = {entry.number for entry, _ in self._ended}
+        self._remove(name for entry, _ in ended if entry.number not in kept for name in file_names(entry.number))
+        return made
+
+    def _make_journal(self, filled_bytes: int, begin: Group | None = None) -> tuple[Journal, JournalFile]:
+        """A new journal, which the manifest names from then on. begin: the first group in it."""
         directory, number = self.directory, self._next_number()
         made = self._journal_maker(directory.path / file_names(number)[0], directory.files, filled_bytes)
         entry = JournalFile(number, made.base_crc)
         try:
+            if begin is not None:
+                made.append(begin)
             directory.change(journals=(*directory.manifest.journals, entry), numbers=number)
         except BaseException:
             made.close()
@@ -366,6 +410,7 @@ class Durability:
         return made, entry
 
     def _next_number(self) -> int:
+        self.directory.check_place()
         self._number += 1
         return self._number
 
@@ -399,8 +444,10 @@ class Durability:
         """Has the next journal ready, and takes snapshots when they are due."""
         committer, look = self.committer, self._look
         assert look is not None
+        short_since: float | None = None
         while not self._closing and not committer.failure:
             look.clear()
+            retry_s: float | None = None
             try:
                 if not committer.has_next:
                     journal, entry = await self._in_thread(self._make_journal, self._journal_bytes)
@@ -408,14 +455,23 @@ class Durability:
                     committer.set_next(journal, self._switched)
                 if committer.batch_bytes > self._due_bytes or monotonic() >= self._tidy_at_s:
                     await self._take_snapshot()
+                short_since = None
             except (OSError, sqlite3.Error) as error:
-                self._cannot_write(error)
+                if not _lacks_descriptors(error) or monotonic() - (short_since or inf) > _DESCRIPTORS_PATIENCE_S:
+                    self._cannot_write(error)
+                else:
+                    if short_since is None:
+                        short_since = monotonic()
+                        log.warning("%s waits for a file descriptor: %s", self.directory.path, error)
+                    retry_s = _RETRY_S
             except JournalFailed:  # said already
                 return
             except Exception as error:  # nobody should believe that all is well
                 log.exception("a snapshot of %s failed in a way that nobody foresaw", self.directory.path)
                 self._cannot_write(error)
-            wait_s = None if self._tidy_at_s == inf else max(0.0, self._tidy_at_s - monotonic())
+            wait_s = retry_s
+            if wait_s is None and self._tidy_at_s != inf:
+                wait_s = max(0.0, self._tidy_at_s - monotonic())
             try:
                 async with asyncio.timeout(wait_s):
                     await look.wait()
@@ -473,9 +529,8 @@ class Durability:
             self.tidy_soon()
             return
         await committer.settled()
-        first = min((each.header.batch for each in captured), default=self._last)
-        if other is not None:
-            first = min(first, other[0])
+        batches = [each.header.batch for each in captured] + ([] if other is None else [other[0]])
+        first = min(batches, default=self._last)
         done = [(entry, last) for entry, last in self._ended if last <= first]
         manifest = directory.manifest
         gone = {entry.number for entry, _ in done} | ({each.number for each in self._present} if ending else set())
@@ -581,6 +636,29 @@ class ContainerJournal:
         """An append was carried out; see `operations.AppendJournal`."""
         record = self._coder.encode(segment, parts, events, now_ms, writer_id, event_number)
         self._durability.committer.add_record(record)
+
+
+def _lacks_descriptors(error: OSError | sqlite3.Error) -> bool:
+    """Whether a file could not be opened because this process, or the system, has too many open."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN
+
+
+def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
+    """Drops the indexes whose segments are gone, which a crash between the two deletions leaves, and older directories
+    have of each merge. Nothing is written: they are dropped again at each start until there is a snapshot.
+    """
+    for container in containers.values():
+        for index, found in list(container.segments.items()):
+            if not is_index(index) or found.index_entry_size is None:
+                continue
+            name = index.removesuffix("#index")
+            if (
+                not any(name in each.segments for each in containers.values())
+                and container_of(name, count) in containers
+            ):
+                container.apply(SegmentDeleted(index, retired=False))
 
 
 def _nobody(_: str) -> None:

@@ -68,12 +68,11 @@ class Epoch:
     @classmethod
     def claim(cls, folder: Path) -> Epoch:
         """The next epoch of a container, durable; all older ones are fenced. Raises `OSError`."""
-        folder.mkdir(parents=True, exist_ok=True)
         while True:
             present = epochs_of(folder)
             made = cls(folder, (present[-1] if present else 0) + 1)
             try:
-                made.path.mkdir()
+                made.path.mkdir(0o700)
             except FileExistsError:
                 continue
             break

@@ -4,7 +4,7 @@ Files of a data directory do not change once they are written, so a new epoch's 
 hard links, at no cost. What an older owner does after that, and it may be in the middle of anything, it does to names
 in its own directory: it can neither replace the new owner's manifest nor take away a file that the new owner needs. One
 file it can still add to, the journal that it was writing, so the new manifest says where each journal ends that was
-taken over.
+taken over (`durable`).
 
 Invariants: a directory has a manifest only when all that it names is in it and on disk. Older directories are removed
 after that. Before anything is acknowledged or removed, the epoch is checked (`fence`).
@@ -17,20 +17,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-import msgspec
-
 from segstore.server.store.data_directory import (
-    COMMITTED_FILE,
     MANIFEST_FILE,
     DataDirectory,
     DataError,
     DirectoryDamaged,
-    DirectoryForeign,
     DirectoryUnusable,
     Manifest,
     snapshot_name,
@@ -102,8 +98,7 @@ class FencedDirectory(DataDirectory):
         return self
 
     def _adopt(self, new: Manifest) -> None:
-        self._take_lock(os.O_RDWR | os.O_CREAT)
-        self._mark = os.open(self.path / COMMITTED_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        self._take()
         self.manifest = new
         older = self.epoch.older()
         before = current(older)
@@ -111,8 +106,7 @@ class FencedDirectory(DataDirectory):
             self._take_over(before.path, new)
         elif (missing := lost(older)) is not None:
             raise DirectoryDamaged(missing.parent, missing, "it is missing")
-        DataDirectory.note(self, self.committed)
-        self.files.sync(self._mark)
+        self._make_mark()
 
     def _take_over(self, before: Path, new: Manifest) -> None:
         old = DataDirectory(before, self.files)
@@ -123,14 +117,8 @@ class FencedDirectory(DataDirectory):
             except DirectoryDamaged:  # its owner may be writing down a number just now
                 if not left:
                     raise
+        old.check_owner(new.cluster, new.containers, new.held)
         found = old.manifest
-        for what, here, there in (
-            ("belongs to cluster", found.cluster, new.cluster),
-            ("counts containers", found.containers, new.containers),
-            ("holds containers", found.held, new.held),
-        ):
-            if here != there:
-                raise DirectoryForeign(before, f"{before} {what} {here}, and this cluster has {there} there")
         names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
         for journal in found.journals:
             names += file_names(journal.number)[:2]
@@ -159,17 +147,6 @@ class FencedDirectory(DataDirectory):
     @property
     def is_over(self) -> bool:
         return self.epoch.is_known_over
-
-    def ended(self, lasts: Mapping[int, int]) -> None:
-        journals = tuple(msgspec.structs.replace(each, last=lasts[each.number]) for each in self.manifest.journals)
-        self.manifest = msgspec.structs.replace(self.manifest, journals=journals)
-        for each in journals:  # what was read there may not be on disk yet: its writer may have been killed before
-            for name in file_names(each.number)[:2]:
-                descriptor = os.open(self.path / name, os.O_RDONLY)
-                try:
-                    self.files.sync(descriptor)
-                finally:
-                    os.close(descriptor)
 
     def note(self, number: int) -> None:
         super().note(number)

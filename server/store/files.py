@@ -1,16 +1,41 @@
 """What a data directory does to its files, as a few calls that tests replace to let disks fill up and fail.
 
 Invariant: a call that returns has done all of its work; ``OSError`` otherwise. A file that is created was not there.
+Files and folders are for their owner alone. What is read is a regular file: no symbolic link is followed, and no FIFO
+is waited for.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from segstore.server.store.chunks import Buffer
 
-__all__ = ["Files"]
+__all__ = ["Files", "open_regular", "read_regular"]
+
+
+def open_regular(path: Path) -> FileIO:
+    """A regular file, open for reading. `OSError` for whatever else it is."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return FileIO(descriptor)
+        os.close(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+            raise
+    raise OSError(errno.EINVAL, f"{path} is not a regular file")
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a regular file. `OSError` for whatever else it is."""
+    with open_regular(path) as file:
+        return file.readall()
 
 
 class Files:
@@ -18,7 +43,7 @@ class Files:
 
     def create(self, path: Path) -> int:
         """A new file, open for writing; the descriptor is the caller's to close."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def write(self, descriptor: int, data: Buffer) -> None:
         """Write all of ``data``."""
@@ -45,6 +70,15 @@ class Files:
     def remove(self, path: Path) -> None:
         """Remove a file; one that is gone is fine."""
         path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, and those above it, and wait until its name is on disk: also that of one which is there, for
+        who made it may have been killed before."""
+        if not path.is_dir():
+            self.make_folder(path.parent)
+            path.mkdir(0o700, exist_ok=True)
+        with suppress(PermissionError):  # those above may be somebody else's
+            self.sync_folder(path.parent)
 
     def sync_folder(self, path: Path) -> None:
         """Wait until the names in a folder are on disk."""

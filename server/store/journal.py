@@ -28,7 +28,7 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from segstore.server.store.files import Files
+from segstore.server.store.files import Files, open_regular, read_regular
 
 __all__ = [
     "Group",
@@ -192,7 +192,7 @@ class SqliteJournal:
 
     def _fill(self, files: Files, size: int) -> None:
         log = self.path.with_name(self.path.name + "-wal")
-        descriptor = os.open(log, os.O_WRONLY)
+        descriptor = os.open(log, os.O_WRONLY | os.O_NOFOLLOW)
         try:
             at = os.fstat(descriptor).st_size
             while at < size:
@@ -215,7 +215,7 @@ def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> It
     copied_to: a folder for a copy that is read instead, because SQLite makes a file beside what it reads.
     That it ends where it was written to last is for the caller to see: the number of the last group says so.
     """
-    base = path.read_bytes()
+    base = read_regular(path)
     if crc32(base) != base_crc:
         raise JournalDamaged(path, "the database does not have the checksum that the manifest keeps of it")
     log = path.with_name(path.name + "-wal")
@@ -267,7 +267,7 @@ def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> It
 
 def _check_header(log: Path) -> None:
     """SQLite takes a log whose header is not right for an empty one."""
-    with log.open("rb") as file:
+    with open_regular(log) as file:
         header = file.read(_WAL_HEADER.size)
     if len(header) < _WAL_HEADER.size:
         raise JournalDamaged(log, f"it has {len(header)} bytes, and its header {_WAL_HEADER.size}")
@@ -287,8 +287,8 @@ def padding_fault(log: Path) -> int | None:
 
     It is no part of the journal: damage to what is not used yet, or what a loss of power left of the last write.
     """
-    size = log.stat().st_size
-    with log.open("rb") as file:
+    with open_regular(log) as file:
+        size = os.fstat(file.fileno()).st_size
         header = _WAL_HEADER.unpack(file.read(_WAL_HEADER.size))
         at = _WAL_HEADER.size
         while at + _FRAME_HEADER.size <= size:

@@ -197,8 +197,7 @@ class AppendedCoder:
         pack, begin, around = self._heads.get(segment) or self._head(segment)
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         head = pack(self._number, around + size, begin, _BIN, size)
-        writer = writer_id.int.to_bytes(16)
-        tail = _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, event_number)
+        tail = _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer_id.bytes, _INT64, event_number)
         return b"".join((head, *parts, tail))
 
     def _head(self, segment: str) -> tuple[Callable[..., bytes], bytes, int]:

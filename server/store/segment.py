@@ -29,6 +29,7 @@ from segstore.server.store.attributes import (
     wrap_int64,
 )
 from segstore.server.store.chunks import ChunkPool, SegmentData
+from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_bytes
 from segstore.server.store.tables import TableSegment
 
 if TYPE_CHECKING:
@@ -98,10 +99,11 @@ class Segment(SegmentData):
         name: its full name.
         last_modified_ms: time of the last change, Unix milliseconds.
         sealed: takes no more changes but truncation and deletion.
+        charged: what the pool's account holds for it beside its chunks.
         gate: reasons for an append to look closer, see ``Gate``.
-        attributes: all attributes that are not one of the fields below, by their ids as numbers, which are looked up
-            faster; among them each writer's last event number under the writer's id. -2^63 as a value: looked up and
-            found absent.
+        attributes: all attributes that are not one of the fields below, by the bytes of their ids, whose hashes no peer
+            can foresee; among them each writer's last event number under the writer's id. -2^63 as a value: looked up
+            and found absent.
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
@@ -115,6 +117,7 @@ class Segment(SegmentData):
 
     __slots__ = (
         "attributes",
+        "charged",
         "creation_time",
         "event_count",
         "gate",
@@ -145,7 +148,7 @@ class Segment(SegmentData):
         self.mapped = False
         self.sealed = False
         self.gate = (Gate.TRANSIENT.value if self.is_transient else 0) | (Gate.TABLE.value if self.is_table else 0)
-        self.attributes: dict[int, int] = {}
+        self.attributes: dict[bytes, int] = {}
         self.creation_time: int | None = None
         self.event_count: int | None = None
         self.scale_type: int | None = None
@@ -156,6 +159,19 @@ class Segment(SegmentData):
         self.index_place: tuple[str, int] | None = None
         self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
+        self.charged = 0
+        self.charge(SEGMENT_BYTES + name_bytes(name))
+
+    def charge(self, size: int) -> None:
+        """``size`` more bytes are taken for it beside its chunks, or fewer where it is negative."""
+        self.charged += size
+        self._pool.memory.charge(size)
+
+    def discard(self) -> None:
+        """The segment is gone: give everything back. Whoever still holds it must not write to it."""
+        self.gate |= Gate.GONE.value
+        self.clear()
+        self.charge(-self.charged)
 
     @property
     def indexed(self) -> bool:
@@ -171,7 +187,7 @@ class Segment(SegmentData):
         """An attribute's value, or None if it has never been set or looked up."""
         field = _CORE_FIELDS.get(attribute_id)
         if field is None:
-            return self.attributes.get(attribute_id.int)
+            return self.attributes.get(attribute_id.bytes)
         value: int | None = getattr(self, field)
         # Appends add to the event count without a look at its bounds.
         return None if value is None else wrap_int64(value)
@@ -179,10 +195,12 @@ class Segment(SegmentData):
     def set_attribute(self, attribute_id: UUID, value: int) -> None:
         """Set an attribute, core or extended."""
         field = _CORE_FIELDS.get(attribute_id)
-        if field is None:
-            self.attributes[attribute_id.int] = value
-        else:
+        if field is not None:
             setattr(self, field, value)
+            return
+        if attribute_id.bytes not in self.attributes:
+            self.charge(ATTRIBUTE_BYTES)
+        self.attributes[attribute_id.bytes] = value
 
     def attribute_values(self) -> Iterator[tuple[UUID, int]]:
         """All attributes with their values, core ones first."""
@@ -190,8 +208,8 @@ class Segment(SegmentData):
             value = getattr(self, field)
             if value is not None:
                 yield attribute_id, wrap_int64(value)
-        for number, value in self.attributes.items():
-            yield UUID(int=number), value
+        for key, value in self.attributes.items():
+            yield UUID(bytes=key), value
 
     def attribute_count(self) -> int:
         """How many attributes there are, those with the value -2^63 included, as the reference counts them."""

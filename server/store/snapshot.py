@@ -401,4 +401,5 @@ def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFil
     if segment.is_table:
         segment.table = TableSegment(name, segment, image.key_length)
         segment.table.restore(image.positions, live_bytes=image.live_bytes)
+        segment.charge(segment.table.index_bytes)
     return segment

@@ -10,11 +10,13 @@ but for its waiting readers and for appends that an index does not know of yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 from uuid import UUID
 
 from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, EVENT_COUNT
-from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.chunks import Buffer, ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
+from segstore.server.store.memory import name_bytes
 from segstore.server.store.operations import (
     Appended,
     AppendJournal,
@@ -28,12 +30,17 @@ from segstore.server.store.operations import (
     SegmentTruncated,
     TableKeysForgotten,
 )
-from segstore.server.store.segment import Gate, Segment
+from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_reader_group_table, is_user_stream_segment
 
-__all__ = ["ContainerState"]
+__all__ = ["MAX_RETIRED_NAMES", "ContainerState"]
+
+MAX_RETIRED_NAMES: Final = 25_000
+"""A container remembers the last names that are used up. The reference has no more segments in memory than these,
+deleted ones included, and forgets them when they were not asked for a while (``ContainerConfig``,
+``MetadataCleaner``)."""
 
 
 class ContainerState:
@@ -60,7 +67,7 @@ class ContainerState:
         self._journal = journal
         self._append_journal = journal if isinstance(journal, AppendJournal) else None
         self._reuse_names = reuse_names
-        self._retired: set[str] = set()
+        self._retired: dict[str, None] = {}
         # Time at which each transient segment was last set up; None: before a recovery.
         self._transients: dict[str, int | None] = {}
         # Segments with appends that their index does not know of yet, in order of the first of them.
@@ -96,17 +103,19 @@ class ContainerState:
                     segment.absorb(self.segments[source_name])
                     self._remove(source_name, retired=True)
                 else:
-                    segment.write(data)
+                    segment.write(data, decided=True)
                 if segment.table is not None:
-                    segment.table.appended(before, segment.read_bytes(before, segment.length - before))
+                    self._tell_table(segment, before, segment.read_bytes(before, segment.length - before))
                 self._set(segment, values, now_ms)
                 self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
             case SegmentDeleted(name, retired):
                 self._remove(name, retired=retired)
             case TableKeysForgotten(name, keys, now_ms):
                 segment = self.segments[name]
-                if segment.table is not None:
-                    segment.table.forget(keys)
+                if (table := segment.table) is not None:
+                    before = table.index_bytes
+                    table.forget(keys)
+                    segment.charge(table.index_bytes - before)
                 segment.last_modified_ms = now_ms
 
     def recovered(self) -> None:
@@ -121,7 +130,8 @@ class ContainerState:
 
     def adopt_names(self, *, retired: Iterable[str] = (), unindexed: Iterable[str] = ()) -> None:
         """Take names that are used up, and of segments whose index may not know of their last appends."""
-        self._retired.update(retired)
+        for name in retired:
+            self._retire(name)
         for name in unindexed:
             segment = self.segments.get(name)
             if segment is not None and segment.indexed:
@@ -137,8 +147,8 @@ class ContainerState:
         """Forget everything and give all memory back; who waits here is told that another store owns the container."""
         self.dismiss_readers()
         for segment in self.segments.values():
-            segment.gate |= Gate.GONE.value
-            segment.clear()
+            segment.discard()
+        self._pool.memory.charge(-sum(map(name_bytes, self._retired)))
         for held in (self.segments, self._transients, self._unindexed, self._retired):
             held.clear()
 
@@ -148,9 +158,13 @@ class ContainerState:
         return self._pool
 
     @property
-    def retired_names(self) -> frozenset[str]:
-        """Names that no segment can have any more."""
-        return frozenset(self._retired)
+    def retired_names(self) -> tuple[str, ...]:
+        """Names that no segment can have any more, oldest first."""
+        return tuple(self._retired)
+
+    def is_retired(self, name: str) -> bool:
+        """Whether a name is used up."""
+        return name in self._retired
 
     @property
     def unindexed_names(self) -> tuple[str, ...]:
@@ -163,7 +177,7 @@ class ContainerState:
             self._journal(operation)
 
     def _apply_index_entry(self, index: Segment, entry: bytes, event_count: int, now_ms: int) -> None:
-        index.write(entry)
+        index.write(entry, decided=True)
         index.mapped = True
         index.event_count = event_count
         index.last_modified_ms = now_ms
@@ -183,9 +197,8 @@ class ContainerState:
     def _apply_append(self, operation: Appended) -> None:
         segment = self.segments[operation.segment]
         before = segment.length
-        segment.write(operation.data)
-        if segment.table is not None:
-            segment.table.appended(before, operation.data)
+        segment.write(operation.data, decided=True)
+        self._tell_table(segment, before, operation.data)
         if operation.writer_id is not None:
             # The event count is updated after the writer's number, so that it stands where both are one attribute.
             if operation.writer_id != EVENT_COUNT:
@@ -199,10 +212,26 @@ class ContainerState:
         self._transients.pop(name, None)
         self._unindexed.pop(name, None)
         if retired and not self._reuse_names and not is_reader_group_table(name):
-            self._retired.add(name)
+            self._retire(name)
         self.waiters.wake(segment, WakeReason.DELETED)
-        segment.gate |= Gate.GONE.value
-        segment.clear()
+        segment.discard()
+
+    def _retire(self, name: str) -> None:
+        if name not in self._retired:
+            self._retired[name] = None
+            self._pool.memory.charge(name_bytes(name))
+            if len(self._retired) > MAX_RETIRED_NAMES:
+                oldest = next(iter(self._retired))
+                del self._retired[oldest]
+                self._pool.memory.charge(-name_bytes(oldest))
+
+    @staticmethod
+    def _tell_table(segment: Segment, offset: int, data: Buffer) -> None:
+        """Bytes were written to a segment at ``offset``, in which a table may lie."""
+        if (table := segment.table) is not None:
+            before = table.index_bytes
+            table.appended(offset, data)
+            segment.charge(table.index_bytes - before)
 
     @staticmethod
     def _set(segment: Segment, values: Iterable[tuple[UUID, int]], now_ms: int) -> None:

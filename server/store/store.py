@@ -7,7 +7,8 @@ beside it, created, truncated and deleted with it, which may lie in another cont
 Invariant: container numbers are 0 to ``containers`` - 1, and ``owned`` are those that answer.
 
 Follows ``PravegaRequestProcessor``, ``AppendProcessor``, ``IndexRequestProcessor`` and ``StreamSegmentService``.
-Deliberate difference: segments merge across the containers of one store, where the reference finds no source.
+Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
+index of a segment that was merged into another goes with it, where the reference leaves it for good.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from uuid import UUID
 
 from segstore.server.store.attributes import AttributeUpdate
 from segstore.server.store.chunks import Buffer, ChunkPool
-from segstore.server.store.container import Container, Data
+from segstore.server.store.container import MAX_ATTRIBUTES, Container, Data
 from segstore.server.store.errors import (
     IllegalArgument,
     NoSuchSegment,
@@ -66,6 +67,7 @@ class SegmentStore:
         journal: Callable[[int], Callable[[Operation], None] | None] | None = None,
         reuse_names: bool = False,
         strict_transient_attributes: bool = False,
+        max_attributes: int = MAX_ATTRIBUTES,
     ) -> None:
         if containers < 1:
             raise ValueError(f"a store has at least one container, not {containers}")
@@ -79,6 +81,7 @@ class SegmentStore:
         self._journal = journal
         self._reuse_names = reuse_names
         self._strict_transient_attributes = strict_transient_attributes
+        self._max_attributes = max_attributes
         for container_id in range(containers) if owned is None else owned:
             self.own(container_id)
 
@@ -101,9 +104,12 @@ class SegmentStore:
                 peers=self,
                 reuse_names=self._reuse_names,
                 strict_transient_attributes=self._strict_transient_attributes,
+                max_attributes=self._max_attributes,
             )
         else:
             container.move(self.waiters, self)
+            if (memory := container.pool.memory) is not self.pool.memory:
+                memory.join(self.pool.memory)
         self.containers[container_id] = container
         self.changes += 1
         return container
@@ -115,6 +121,7 @@ class SegmentStore:
         container = self.containers.pop(container_id)
         self.changes += 1
         container.dismiss_readers()
+        container.pool.memory.leave()
         return container
 
     def container_id_of(self, name: str) -> int:
@@ -179,10 +186,7 @@ class SegmentStore:
         self.container_for(name).delete_segment(name)
         if is_index(name):
             raise IllegalArgument(IS_INDEX, segment=name)
-        index = index_name(name)
-        container = self._peer(index)
-        if container is not None and index in container.segments:
-            container.delete_segment(index)
+        self._delete_index(name)
 
     def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
         """Transient segments to delete, in all containers; see ``Container.expired_transients``."""
@@ -333,15 +337,16 @@ class SegmentStore:
         )
 
     def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = (), *, now_ms: int) -> int:
-        """Merge ``source`` into ``target`` and return the target's new length; see ``Container.merge``.
+        """Merge ``source`` into ``target`` and return the target's new length; the source's index is deleted.
 
-        Raises ``NotOwner`` for either too. The reply to any error names the source.
+        Raises as ``Container.merge``, and ``NotOwner`` for either. The reply to any error names the source.
         """
         home = self.container_for(source)
         container = self.container_for(target)
         if self.separate_journals and home is not container:
             raise Unmapped(f"{source} lies in another container than {target}", segment=source)
         length = container.merge(target, source, updates, now_ms=now_ms, source_container=home)
+        self._delete_index(source)
         if is_user_stream_segment(target):
             self._try_to_ensure_index(index_name(target), now_ms)
         return length
@@ -404,6 +409,12 @@ class SegmentStore:
     def _peer(self, name: str) -> Container | None:
         return self.containers.get(container_of(name, self.container_count))
 
+    def _delete_index(self, name: str) -> None:
+        index = index_name(name)
+        container = self._peer(index)
+        if container is not None and index in container.segments:
+            container.delete_segment(index)
+
     def _settle(self, index: str, now_ms: int | None) -> None:
         segment = index.removesuffix("#index")
         container = self._peer(segment)
@@ -419,7 +430,7 @@ class SegmentStore:
 
     def _try_to_ensure_index(self, index: str, now_ms: int) -> None:
         container = self._peer(index)
-        if container is None or index in container.retired_names:
+        if container is None or container.is_retired(index):
             return
         if (found := container.segments.get(index)) is None:
             container.create_index_segment(index, now_ms=now_ms)

@@ -41,6 +41,7 @@ from segstore.server.store.errors import (
     Unmapped,
     Unsupported,
 )
+from segstore.server.store.memory import TABLE_KEY_BYTES
 from segstore.server.store.table_checks import (
     KEY_MUST_NOT_EXIST,
     MIN_UTILIZATION_PERCENT,
@@ -84,6 +85,11 @@ _COMPACTION_DUE_BYTES = 4 * 1024 * 1024
 _COMPACTION_STEP_BYTES = 64 * 1024
 
 
+def _key_bytes(key: bytes) -> int:
+    """What a key takes in memory: in the index, and in the order once the table is walked."""
+    return TABLE_KEY_BYTES + 2 * len(key)
+
+
 class TableWrite(NamedTuple):
     """A planned change. ``data`` is appended to the segment, ``versions`` are those of the entries in it.
 
@@ -113,9 +119,22 @@ class TableSegment:
     """The table that lies in one segment; ``log`` are the segment's bytes, entries at first none.
 
     Raises ``Unmapped`` for a key length above 256; zero and below make a hash table.
+
+    Attributes:
+        index_bytes: what its keys take in memory beside the log.
     """
 
-    __slots__ = ("_aligned_start", "_foreign", "_index", "_live_bytes", "_order", "key_length", "log", "name")
+    __slots__ = (
+        "_aligned_start",
+        "_foreign",
+        "_index",
+        "_live_bytes",
+        "_order",
+        "index_bytes",
+        "key_length",
+        "log",
+        "name",
+    )
 
     def __init__(self, name: str, log: TableLog, key_length: int = 0) -> None:
         check_key_length(key_length)
@@ -125,6 +144,7 @@ class TableSegment:
         self._index: dict[bytes, int] = {}
         self._order = SortedKeys(None if self.key_length else hash_order)
         self._live_bytes = 0
+        self.index_bytes = 0
         # The start offset that is known to be an entry's, and whether other bytes than entries were appended.
         self._aligned_start = log.start_offset
         self._foreign = False
@@ -190,9 +210,11 @@ class TableSegment:
                 if position is not None:
                     del index[entry.key]
                     self._order.discard(entry.key)
+                    self.index_bytes -= _key_bytes(entry.key)
                 continue
             if position is None:
                 self._order.add(entry.key)
+                self.index_bytes += _key_bytes(entry.key)
             index[entry.key] = offset + entry.at
             self._live_bytes += entry.size
 
@@ -203,6 +225,7 @@ class TableSegment:
             if position is not None:
                 self._live_bytes -= self._entry_bytes(position)
                 self._order.discard(key)
+                self.index_bytes -= _key_bytes(key)
 
     def positions(self) -> tuple[tuple[bytes, int], ...]:
         """Each key with the offset of its entry: what the segment's bytes alone do not tell of a fixed-key table."""
@@ -221,6 +244,7 @@ class TableSegment:
         self._index = dict(positions)
         self._order = SortedKeys(None if self.key_length else hash_order)
         self._live_bytes = sum(map(self._entry_bytes, self._index.values())) if live_bytes is None else live_bytes
+        self.index_bytes = sum(map(_key_bytes, self._index))
         self._aligned_start, self._foreign = -1, False
 
     def plan_compaction(self) -> TableCompaction | None:

@@ -13,8 +13,9 @@ from zlib import crc32
 
 from segstore.server.store import chunk_files, snapshot
 from segstore.server.store.chunk_files import BlockCache
-from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, snapshot_name
+from segstore.server.store.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, snapshot_name
 from segstore.server.store.errors import DataDamaged
+from segstore.server.store.files import read_regular
 from segstore.server.store.journal import JournalDamaged, file_names, padding_fault, read_journal
 
 __all__ = ["Verified", "verify"]
@@ -29,27 +30,35 @@ class Verified(NamedTuple):
     batches: int = 0
 
 
-def verify(path: Path) -> Verified:
-    """Read all of a directory. Raises `DataError`."""
+def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verified:
+    """Read all of a directory. Raises `DataError`.
+
+    owner: the cluster, its number of containers, and those that the directory should hold; None for any.
+    """
     try:
         directory = DataDirectory.look(path)
     except DirectoryDamaged as error:
         return Verified([str(error)])
     try:
-        return _verify(directory)
+        return _verify(directory, owner)
     finally:
         directory.close()
 
 
-def _verify(directory: DataDirectory) -> Verified:
+def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verified:
     faults: list[str] = []
+    if owner is not None:
+        try:
+            directory.check_owner(*owner)
+        except DirectoryForeign as error:
+            faults.append(str(error))
     files = segments = 0
     found = directory.manifest.snapshot
     if found is not None:
         files += 1
         file = directory.path / snapshot_name(found.number)
         try:
-            data = file.read_bytes()
+            data = read_regular(file)
             if len(data) != found.size or crc32(data) != found.crc:
                 raise ValueError("it does not have its checksum")
             images, _, chunks = snapshot.read(data, directory.path, BlockCache(0))

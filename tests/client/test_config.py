@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from segstore.client.config import ClientSettings
 from segstore.client.retry import Backoff
@@ -81,6 +81,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "reconnect_backoff": ('{"initial_ms": 2, "max_ms": 3}', Backoff(initial_ms=2, max_ms=3)),
     "retry": ('{"initial_ms": 2, "max_ms": 3}', Backoff(initial_ms=2, max_ms=3)),
     "control_api": ("http://localhost:1", "http://localhost:1"),
+    "control_api_token": ("word", SecretStr("word")),
     "tls_ca_file": ("/some/ca.pem", Path("/some/ca.pem")),
 }
 

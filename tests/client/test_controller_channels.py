@@ -1,21 +1,23 @@
-"""Calls of the controller that meet a node that is there and says that what it was asked for is not available now."""
+"""Calls to the controller that meet a node that says that what it was asked for is not available now, or that ends."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.controller_channels import ControllerChannels
-from segstore.client.errors import NoNodeAvailable, PeerRefused
+from segstore.client.controller_channels import Answer, ControllerChannels
+from segstore.client.errors import Closed, NoNodeAvailable, OutcomeUnknown, PeerRefused
 from segstore.client.pool import Endpoint
 from segstore.client.retry import Backoff
+from segstore.server.controller.in_flight import InFlight
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 from segstore.wire.controller_api import messages as m
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -92,3 +94,139 @@ async def test_a_node_that_is_not_there_is_logged_once_while_a_call_waits(caplog
         await channels.aclose()
     (told,) = [each.getMessage() for each in caplog.records if each.name == "segstore.client.controller_channels"]
     assert told.startswith(f"controller 127.0.0.1:{port} could not be connected to")
+
+
+# --- a node that ends with calls in flight --------------------------------------------------------------------------
+
+
+class Ending(grpc.GenericRpcHandler):
+    """A controller of several. It answers everything; while it is `busy`, once `go` is set."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.go = asyncio.Event()
+        self.asked: list[str] = []
+        self.refusal: grpc.StatusCode | None = None
+        self.trailing: tuple[tuple[str, str], ...] = ()
+        self.server = grpc.aio.server()
+        self.in_flight = InFlight(self.server, self)
+        self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
+
+    def service(self, handler_call_details: Any) -> Any:
+        name = handler_call_details.method.rpartition("/")[2]
+
+        async def answer(request: bytes, context: Any) -> bytes:
+            self.asked.append(name)
+            if self.busy:
+                await self.go.wait()
+            if self.refusal is not None:
+                await context.abort(self.refusal, "not now", self.trailing)
+            return METHODS[name].response().SerializeToString()
+
+        return grpc.unary_unary_rpc_method_handler(answer)  # type: ignore[arg-type]
+
+    async def has(self, calls: int) -> None:
+        """Returns when it was asked so often."""
+        async with asyncio.timeout(60):
+            while len(self.asked) < calls:  # noqa: ASYNC110  what is looked at has no event
+                await asyncio.sleep(0.002)
+
+    async def end(self, how: str) -> None:
+        match how:
+            case "in order":
+                await self.in_flight.stop(0)
+            case "CANCELLED":  # as a server of gRPC does by itself
+                self.refusal = grpc.StatusCode.CANCELLED
+                self.go.set()
+                await self.server.stop(None)
+            case "connection":
+                await self.server.stop(None)
+
+
+@asynccontextmanager
+async def cluster(count: int = 2) -> AsyncIterator[tuple[list[Ending], ControllerChannels]]:
+    """Several controllers and their client; the first is the one that the client is connected to, and is busy."""
+    async with AsyncExitStack() as stack:
+        nodes = [Ending() for _ in range(count)]
+        for each in nodes:
+            await each.server.start()
+            stack.push_async_callback(each.server.stop, None)
+        channels = ControllerChannels([each.endpoint for each in nodes], ClientSettings())
+        stack.push_async_callback(channels.aclose)
+        node = (await channels.ask("getURI", uri_of("s"))).node
+        nodes.sort(key=lambda each: each.endpoint != node)
+        nodes[0].asked.clear()
+        nodes[0].busy = True
+        yield nodes, channels
+
+
+CREATE = m.StreamConfig(streamInfo=m.StreamInfo(scope="a", stream="s"))
+ENDS = ["in order", "CANCELLED", "connection"]
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_calls_in_flight_at_a_node_that_ends_are_asked_of_another(how: str) -> None:
+    async with cluster() as ((ending, other), channels):
+        calls = [asyncio.create_task(channels.ask("getURI", uri_of("s"))) for _ in range(5)]
+        calls.append(asyncio.create_task(channels.ask("commitTransaction", m.TxnRequest())))
+        await ending.has(len(calls))
+        await ending.end(how)
+        assert {answer.node for answer in await asyncio.gather(*calls)} == {other.endpoint}
+        assert sorted(other.asked) == ["commitTransaction", *["getURI"] * 5]
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("method", sorted(name for name, method in METHODS.items() if not method.repeatable))
+async def test_a_call_in_flight_that_is_not_repeatable_has_an_unknown_outcome(method: str, how: str) -> None:
+    async with cluster() as ((ending, other), channels):
+        call = asyncio.create_task(channels.ask(method, METHODS[method].request()))
+        await ending.has(1)
+        await ending.end(how)
+        with pytest.raises(OutcomeUnknown, match=f"{method}, which may or may not have been applied") as caught:
+            await call
+        assert caught.value.facts() == {"endpoint": str(ending.endpoint), "method": method}
+        assert other.asked == []
+
+
+@pytest.mark.parametrize("unknown", [False, True], ids=["it was not applied", "unknown"])
+async def test_a_refusal_is_repeated_unless_it_says_that_the_call_may_have_been_applied(unknown: bool) -> None:
+    async with cluster(1) as ((node,), channels):
+        node.busy, node.refusal, node.trailing = False, grpc.StatusCode.UNAVAILABLE, (OUTCOME_UNKNOWN,) * unknown
+        call = asyncio.create_task(channels.ask("createStream", CREATE))
+        await node.has(1)
+        node.refusal = None
+        if unknown:
+            with pytest.raises(OutcomeUnknown, match="of a/s, which may or may not"):
+                await call
+            assert node.asked == ["createStream"]
+        else:
+            await call
+            assert node.asked == ["createStream"] * 2
+
+
+@asynccontextmanager
+async def draining(node: Ending, channels: ControllerChannels) -> AsyncIterator[asyncio.Task[Answer]]:
+    """A call in flight at a node that ends, and which the client has left for another one."""
+    call = asyncio.create_task(channels.ask("createStream", CREATE))
+    await node.has(1)
+    stopping = asyncio.create_task(node.in_flight.stop(600))
+    async with asyncio.timeout(60):
+        while channels._channels[node.endpoint].get_state() is grpc.ChannelConnectivity.READY:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert (await channels.ask("getURI", uri_of("s"))).node != node.endpoint
+    assert not call.done()
+    yield call
+    await stopping
+
+
+async def test_a_node_that_ends_in_order_may_answer_what_it_has_while_other_calls_go_on() -> None:
+    async with cluster() as ((ending, _), channels), draining(ending, channels) as call:
+        ending.go.set()
+        assert (await call).node == ending.endpoint
+
+
+async def test_closing_ends_a_call_that_a_node_that_ends_may_still_answer() -> None:
+    async with cluster() as ((ending, _), channels), draining(ending, channels) as call:
+        await channels.aclose()
+        with pytest.raises(Closed):
+            await call

@@ -14,6 +14,7 @@ import pytest
 
 from segstore.client import Basic, Bearer, ClientSettings, FixedStore, TableConfig, TransactionStatus, connect
 from segstore.client.auth import TokenCache, expiry_of
+from segstore.client.controller_channels import ControllerChannels
 from segstore.client.errors import (
     ClientError,
     NoNodeAvailable,
@@ -135,7 +136,7 @@ class BearerAuthority(Authority):
 
     good = "token 1"
 
-    def principal(self, header: str | None) -> str | None:
+    async def principal(self, header: str | None) -> str | None:
         if header == f"Bearer {self.good}":
             return "ann"
         raise Unauthenticated("the token is not known")
@@ -175,6 +176,26 @@ async def test_a_source_of_tokens_that_fails_or_hangs_is_an_error_within_the_dea
             source.gate = asyncio.Event()
             with pytest.raises(RequestTimedOut, match="credentials"):
                 await pravega.controller.create_scope("a")
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "warns"),
+    [
+        ("controller.example", {}, True),
+        ("192.0.2.1", {}, True),
+        ("controller.example", {"tls": True}, False),
+        ("localhost", {}, False),
+        ("127.0.0.1", {}, False),
+        ("::1", {}, False),
+    ],
+)
+async def test_credentials_that_leave_the_machine_in_clear_are_warned_of(
+    grpc_runs: None, caplog: pytest.LogCaptureFixture, host: str, options: dict[str, bool], warns: bool
+) -> None:
+    for given in (settings(), settings(username="ann", password="secret")):
+        await ControllerChannels([Endpoint(host, 1)], given, **options).aclose()  # type: ignore[arg-type]
+    said = f"credentials go to controller {Endpoint(host, 1)} in clear; tls:// encrypts them"
+    assert caplog.messages == ([said] if warns else [])
 
 
 async def test_credentials_of_a_call_go_before_those_of_the_settings(grpc_runs: None) -> None:

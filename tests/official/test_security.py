@@ -79,9 +79,9 @@ async def test_strangers_are_not_served() -> None:
         assert authority is not None
         asked = authority.principal
 
-        def principal(header: str | None) -> str | None:
+        async def principal(header: str | None) -> str | None:
             refused.append(header or "")
-            return asked(header)
+            return await asked(header)
 
         authority.principal = principal  # type: ignore[method-assign]
         for scope, environment in strangers.items():

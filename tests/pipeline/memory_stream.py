@@ -218,7 +218,7 @@ class MemorySegments(Segments):
                     ]
         return []
 
-    def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True) -> Any:
+    def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True, known_to: int = 0) -> Any:
         return MemoryReader(self._of, segment, offset)
 
     def writer(self, segment: str) -> Any:

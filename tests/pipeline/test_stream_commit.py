@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from segstore.client.errors import StreamSealed
+from segstore.client.errors import ProtocolViolation, StreamSealed
 from segstore.pipeline import stream_write
 from segstore.pipeline.segments import Segments
 from segstore.pipeline.stream_commit import Committer, TargetSealed, WriteLost, abandon, sweep
@@ -278,6 +278,18 @@ async def test_the_sweeper_takes_what_is_old_of_every_query(cluster: Cluster, ur
         assert await sweep(segments, before_s=float("inf")) == 3
         assert await Registry(segments).parts() == []
     assert left_over(cluster) == []
+
+
+async def test_a_registry_whose_table_gives_the_same_page_again_is_an_error(
+    uri: Where, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two_tasks(uri)
+    async with using(uri) as segments:
+        registry = Registry(segments)
+        page = await registry._table.entries(10, first=b"\0" * 32, last=b"\xff" * 32)
+        monkeypatch.setattr(type(registry._table), "entries", lambda *_, **__: asyncio.sleep(0, page))
+        with pytest.raises(ProtocolViolation, match="gives keys before those that were asked for"):
+            await registry.parts()
 
 
 async def test_a_part_that_is_gone_is_named(cluster: Cluster, uri: Where) -> None:

@@ -82,8 +82,8 @@ class Desk:
     def __init__(self, service: StoreService, *, admin: bool = False) -> None:
         self.service = service
         self.called = 0
-        self.session = Session(service, "peer:1", admin=admin, on_reply=self._on_reply)
         self._blocks = AppendBlockDecoder()
+        self.session = Session(service, "peer:1", admin=admin, on_reply=self._on_reply, blocks=self._blocks)
 
     def _on_reply(self) -> None:
         self.called += 1

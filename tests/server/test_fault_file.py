@@ -83,6 +83,31 @@ def test_an_empty_file_is_no_fault() -> None:
         ("round_trip_ms: -1\n", 1, "round_trip_ms", "greater than or equal to 0"),
         ("rules: [\n", 2, "", "no YAML"),
         ("- do: ok\n", 1, "", "an object is needed"),
+        ("seed: 1\nrules: &a []\n", 2, "", "anchors and aliases are not taken"),
+        ("seed: 1\nrules: *a\n", 2, "", "anchors and aliases are not taken"),
+        ("seed: !!int abc\n", 1, "", "tags are not taken"),
+        ("seed: !!timestamp abc\n", 1, "", "tags are not taken"),
+        ("<<: {seed: 1}\n", 1, "<<", "no such key"),
+        ("seed: 1:30\n", 1, "seed", "a valid integer"),
+        ("seed: 2001-99-99\n", 1, "seed", "a valid integer"),
+        ("round_trip_ms: .inf\n", 1, "round_trip_ms", "number"),
+        ("round_trip_ms: 1e999\n", 1, "round_trip_ms", "a finite number"),
+        ('"\\ud800": 1\n', 1, "", "unicode"),
+        ("rules:\n- {do: ok, name: " + "x" * 256 + "}\n", 2, "rules[0].name", "at most 255 characters"),
+        ("rules:\n- do: [" + "ok, " * 1001 + "]\n", 2, "rules[0].do", "at most 1000 items"),
+        ("rules:\n" + "- do: ok\n" * 1001, 1, "rules", "at most 1000 items"),
+        (
+            "rules:\n- {do: ok, match: " + "size > 1 or " * 1000 + "failure}\n",
+            2,
+            "rules[0].match",
+            "at most 1000 terms",
+        ),
+        (
+            "rules:\n" + f"- {{do: ok, match: {' or '.join(['failure'] * 1000)}}}\n" * 11,
+            1,
+            "rules",
+            "at most 10000 terms together, not 11000",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_line_and_path(text: str, line: int, path: str, says: str) -> None:
@@ -91,6 +116,34 @@ def test_what_does_not_fit_is_named_with_its_line_and_path(text: str, line: int,
     assert (caught.value.line, caught.value.path) == (line, path)
     assert says in caught.value.reason
     assert str(caught.value).startswith(f"faults.yaml: line {line}: ")
+
+
+BOMBS = {
+    "merge.yaml": "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1}, ' * 9}]}}\n" for n in range(1, 20)),
+    "aliases.yaml": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 20)),
+    "anchors.yaml": "".join(f"- &a{n} 1\n" for n in range(20_000)),
+    "deep.yaml": "[" * 20_000,
+    "deeper.yaml": "- " * 100_000,
+    "deep.json": "[" * 200_000,
+    "digits.json": '{"seed": ' + "9" * 200_000 + "}",
+    "large.yaml": "#" * (256 * 1024) + "\n",
+    "large.json": '{"seed": 1}' + " " * (256 * 1024),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_that_would_grow_in_memory_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(BOMBS[name])
+    with pytest.raises(FaultFileError) as caught:
+        read_faults(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value)) < len(str(path)) + 300
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(FaultFileError, match="at most 262144 bytes"):
+        read_faults(Path("/dev/zero"))
 
 
 def test_json_that_does_not_parse_is_named_with_its_line() -> None:
@@ -136,6 +189,19 @@ def test_what_is_no_reply_cannot_be_an_error() -> None:
         reply_class("READ_SEGMENT")
     with pytest.raises(ValidationError, match=r"SEGMENT_READ\.at_tail: the field is missing"):
         Rule(match="", do={"error": "SEGMENT_READ"})
+
+
+def test_rules_are_bounded_one_by_one_too_and_what_is_taken_out_makes_room() -> None:
+    faults = Faults(LoopClock())
+    for _ in range(10):
+        faults.add(" or ".join(["failure"] * 1000), "ok")
+    with pytest.raises(ValueError, match="at most 10000 terms together, not 10001"):
+        faults.add("failure", "ok")
+    faults.clear("rule 1")
+    for _ in range(991):
+        faults.add("", "ok")
+    with pytest.raises(ValueError, match="at most 1000 rules can be asked, not 1001"):
+        faults.add("", "ok")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from segstore.server import LimitSettings, MockSegmentStore
+from segstore.server import LimitSettings, MockSegmentStore, hub
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -130,6 +131,14 @@ async def test_replies_written_before_a_soft_end_arrive() -> None:
         assert rest == encode(SegmentCreated(1, SEGMENT)) + encode(Hello(17, 5))
 
 
+@pytest.mark.parametrize("hello", [Hello(4, 1), Hello(99, 18)], ids=["older", "newer"])
+async def test_the_admin_port_closes_without_a_word_where_no_version_is_common(hello: Hello) -> None:
+    async with MockSegmentStore(admin_port=0) as store, await Peer.connect(store, admin=True) as admin:
+        assert await admin.ask(HELLO) == [Hello(17, 5)]
+        admin.send(KeepAlive(), hello, KeepAlive())
+        assert await admin.closed() == b""
+
+
 async def test_a_soft_end_delivers_replies_that_do_not_fit_the_sockets_buffers() -> None:
     async with MockSegmentStore() as store, await writer_of(store) as peer:
         await peer.ask(append(0, bytes(2_000_000)))
@@ -193,6 +202,48 @@ async def test_one_connection_too_many_is_closed_and_counted() -> None:
         await until(lambda: len(store.server.hub.connections) == 1)
         async with await Peer.connect(store) as fourth:
             assert await fourth.ask(HELLO) == [Hello(17, 5)]
+
+
+async def test_a_connection_that_never_asked_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_GIVES_WAY_S", 0.0)
+    async with (
+        MockSegmentStore(limits=LimitSettings(max_connections=2)) as store,
+        await Peer.connect(store) as busy,
+        await Peer.connect(store) as silent,
+    ):
+        await silent.ask(HELLO)
+        assert await busy.ask(KeepAlive()) == [KeepAlive()]
+        async with await Peer.connect(store) as third:
+            assert await third.ask(KeepAlive()) == [KeepAlive()]
+            assert await silent.closed() == b""
+            async with await Peer.connect(store) as fourth:
+                assert await fourth.closed() == b""
+            assert await busy.ask(KeepAlive()) == [KeepAlive()]
+        assert store.server.service.counters.connections_refused == 1
+
+
+async def test_connections_that_never_ask_have_a_deadline_while_many_are_open() -> None:
+    limits = LimitSettings(max_connections=4, silent_timeout_s=0.05)
+    async with MockSegmentStore(limits=limits) as store, contextlib.AsyncExitStack() as open_ones:
+        busy = await open_ones.enter_async_context(await Peer.connect(store))
+        assert await busy.ask(KeepAlive()) == [KeepAlive()]
+        silent = [await open_ones.enter_async_context(await Peer.connect(store)) for _ in range(3)]
+        for each in silent:
+            await each.ask(HELLO)
+        for each in silent[:2]:  # then there is room
+            assert await each.closed() == b""
+        assert store.server.service.counters.deadlines_missed >= 2
+        assert await busy.ask(KeepAlive()) == [KeepAlive()]
+
+
+async def test_descriptors_bound_connections_whoever_has_them() -> None:
+    async with MockSegmentStore() as store, await Peer.connect(store) as first:
+        assert await first.ask(KeepAlive()) == [KeepAlive()]
+        store.server.hub.descriptor_bound = 3
+        async with await Peer.connect(store) as second:
+            assert await second.closed() == b""
+        assert await first.ask(KeepAlive()) == [KeepAlive()]
+        assert store.server.service.counters.connections_refused == 1
 
 
 # --- malformed frames -------------------------------------------------------------------------------------------

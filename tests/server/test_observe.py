@@ -34,16 +34,38 @@ def test_long_names_count() -> None:
     assert len(observer.requests()) == 1
 
 
-def test_the_latest_requests_come_newest_first_and_no_more_are_looked_at_than_is_said() -> None:
+async def test_the_latest_requests_come_newest_first_and_no_more_are_looked_at_than_is_said() -> None:
     observer = Observer()
     for number in range(1, 21):
         observer.add(seen(number, segment=f"a/b/{number % 2}"))
-    assert [each.number for each in observer.latest(limit=3)] == [20, 19, 18]
-    assert [each.number for each in observer.latest("segment = a/b/1", limit=3)] == [19, 17, 15]
-    assert [each.number for each in observer.latest(limit=10, after=18)] == [20, 19]
-    assert [each.number for each in observer.latest("segment = a/b/1", limit=10, look_at=4)] == [19, 17]
+    assert [each.number for each in await observer.latest(limit=3)] == [20, 19, 18]
+    assert [each.number for each in await observer.latest("segment = a/b/1", limit=3)] == [19, 17, 15]
+    assert [each.number for each in await observer.latest(limit=10, after=18)] == [20, 19]
+    assert [each.number for each in await observer.latest("segment = a/b/1", limit=10, look_at=4)] == [19, 17]
     with pytest.raises(FilterError):
-        observer.latest("nonsense", limit=1)
+        await observer.latest("nonsense", limit=1)
+
+
+async def test_looking_for_the_latest_requests_gives_way_the_sooner_the_longer_the_filter_is() -> None:
+    observer = Observer()
+    for number in range(20):
+        observer.add(seen(number))
+    ticks = 0
+
+    async def count() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await observer.latest("segment = x", limit=1)
+    assert ticks == 0
+    await observer.latest(" or ".join(["segment = x"] * 500), limit=1)
+    counting.cancel()
+    assert ticks >= 9
+    with pytest.raises(asyncio.CancelledError):
+        await counting
 
 
 def test_a_request_is_a_subject_of_filters() -> None:

@@ -22,6 +22,7 @@ from segstore.server.coordination.policy import OwnershipSettings
 from segstore.server.coordination.processes import FolderStorage, SharedFolder
 from segstore.server.coordination.processes_identity import CLUSTER, identify
 from segstore.server.coordination.processes_leader import CONTROLLER
+from segstore.server.coordination.processes_verify import verify_cluster
 from segstore.server.coordination.storage import ContainerRefused
 from segstore.server.coordination.types import CoordinationError, Disconnected
 from segstore.server.store.committer import Committer
@@ -137,12 +138,12 @@ async def until(condition: Any) -> None:
 
 
 def test_a_claim_ends_the_epochs_before_it(tmp_path: Path) -> None:
-    first = Epoch.claim(tmp_path / "0")
+    first = Epoch.claim(tmp_path)
     first.check()
-    second = Epoch.claim(tmp_path / "0")
+    second = Epoch.claim(tmp_path)
     assert (first.number, second.number) == (1, 2)
     second.check()
-    with pytest.raises(Fenced, match=r"0 was opened by another store; epoch 1 is over"):
+    with pytest.raises(Fenced, match=r"was opened by another store; epoch 1 is over"):
         first.check()
 
 
@@ -231,6 +232,23 @@ async def test_an_answer_of_another_container_leaves_though_one_is_lost(tmp_path
         await old.settled()
         assert holder.released
         assert not holder.why
+
+
+async def test_verify_names_the_folders_of_containers_that_were_exchanged(tmp_path: Path) -> None:
+    session = await InProcessCoordinator().connect()
+    member = Member(tmp_path, (await identify(session, "here", tmp_path, CONTAINERS)).cluster)
+    await member.open_all()
+    write_some(member)
+    await member.settled()
+    await member.storage.aclose()
+    assert verify_cluster(tmp_path).faults == []
+    folders = [tmp_path / "containers" / str(each) for each in range(CONTAINERS)]
+    for before, after in ((folders[0], tmp_path / "kept"), (folders[1], folders[0]), (tmp_path / "kept", folders[1])):
+        before.rename(after)
+    assert verify_cluster(tmp_path).faults == [
+        f"{folder}/epoch-0000000001 holds containers ({1 - each},), and this cluster has ({each},) there"
+        for each, folder in enumerate(folders)
+    ]
 
 
 async def test_an_opening_that_was_broken_off_is_passed_over(tmp_path: Path) -> None:
@@ -425,14 +443,14 @@ async def test_a_disk_that_cannot_be_looked_at_is_no_other_owner(
     def fails(_: Path) -> bool:
         raise OSError(errno.EIO, "Input/output error")
 
-    epoch = Epoch.claim(tmp_path / "0")
+    epoch = Epoch.claim(tmp_path)
     directory = FencedDirectory.adopt(epoch, containers=1, held=(0,), cluster="ours")
     with monkeypatch.context() as broken:
         broken.setattr(Path, "exists", fails)
         assert [epoch.is_known_over, directory.is_over] == [False, False]
         with pytest.raises(OSError, match="Input/output"):
             epoch.check()
-    Epoch.claim(tmp_path / "0")
+    Epoch.claim(tmp_path)
     assert [epoch.is_known_over, directory.is_over] == [True, True]
     directory.close()
 

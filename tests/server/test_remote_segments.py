@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from segstore.server import MockSegmentStore
+from segstore.server.controller.auth import Authority, Permission
 from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.segment_admin import CONTROLLER_WRITER
@@ -55,3 +58,32 @@ async def test_an_event_for_a_segment_that_takes_none_is_refused() -> None:
                 await segments.append_event(SEGMENT, 1, b"event")
         finally:
             await segments.aclose()
+
+
+async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
+    key, asked = "k" * 64, set()
+
+    def token(stream: str) -> str:
+        asked.add(stream)
+        return Authority(None, key, now_s=time.time).token(stream, Permission.READ_UPDATE)
+
+    table, transaction = "scope/table_kvtable/0.#epoch.0", f"{SEGMENT}#transaction.{'0' * 32}"
+    async with MockSegmentStore(auth_key=key, strict_auth=True, containers=1) as mock:
+        segments = RemoteSegments(
+            OneOwner(Location(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
+        )
+        try:
+            for segment in (SEGMENT, transaction):
+                await segments.create_segment(segment, ScalingPolicy(), 0)
+            await segments.append_event(SEGMENT, 1, b"event")
+            await segments.merge_segments(SEGMENT, [transaction])
+            await segments.update_policy(SEGMENT, ScalingPolicy())
+            await segments.truncate_segment(SEGMENT, 2)
+            assert (await segments.loads([SEGMENT]))[SEGMENT].bytes == 5
+            assert await segments.seal_segment(SEGMENT) == 5
+            await segments.delete_segment(SEGMENT)
+            await segments.create_table(table, 0, 0)
+            await segments.delete_table(table)
+        finally:
+            await segments.aclose()
+    assert asked == {"scope/_MARKstream", "scope/table_kvtable"}

@@ -251,11 +251,14 @@ def test_a_second_set_up_redirects_a_writer_and_starts_its_numbers_again() -> No
     assert append.segment == "other/stream/0"
 
 
-def test_a_forgotten_writer_must_be_set_up_again() -> None:
-    decoder = set_up(A, B)
-    decoder.forget(A)
-    decoder.forget(C)
-    assert violated(decoder, end()).rule is AppendRule.WRITER_UNKNOWN
+def test_a_writer_that_is_not_retained_must_be_set_up_again() -> None:
+    decoder = set_up(A, B, C)
+    taken = decoder.taken(A)
+    decoder.retain({(appended(decoder, end(writer=B)).segment, B.bytes), ("another/segment", C.bytes)})
+    for each in (A, C):
+        assert violated(decoder, end(writer=each)).rule is AppendRule.WRITER_UNKNOWN
+    assert taken is not None
+    assert taken.last_event_number > 2**62  # whoever holds it takes no append by it
     appended(decoder, end(writer=B))
 
 
@@ -268,7 +271,7 @@ def test_set_ups_take_bounded_memory() -> None:
     decoder.feed(SetupAppend(0, B, name, ""))
     error = violated(decoder, SetupAppend(0, C, name, ""))
     assert (error.rule, error.limit) == (AppendRule.TOO_MANY_WRITERS, 100_000)
-    decoder.forget(B)
+    decoder.retain({(name, A.bytes)})
     decoder.feed(SetupAppend(0, C, name, ""))
 
 

@@ -79,6 +79,18 @@ def test_numbers_beyond_their_fields_are_refused() -> None:
     put(encoder, A, 2**63 - 1, b"x", count=2**31 - 1)
 
 
+@pytest.mark.parametrize("length", [-1, 0, 5])
+def test_an_append_with_an_expected_length_is_refused_and_changes_nothing(length: int) -> None:
+    encoder = ready(100, A)
+    put(encoder, A, 1, b"x")
+    with pytest.raises(BadField) as caught:
+        encoder.append(SEGMENTS[A], A, 2, 1, b"y", 0, 0.0, expected_length=length)
+    assert (caught.value.field, caught.value.actual) == ("expected_length", length)
+    assert "ConditionalAppend" in str(caught.value)
+    assert not encoder.flush_required
+    assert put(encoder, A, 2, b"y") == [b"y"]
+
+
 def test_the_largest_append_fits_a_frame_and_one_byte_more_does_not() -> None:
     encoder = ready(64, A)
     parts = put(encoder, A, 1, memoryview(bytes(MAX_FRAME - 24)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -175,8 +177,10 @@ def test_writer_ids_that_are_remembered_are_what_uuid_makes(ids: list[UUID]) -> 
     for writer in ids * 2:
         body = encode(ConditionalAppend(writer, 1, 1, Event(b"x")))[HEADER_BYTES:]
         found = decode(body, memoryview(body), 0, len(body)).writer_id
-        assert (found, hash(found), str(found), type(found)) == (writer, hash(writer), str(writer), UUID)
+        assert (found, hash(found), repr(found), found.bytes) == (writer, hash(writer), repr(writer), writer.bytes)
         assert found.is_safe == UUID(bytes=writer.bytes).is_safe
+        assert [type(each) for each in (copy.copy(found), pickle.loads(pickle.dumps(found)))] == [UUID, UUID]
+        assert copy.deepcopy(found) == pickle.loads(pickle.dumps(found)) == writer
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -63,9 +63,9 @@ def record(
     return Record(at, connection, Direction(reply), kind, data)
 
 
-def capture(of: list[Record], *, a_block: int = 3, compress: bool = False) -> bytes:
+def capture(of: list[Record], *, a_block: int = 3, compress: bool = False, metadata: Metadata = METADATA) -> bytes:
     """A capture with a few records to the block."""
-    writer = RecordWriter(MARK, METADATA, compress=compress)
+    writer = RecordWriter(MARK, metadata, compress=compress)
     out = [writer.start()]
     for index, each in enumerate(of, 1):
         out.append(writer.add(each))

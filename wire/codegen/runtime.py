@@ -38,11 +38,25 @@ MEMO_CHARACTERS: Final = 512
 _MAX_RUN: Final = 128
 """A look ahead of no more frames than this, so that a peer that breaks every run off makes little work."""
 
-# A UUID without what its constructor checks: 16 bytes are always one. Its slots refuse assignment, not descriptors.
-_Uuid: Final = uuid.UUID
+
+class _Uuid(uuid.UUID):
+    """A UUID that keeps its bytes, which are what tables of peers' ids are keyed by: the hash of a UUID is that of its
+    number, so a peer can choose any number of ids that have the same one, where the hash of bytes is keyed."""
+
+    __slots__ = ("bytes",)
+
+    def __repr__(self) -> str:
+        return f"UUID({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return uuid.UUID, (self.hex,)
+
+
+# Made without what its constructor checks: 16 bytes are always a UUID. Its slots refuse assignment, not descriptors.
 _new_uuid: Final = _Uuid.__new__
-_set_int: Final = _Uuid.__dict__["int"].__set__
-_set_safety: Final = _Uuid.__dict__["is_safe"].__set__
+_set_int: Final = uuid.UUID.__dict__["int"].__set__
+_set_safety: Final = uuid.UUID.__dict__["is_safe"].__set__
+_set_bytes: Final = _Uuid.__dict__["bytes"].__set__
 _UNKNOWN_SAFETY: Final = uuid.SafeUUID.unknown
 
 
@@ -53,6 +67,7 @@ class _Uuids(dict[bytes, uuid.UUID]):
         made = _new_uuid(_Uuid)
         _set_int(made, int.from_bytes(data, "big"))
         _set_safety(made, _UNKNOWN_SAFETY)
+        _set_bytes(made, data)
         if len(self) >= MEMO_ENTRIES:
             self.clear()
         self[data] = made

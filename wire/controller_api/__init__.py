@@ -14,17 +14,46 @@ from google.protobuf.message import Message
 
 from segstore.wire.controller_api import messages
 
-__all__ = ["METHODS", "SERVICE", "Method"]
+__all__ = ["METHODS", "OUTCOME_UNKNOWN", "SERVICE", "Method"]
 
 SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 
+OUTCOME_UNKNOWN: Final = ("segstore-outcome", "unknown")
+"""In the trailing metadata of UNAVAILABLE: the call may have been applied. Without it, it was not."""
+
+_ONCE: Final = frozenset(
+    {
+        # A second one is refused: the name is taken or gone, the segments are sealed, the generation is another.
+        "createScope",
+        "createStream",
+        "createKeyValueTable",
+        "scale",
+        "updateReaderGroup",
+        # A second one may also hit what another client has made under the name since.
+        "deleteScope",
+        "deleteScopeRecursive",
+        "deleteStream",
+        "deleteReaderGroup",
+        "deleteKeyValueTable",
+    }
+)
+"""Methods that are not repeated when it is unknown whether the first call was applied.
+
+All others only read, or are the same applied twice: sealing, truncating and configuring a stream, committing and
+aborting a transaction, prolonging its lease, making a reader group, moving a subscriber, recording and removing a
+writer's time. So is createTransaction for its caller: a transaction whose id was lost ends with its lease.
+"""
+
 
 class Method(NamedTuple):
-    """One unary method: its full path and its two message classes."""
+    """One unary method: its full path, its two message classes, and whether it can be called again safely when it is
+    unknown whether the first call was applied.
+    """
 
     path: str
     request: type[Message]
     response: type[Message]
+    repeatable: bool
 
 
 _service = messages.ServerRequest.DESCRIPTOR.file.services_by_name[SERVICE.rpartition(".")[2]]
@@ -35,6 +64,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             f"/{SERVICE}/{method.name}",
             getattr(messages, method.input_type.name),
             getattr(messages, method.output_type.name),
+            method.name not in _ONCE,
         )
         for method in _service.methods
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from segstore.server.controller.auth import Authority, Permission
 
@@ -39,12 +39,12 @@ class Caller:
         """A delegation token for what was checked under another name of the resource."""
         return self._authority.token(resource, permission)
 
-    def page(
-        self, fetch: Callable[[str], tuple[list[str], str]], token: str, resource: Callable[[str], str]
+    async def page(
+        self, fetch: Callable[[str], Awaitable[tuple[list[str], str]]], token: str, resource: Callable[[str], str]
     ) -> tuple[list[str], str]:
         """The next page of a listing without what the caller may not read. It is empty only at the end."""
         while True:
-            names, token = fetch(token)
+            names, token = await fetch(token)
             seen = [name for name in names if self._authority.allows(self._principal, resource(name), READ)]
             if seen or not names:
                 return seen, token

@@ -62,7 +62,7 @@ class ClusterService:
         if asked == m.StreamInfo.UNSPECIFIED:
             needed = granted = UPDATE
         elif asked in (m.StreamInfo.WRITE, m.StreamInfo.READ_WRITE):
-            needed, granted = permission_to_write(request.stream), UPDATE
+            needed, granted = permission_to_write(request.stream, self._controller.config), UPDATE
         else:
             needed = granted = READ
         caller.needs(user_resource(request.scope, request.stream), needed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import GenerationMismatch, IllegalState, NotFound
-from segstore.server.controller.resources import scope_resource, stream_resource
+from segstore.server.controller.policies import ReaderGroupConfig
+from segstore.server.controller.resources import permission_for_groups, scope_resource, stream_resource
 from segstore.server.controller.service.caller import READ, UPDATE, Caller
 from segstore.wire.controller_api import messages as m
 
@@ -13,17 +14,18 @@ __all__ = ["ReaderGroupService"]
 
 
 class ReaderGroupService:
-    """Methods about reader groups. Whoever may read in a scope may have reader groups there."""
+    """Methods about reader groups. A caller that may read in a scope may have reader groups there, if so configured."""
 
     def __init__(self, controller: Controller) -> None:
         self._groups = controller.reader_groups
+        self._to_change = permission_for_groups(controller.config)
 
     async def create_reader_group(
         self, request: m.ReaderGroupConfiguration, caller: Caller
     ) -> m.CreateReaderGroupResponse:
         scope, name = request.scope, request.readerGroupName
-        caller.needs(scope_resource(scope), READ)
-        config = await self._groups.create(scope, name, convert.to_reader_group(request))
+        caller.needs(scope_resource(scope), self._to_change)
+        config = await self._groups.create(scope, name, self._config(request))
         return m.CreateReaderGroupResponse(
             status=m.CreateReaderGroupResponse.SUCCESS, config=convert.from_reader_group(scope, name, config)
         )
@@ -47,8 +49,8 @@ class ReaderGroupService:
         self, request: m.ReaderGroupConfiguration, caller: Caller
     ) -> m.UpdateReaderGroupResponse:
         """A refusal tells the caller the generation that he sent; that there is no scope is none."""
-        caller.needs(scope_resource(request.scope), READ)
-        config = convert.to_reader_group(request)
+        caller.needs(scope_resource(request.scope), self._to_change)
+        config = self._config(request)
         try:
             generation = self._groups.update(request.scope, request.readerGroupName, config)
         except NotFound as error:
@@ -61,8 +63,17 @@ class ReaderGroupService:
             status = m.UpdateReaderGroupResponse.SUCCESS
         return m.UpdateReaderGroupResponse(status=status, generation=generation)
 
+    def _config(self, request: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
+        """What a client configures. Raises `TooMany` where its cuts name too much, before they are read."""
+        count = len(request.startingStreamCuts) + len(request.endingStreamCuts)
+        self._groups.check_entries(count)
+        for cuts in (request.startingStreamCuts, request.endingStreamCuts):
+            count += sum(len(each.cut) for each in cuts)
+        self._groups.check_entries(count)
+        return convert.to_reader_group(request)
+
     async def delete_reader_group(self, request: m.ReaderGroupInfo, caller: Caller) -> m.DeleteReaderGroupStatus:
-        caller.needs(scope_resource(request.scope), READ)
+        caller.needs(scope_resource(request.scope), self._to_change)
         await self._groups.delete(request.scope, request.readerGroup, request.readerGroupId)
         return m.DeleteReaderGroupStatus(status=m.DeleteReaderGroupStatus.SUCCESS)
 

@@ -28,7 +28,7 @@ class ScopeService:
 
     async def list_scopes(self, request: m.ScopesRequest, caller: Caller) -> m.ScopesResponse:
         caller.needs(SCOPES, READ)
-        names, token = caller.page(self._scopes.names, request.continuationToken.token, scope_resource)
+        names, token = await caller.page(self._scopes.names, request.continuationToken.token, scope_resource)
         return m.ScopesResponse(scopes=names, continuationToken=convert.page_token(token))
 
     async def delete_scope(self, request: m.ScopeInfo, caller: Caller) -> m.DeleteScopeStatus:

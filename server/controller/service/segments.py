@@ -22,18 +22,21 @@ class SegmentService:
     def __init__(self, controller: Controller) -> None:
         self._streams = controller.streams
         self._scaling = controller.scaling
+        self._pace = controller.pace
 
     async def get_current_segments(self, request: m.StreamInfo, caller: Caller) -> m.SegmentRanges:
         scope, stream = request.scope, request.stream
         token = self._token(request, user_resource(scope, stream), caller)
         segments = await self._streams.current(scope, stream)
-        return m.SegmentRanges(segmentRanges=convert.segment_ranges(scope, stream, segments), delegationToken=token)
+        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
+        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
 
     async def get_epoch_segments(self, request: m.GetEpochSegmentsRequest, caller: Caller) -> m.SegmentRanges:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = caller.token(stream_resource(scope, stream), UPDATE)
         segments = self._streams.at_epoch(scope, stream, request.epoch)
-        return m.SegmentRanges(segmentRanges=convert.segment_ranges(scope, stream, segments), delegationToken=token)
+        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
+        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
 
     async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
         """The head of the stream, whatever time is asked for, as Pravega's controller answers since 0.9."""
@@ -43,7 +46,7 @@ class SegmentService:
         return m.SegmentsAtTime(
             segments=[
                 m.SegmentsAtTime.SegmentLocation(segmentId=convert.segment_id(scope, stream, identifier), offset=offset)
-                for identifier, offset in head.items()
+                async for identifier, offset in self._pace.over(list(head.items()))
             ],
             delegationToken=token,
         )
@@ -55,7 +58,7 @@ class SegmentService:
         return m.SuccessorResponse(
             segments=[
                 m.SuccessorResponse.SegmentEntry(segment=convert.segment_range(scope, stream, each), value=before)
-                for each, before in following.items()
+                async for each, before in self._pace.over(list(following.items()))
             ]
         )
 
@@ -65,9 +68,10 @@ class SegmentService:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = caller.token(stream_resource(scope, stream), READ)
         start = getattr(request, "from")  # a keyword of Python
-        segments = self._streams.between(scope, stream, start, request.to)
+        segments = await self._streams.between(scope, stream, start, request.to)
         return m.StreamCutRangeResponse(
-            segments=[convert.segment_id(scope, stream, each.id) for each in segments], delegationToken=token
+            segments=[convert.segment_id(scope, stream, each.id) async for each in self._pace.over(segments)],
+            delegationToken=token,
         )
 
     async def is_segment_valid(self, request: m.SegmentId, caller: Caller) -> m.SegmentValidityResponse:
@@ -83,13 +87,14 @@ class SegmentService:
     async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), UPDATE)
+        self._scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
             raise Malformed("two of the new key ranges have one start")
         coming, left = await self._scaling.start(scope, stream, request.sealedSegments, _as_a_map_tells(ranges))
         return m.ScaleResponse(
             status=m.ScaleResponse.STARTED,
-            segments=convert.segment_ranges(scope, stream, coming),
+            segments=await convert.segment_ranges(self._pace, scope, stream, coming),
             epoch=left,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from segstore.server.controller import convert
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.core import require
@@ -23,7 +25,7 @@ class StreamService:
 
     async def create_stream(self, request: m.StreamConfig, caller: Caller) -> m.CreateStreamStatus:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(scope_resource(scope), permission_to_write(stream))
+        caller.needs(scope_resource(scope), permission_to_write(stream, self._controller.config))
         await self._controller.create_stream(scope, stream, convert.to_stream_config(request))
         return m.CreateStreamStatus(status=m.CreateStreamStatus.SUCCESS)
 
@@ -59,19 +61,25 @@ class StreamService:
         return m.DeleteStreamStatus(status=m.DeleteStreamStatus.SUCCESS)
 
     async def list_streams_in_scope(self, request: m.StreamsInScopeRequest, caller: Caller) -> m.StreamsInScopeResponse:
-        return self._page(request.scope.scope, None, request.continuationToken.token, caller)
+        scope = request.scope.scope
+        return await self._page(
+            scope, lambda after: self._streams.names(scope, after), request.continuationToken.token, caller
+        )
 
     async def list_streams_in_scope_for_tag(
         self, request: m.StreamsInScopeWithTagRequest, caller: Caller
     ) -> m.StreamsInScopeResponse:
-        require(scope=request.scope.scope, tag=request.tag)
-        return self._page(request.scope.scope, request.tag, request.continuationToken.token, caller)
-
-    def _page(self, scope: str, tag: str | None, token: str, caller: Caller) -> m.StreamsInScopeResponse:
-        caller.needs(scope_resource(scope), READ)
-        names, token = caller.page(
-            lambda after: self._streams.names(scope, after, tag), token, lambda name: stream_resource(scope, name)
+        scope, tag = request.scope.scope, request.tag
+        require(scope=scope, tag=tag)
+        return await self._page(
+            scope, lambda after: self._streams.tagged(scope, after, tag), request.continuationToken.token, caller
         )
+
+    async def _page(
+        self, scope: str, fetch: Callable[[str], Awaitable[tuple[list[str], str]]], token: str, caller: Caller
+    ) -> m.StreamsInScopeResponse:
+        caller.needs(scope_resource(scope), READ)
+        names, token = await caller.page(fetch, token, lambda name: stream_resource(scope, name))
         return m.StreamsInScopeResponse(
             streams=[convert.stream_info(scope, name) for name in names],
             continuationToken=convert.page_token(token),

@@ -16,6 +16,7 @@ class TableService:
 
     def __init__(self, controller: Controller) -> None:
         self._tables = controller.tables
+        self._pace = controller.pace
 
     async def create_key_value_table(
         self, request: m.KeyValueTableConfig, caller: Caller
@@ -40,14 +41,15 @@ class TableService:
         scope, name = request.scope, request.kvtName
         token = caller.token(table_resource(scope, name), UPDATE)
         segments = self._tables.partitions(scope, name)
-        return m.SegmentRanges(segmentRanges=convert.segment_ranges(scope, name, segments), delegationToken=token)
+        ranges = await convert.segment_ranges(self._pace, scope, name, segments)
+        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
 
     async def list_key_value_tables_in_scope(
         self, request: m.KVTablesInScopeRequest, caller: Caller
     ) -> m.KVTablesInScopeResponse:
         scope = request.scope.scope
         caller.needs(scope_resource(scope), READ)
-        names, token = caller.page(
+        names, token = await caller.page(
             lambda after: self._tables.names(scope, after),
             request.continuationToken.token,
             lambda name: table_resource(scope, name),

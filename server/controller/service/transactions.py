@@ -28,6 +28,7 @@ class TransactionService:
 
     def __init__(self, controller: Controller) -> None:
         self._transactions = controller.transactions
+        self._pace = controller.pace
 
     async def create_transaction(self, request: m.CreateTxnRequest, caller: Caller) -> m.CreateTxnResponse:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
@@ -35,7 +36,7 @@ class TransactionService:
         identifier, segments = await self._transactions.open(scope, stream, request.lease)
         return m.CreateTxnResponse(
             txnId=convert.from_transaction_id(identifier),
-            activeSegments=convert.segment_ranges(scope, stream, segments),
+            activeSegments=await convert.segment_ranges(self._pace, scope, stream, segments),
             delegationToken=token,
         )
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from segstore.client import ClientSettings
+from segstore.client.control_api import register_writer
+from segstore.client.errors import PeerRefused
 from segstore.server.control_api.guard import Guard, host_of, is_loopback
 from tests.server.control_api.support import asking, raw, refusal
 
@@ -80,8 +85,86 @@ async def test_the_servers_own_origin_and_a_link_that_is_followed_are_served() -
         same = {"origin": mock.http_url, "sec-fetch-site": "same-origin"}
         assert (await http.post("/v1/writers", json={"name": "a"}, headers=same)).status_code == 201
         followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
-        assert (await http.get("/v1/health", headers=followed)).status_code == 200
+        assert (await http.get("/", headers=followed)).status_code == 200
         assert refusal(await http.post("/v1/writers", json={"name": "b"}, headers=followed))[0] == 403
+
+
+async def test_a_link_of_another_site_leads_to_the_page_and_nowhere_else() -> None:
+    async with asking() as (_, http):
+        for site in ("cross-site", "same-site"):
+            followed = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+            for path in ("/v1/requests?match=type%20~%20/x/", "/v1/health", "/metrics", "/v1/openapi.json"):
+                status, _, where = refusal(await http.get(path, headers=followed))
+                assert (status, where) == (403, "header.sec-fetch-site")
+
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", f"Basic {TOKEN}")],
+        [("authorization", TOKEN)],
+        [("authorization", f"Bearer {TOKEN}x")],
+        [("authorization", f"Bearer {TOKEN[:-1]}")],
+        [("authorization", f"Bearer {TOKEN[:-1]}é")],
+        [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")],
+        [("cookie", f"token={TOKEN}")],
+    ],
+)
+async def test_without_the_token_there_is_the_page_and_nothing_else(
+    tmp_path: Path, headers: list[tuple[str, str]]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    given = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    async with asking(http_token_file=file) as (mock, http):
+        for method, path in (
+            ("GET", "/v1/health"),
+            ("GET", "/metrics"),
+            ("GET", "/v1/openapi.json"),
+            ("GET", "/none"),
+            ("GET", f"/v1/requests?token={TOKEN}"),
+            ("DELETE", "/v1/faults"),
+            ("POST", "/"),
+            ("OPTIONS", "/v1/faults"),
+        ):
+            answer = await http.request(method, path, headers=given)
+            assert refusal(answer)[::2] == (401, "header.authorization")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        posted = await http.post("/v1/faults", json={"do": "close"}, headers=given)
+        assert refusal(posted)[0] == 401
+        assert mock.faults.rules == []
+        assert (await http.get("/", headers=given)).status_code == 200
+
+
+async def test_with_the_token_all_is_served_but_what_others_pages_ask(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    async with asking(http_token_file=file) as (mock, http):
+        for bearing in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
+            http.headers["authorization"] = bearing
+            assert (await http.get("/v1/health")).status_code == 200
+        assert (await http.post("/v1/faults", json={"do": "close"})).status_code == 201
+        assert mock.faults.rules == ["rule 1"]
+        assert refusal(await http.get("/v1/health", headers={"origin": "http://evil.example"}))[0] == 403
+        settings = ClientSettings(control_api=mock.http_url, control_api_token=TOKEN)
+        assert settings.control_api is not None
+        await register_writer(settings.control_api, "orders", 60_000, settings.control_api_token)
+        with pytest.raises(PeerRefused, match="401"):
+            await register_writer(settings.control_api, "orders", 60_000)
+        assert (await http.get("/v1/writers")).json()["names"] == ["orders"]
+
+
+@pytest.mark.parametrize("token", ["two words", "line\r\nhost: x", "é"])
+def test_a_token_of_a_client_is_one_word(token: str) -> None:
+    with pytest.raises(ValueError, match="one word") as caught:
+        ClientSettings(control_api_token=token)
+    assert token not in str(caught.value)
 
 
 async def test_a_form_cannot_send_a_body() -> None:
@@ -94,10 +177,10 @@ async def test_a_form_cannot_send_a_body() -> None:
 async def test_a_body_that_is_too_long_is_refused_by_its_length_and_as_it_comes() -> None:
     async with asking() as (mock, http):
         said = {"content-type": "application/json"}
-        answer = await http.post("/v1/writers", content=b" " * ((1 << 20) + 1), headers=said)
+        answer = await http.post("/v1/writers", content=b" " * (256 * 1024 + 1), headers=said)
         assert refusal(answer)[::2] == (413, "body")
         head = b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
+        chunk = b"%x\r\n" % (256 * 1024) + b" " * (256 * 1024) + b"\r\n"
         answered = await raw(mock.http_url, head + b"transfer-encoding: chunked\r\n\r\n" + chunk + b"1\r\n \r\n")
         assert answered.startswith(b"HTTP/1.1 413 ")
 

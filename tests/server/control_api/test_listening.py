@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Self
 
 import httpx
 import pytest
 
 from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
-from segstore.server.control_api import ControlApi, Controlled, WriterNames
+from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.runner import CannotListen
 from segstore.testing import ServerThread
@@ -89,6 +91,124 @@ async def test_a_request_whose_body_never_comes_does_not_keep_it_from_stopping()
     writer.transport.abort()
     with pytest.raises(OSError, match=r"."):
         await raw(url, b"")
+
+
+TOKEN = "0123456789abcdef"
+
+
+async def test_off_loopback_it_listens_only_with_a_token(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::"):
+        with pytest.raises(CannotListen, match=r"is not loopback, where requests need a token: --http-token-file$"):
+            await ControlApi(Controlled([]), host, 0).start()
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    api = ControlApi(Controlled([]), "0.0.0.0", 0, token_file=file)
+    await api.start()
+    await api.stop()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"short", b"two words, and long", b"0123456789abcde\xe9f", b"x" * 4097, b"0123456789\n01234567"],
+)
+async def test_a_file_that_is_no_token_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(CannotListen, match=f"{file}: a token is one line of 16 to 4096 printable ASCII characters"):
+        await ControlApi(Controlled([]), "127.0.0.1", 0, token_file=file).start()
+
+
+async def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CannotListen, match=f"{tmp_path}/none: No such file"):
+        await MockSegmentStore(http_port=0, http_token_file=tmp_path / "none").__aenter__()
+    with pytest.raises(ValueError, match="http_token_file needs http_port"):
+        MockCluster(http_token_file=tmp_path / "none")
+
+
+def test_serve_asks_for_the_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    with served("--announce", "json", "--http-port", "0", "--http-token-file", str(file)) as store:
+        where = f"http://{store.announced['http']}"
+        assert ask(where, "/v1/health").status_code == 401
+        bearing = {"authorization": f"Bearer {TOKEN}"}
+        assert httpx.get(f"{where}/v1/health", headers=bearing, trust_env=False, timeout=60).status_code == 200
+        assert store.end() == 0
+        assert TOKEN not in store.errors()
+
+
+class Dripping:
+    """A connection that sends a byte of a head now and then, and never the whole head."""
+
+    @classmethod
+    async def connect(cls, url: str, first: bytes = b"") -> Self:
+        made = cls()
+        host, port = url.removeprefix("http://").rsplit(":", 1)
+        made.reader, made.writer = await asyncio.open_connection(host, int(port))
+        if first:
+            made.writer.write(first)
+            await made.reader.readuntil(b"}")
+        made.writer.write(b"GET /v1/health HTTP/1.1\r\nx: ")
+        return made
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ended(self) -> None:
+        """Drips until the server closes the connection."""
+        with contextlib.suppress(ConnectionError):
+            while not self.reader.at_eof():
+                self.writer.write(b"x")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await self.reader.read(1)
+        self.writer.transport.abort()
+
+
+WHOLE = b"GET /v1/health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [b"", WHOLE, WHOLE * 3])
+async def test_the_head_of_every_request_has_a_deadline(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
+    monkeypatch.setattr(listening, "_STEP_S" if first else "_FIRST_HEAD_S", 0.05)
+    async with asking() as (mock, _):
+        await (await Dripping.connect(mock.http_url, first)).ended()
+
+
+async def test_an_answer_that_is_not_read_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_STEP_S", 0.05)
+    async with asking() as (mock, _):
+        for number in range(1000):
+            mock.store.create_segment(f"{'x' * 10_000}{number}", now_ms=0)
+        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.transport.pause_reading()
+        writer.write(b"GET /v1/segments?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        api = mock._control_api
+        assert api is not None
+        assert api._server is not None
+        connections = api._server.server_state.connections
+        while not connections:  # noqa: ASYNC110 — uvicorn notifies of nothing
+            await asyncio.sleep(0)
+        while connections:  # noqa: ASYNC110 — as above
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+
+async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_MOST_CONNECTIONS", 4)
+    async with asking() as (mock, http):
+        assert (await http.get("/v1/health")).status_code == 200
+        dripping = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
+        assert (await http.get("/v1/health")).status_code == 200  # on its connection of before
+        late = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
+        for each in dripping:  # the first to wait are the first to go
+            await each.ended()
+        async with httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as other:
+            assert (await other.get("/v1/health")).status_code == 200
+        assert (await http.get("/v1/health")).status_code == 200
+        for each in late:
+            each.writer.transport.abort()
 
 
 @pytest.mark.usefixtures("grpc_runs")

@@ -161,6 +161,31 @@ async def test_the_page_says_that_the_store_is_gone_and_goes_on_when_it_is_back(
 
 
 @browser
+async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_path: Path) -> None:
+    token = "0123456789abcdef"
+    file = tmp_path / "token"
+    file.write_text(token)
+    async with asking(http_token_file=file) as (mock, _), Browser(tmp_path) as page:
+        await page.open(f"{mock.http_url}/")
+        await page.until("!document.querySelector('#token').hidden")
+        assert await page.get("document.querySelector('#facts').children.length") == 0
+        await page.type("#token input", "wrong, and not the token")
+        await page.until("document.querySelector('#token input').value === ''")
+        assert not await page.get("document.querySelector('#token').hidden")
+        await page.type("#token input", token)
+        await page.until("document.querySelector('#token').hidden")
+        await page.until("document.querySelector('#facts').children.length > 4")
+        await page.get("sessionStorage.clear()")
+
+        await page.open("about:blank")
+        await page.do("Page.navigate", url=f"{mock.http_url}/#token={token}")
+        await page.until("document.querySelector('#facts')?.children.length > 4")
+        assert await page.get("location.href + sessionStorage.length") == f"{mock.http_url}/1"
+        assert await page.get("document.querySelector('#token').hidden")
+        assert [each for each in page.complaints if "401" not in each] == []
+
+
+@browser
 @pytest.mark.usefixtures("grpc_runs")
 async def test_a_container_is_moved_by_the_page(tmp_path: Path) -> None:
     segment = "scope/stream/0.#epoch.0"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+import threading
+from types import SimpleNamespace
 
 import jwt
 import pytest
 
 from segstore.server.controller.auth import Accounts, Authority, Permission
-from segstore.server.controller.errors import EmptyName, PermissionDenied, Unauthenticated
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.errors import EmptyName, NotChecked, PermissionDenied, Unauthenticated, UnusableEntry
 from segstore.server.controller.resources import permission_to_write, scope_resource, stream_resource, user_resource
 
 KEY = "0123456789abcdef" * 4
@@ -19,11 +23,11 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def hashed(password: str) -> str:
+def hashed(password: str, iterations: int = 50) -> str:
     """A password as Pravega's tool writes it: hex of iterations:salt:hash, the latter two in hex themselves."""
     salt = bytes(range(32))
-    stored = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 50, 64)
-    return f"50:{salt.hex()}:{stored.hex()}".encode().hex()
+    stored = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations, 64)
+    return f"{iterations}:{salt.hex()}:{stored.hex()}".encode().hex()
 
 
 def authority(*lines: str, key: str | None = KEY, ttl_s: int = 600) -> Authority:
@@ -31,19 +35,19 @@ def authority(*lines: str, key: str | None = KEY, ttl_s: int = 600) -> Authority
 
 
 @pytest.mark.parametrize("stored", ["secret", hashed("secret")])
-def test_a_user_is_known_by_a_plain_or_a_hashed_password(stored: str) -> None:
+async def test_a_user_is_known_by_a_plain_or_a_hashed_password(stored: str) -> None:
     known = authority("# people", "", f"anna:{stored}:prn::*,READ")
     for _ in range(2):
-        assert known.principal(basic("anna", "secret")) == "anna"
-    for wrong in (basic("anna", "Secret"), basic("otto", "secret"), "Basic ***", "Basic " + "YQ=="):
+        assert await known.principal(basic("anna", "secret")) == "anna"
+    for wrong in (basic("anna", "Secret"), basic("otto", "secret"), basic("otto", ""), "Basic ***", "Basic " + "YQ=="):
         with pytest.raises(Unauthenticated):
-            known.principal(wrong)
+            await known.principal(wrong)
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer x", "Basic", "Basic "])
-def test_no_credentials_are_nobody(header: str | None) -> None:
+async def test_without_credentials_a_caller_is_not_known(header: str | None) -> None:
     known = authority("anna:secret")
-    assert known.principal(header) is None
+    assert await known.principal(header) is None
     with pytest.raises(Unauthenticated):
         known.check(None, "prn::/", Permission.READ)
 
@@ -58,17 +62,105 @@ def test_the_first_entry_that_matches_decides() -> None:
     assert (denied.value.principal, denied.value.permission, denied.value.resource) == ("anna", "READ", "prn::/scope:b")
 
 
-def test_without_entries_a_user_may_do_everything_and_with_none_nothing() -> None:
-    known = authority("all:x", "none:x:")
+def test_without_entries_a_user_may_do_nothing_unless_the_password_is_plain_and_there_is_no_third_field() -> None:
+    known = authority("all:x", "none:x:", f"theirs:{hashed('x')}")
     assert known.allows("all", scope_resource("a"), Permission.READ_UPDATE)
     assert not known.allows("none", scope_resource("a"), Permission.READ)
+    assert not known.allows("theirs", scope_resource("a"), Permission.READ)
 
 
-@pytest.mark.parametrize("line", ["anna", ":x", "anna:x:prn::*", "anna:x:prn::*,WRITE"])
-def test_a_line_that_is_none_is_told_by_its_number_alone(line: str) -> None:
-    with pytest.raises(ValueError, match="line 2") as refused:
-        Accounts(["# people", line])
-    assert line not in str(refused.value)
+@pytest.mark.parametrize("line", ["anna", ":x", "anna:x:prn::", "anna:x:prn::*,WRITE", "anna:x:*,READ_UPDATE"])
+def test_a_line_or_an_entry_of_another_form_grants_nothing_and_is_logged_by_its_number(
+    line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = authority("# people", line, "otto:y:prn::*,READ")
+    assert not known.allows("anna", scope_resource("a"), Permission.READ)
+    assert known.allows("otto", scope_resource("a"), Permission.READ)
+    (logged,) = caplog.messages
+    assert logged.startswith("line 2 of the password file: ")
+    assert line not in logged
+
+
+def test_an_entry_that_cannot_be_matched_refuses_what_reaches_it() -> None:
+    known = authority("anna:x:prn::/scope:a,READ;prn::/scope:(,READ;prn::*,READ_UPDATE")
+    known.check("anna", scope_resource("a"), Permission.READ)
+    with pytest.raises(UnusableEntry):
+        known.check("anna", scope_resource("b"), Permission.READ)
+
+
+# --- checks of passwords --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hashes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The hashes that are computed: the name of the thread, and how many iterations."""
+    computed: list[tuple[str, int]] = []
+
+    def pbkdf2(name: str, password: bytes, salt: bytes, iterations: int, length: int) -> bytes:
+        computed.append((threading.current_thread().name, iterations))
+        return hashlib.pbkdf2_hmac(name, password, salt, iterations, length)
+
+    monkeypatch.setattr(
+        "segstore.server.controller.auth.hashlib", SimpleNamespace(pbkdf2_hmac=pbkdf2, sha256=hashlib.sha256)
+    )
+    return computed
+
+
+@pytest.mark.parametrize("user", ["slow", "quick", "plain", "nobody", ""])
+async def test_a_wrong_password_costs_the_same_for_every_user_known_or_not(
+    user: str, hashes: list[tuple[str, int]]
+) -> None:
+    known = authority(f"quick:{hashed('a', 20)}", "plain:a", f"slow:{hashed('a', 50)}")
+    with pytest.raises(Unauthenticated):
+        await known.principal(basic(user, "b"))
+    assert sum(iterations for _, iterations in hashes) == 50
+    assert threading.main_thread().name not in {thread for thread, _ in hashes}
+
+
+async def test_calls_with_the_same_credentials_wait_for_one_check(hashes: list[tuple[str, int]]) -> None:
+    known = authority(f"anna:{hashed('secret')}")
+    assert set(await asyncio.gather(*[known.principal(basic("anna", "secret")) for _ in range(200)])) == {"anna"}
+    assert len(hashes) == 1
+
+
+async def test_only_so_many_credentials_are_checked_at_a_time_and_those_verified_before_are_known_at_once(
+    hashes: list[tuple[str, int]],
+) -> None:
+    known = authority(f"anna:{hashed('secret')}")
+    assert await known.principal(basic("anna", "secret")) == "anna"
+    wrong = [asyncio.ensure_future(known.principal(basic("anna", str(number)))) for number in range(100)]
+    await asyncio.sleep(0)
+    assert await known.principal(basic("anna", "secret")) == "anna"
+    answers = await asyncio.gather(*wrong, return_exceptions=True)
+    assert [type(each) for each in answers] == [Unauthenticated] * 32 + [NotChecked] * 68
+    assert len(hashes) == 1 + 32
+    with pytest.raises(Unauthenticated):
+        await known.principal(basic("anna", "later"))
+
+
+async def test_a_caller_that_gives_up_leaves_the_check_to_those_that_wait_for_it(
+    hashes: list[tuple[str, int]],
+) -> None:
+    known = authority(f"anna:{hashed('secret')}")
+    first, second = (asyncio.ensure_future(known.principal(basic("anna", "secret"))) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == "anna"
+    assert first.cancelled()
+    assert len(hashes) == 1
+
+
+async def test_checks_in_flight_end_with_the_server_and_more_may_follow() -> None:
+    known = authority(f"anna:{hashed('secret')}")
+    asked = [asyncio.ensure_future(known.principal(basic("anna", str(number)))) for number in range(5)]
+    await asyncio.sleep(0)
+    await known.aclose()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(each) for each in answers} == {NotChecked}
+    assert await known.principal(basic("anna", "secret")) == "anna"
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_token_carries_the_permission_and_when_it_ends() -> None:
@@ -101,9 +193,14 @@ def test_passwords_appear_in_no_repr() -> None:
 
 def test_internal_streams_belong_to_what_they_serve() -> None:
     assert user_resource("a", "_RGg") == "prn::/scope:a/reader-group:g"
-    assert user_resource("a", "_MARKs") == "prn::/scope:a/stream:s"
-    assert user_resource("a", "s") == "prn::/scope:a/stream:s"
-    assert permission_to_write("_RGg") is permission_to_write("_MARKs") is Permission.READ
-    assert permission_to_write("s") is Permission.READ_UPDATE
+    assert user_resource("a", "s") == user_resource("a", "_MARKs") == "prn::/scope:a/stream:s"
+    assert user_resource("a", "_RGg_RGh") == "prn::/scope:a/reader-group:gh", "as the reference names it"
+    assert user_resource("a", "s_MARK") == "prn::/scope:a/stream:s_MARK"
+    for empty in ("_RG", "_MARK", "_RG_RG"):
+        with pytest.raises(EmptyName):
+            user_resource("a", empty)
+    config = ControllerConfig()
+    assert permission_to_write("_RGg", config) is permission_to_write("_MARKs", config) is Permission.READ
+    assert permission_to_write("s", config) is Permission.READ_UPDATE
     with pytest.raises(EmptyName):
         stream_resource("a", "")

@@ -12,6 +12,7 @@ from tests.server.controller.conftest import World
 
 MINUTE_MS = 60_000
 SETTINGS = AutoScaling()
+MOST = 8
 POLICY = ScalingPolicy(ScalingType.EVENTS_PER_S, 100, 4, 1)
 
 
@@ -66,20 +67,53 @@ def test_a_hot_segment_is_split_into_as_many_as_the_policy_allows() -> None:
     now_ms = 11 * MINUTE_MS
     watches = {each.id: watched(80, 11) for each in quarters().segments}
     watches[1] = watched(2_000, 11)
-    decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS)
+    decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS, MOST)
     assert decision is not None
     assert decision.sealed == (1,)
     assert (len(decision.ranges), decision.ranges[0][0], decision.ranges[-1][1]) == (4, 0.25, 0.5)
-    assert decide(quarters(), POLICY, watches, now_ms + 1, SETTINGS) is None, "it was asked for a moment ago"
+    assert decide(quarters(), POLICY, watches, now_ms + 1, SETTINGS, MOST) is None, "it was asked for a moment ago"
+
+
+@pytest.mark.parametrize(("most", "parts"), [(4, 0), (5, 2), (6, 3), (100, 4)])
+def test_a_split_stays_within_what_a_stream_may_have(most: int, parts: int) -> None:
+    now_ms = 11 * MINUTE_MS
+    watches = {each.id: watched(2_000, 11) for each in quarters().segments}
+    decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS, most)
+    assert (0 if decision is None else len(decision.ranges)) == parts
+
+
+@pytest.mark.parametrize(("silence", "decided"), [(2.0, True), (20.0, False)])
+def test_a_segment_that_is_silent_is_cold_whatever_its_rates_were(silence: float, decided: bool) -> None:
+    settings = AutoScaling(silence_minutes=silence)
+    watches = {each.id: watched(99, 11) for each in quarters().segments}
+    now_ms = 13 * MINUTE_MS
+    for identifier in (0, 1):
+        watches[identifier].take(now_ms, watches[identifier].total, MINUTE_MS)
+    for identifier in (2, 3):
+        watches[identifier].take(now_ms, watches[identifier].total + 1, MINUTE_MS)
+    decision = decide(quarters(), POLICY, watches, now_ms, settings, MOST)
+    assert decision == (((0, 1), ((0.0, 0.5),)) if decided else None)
+
+
+def test_a_silent_segment_is_looked_at_again_at_once() -> None:
+    settings = AutoScaling(silence_minutes=2.0)
+    watches = {each.id: watched(99, 30) for each in quarters().segments}
+    now_ms = 31 * MINUTE_MS
+    watches[0].written_ms = 0
+    assert decide(quarters(), POLICY, watches, now_ms, settings, MOST) is None, "it has no cold neighbour"
+    watches[1].written_ms = 0
+    decision = decide(quarters(), POLICY, watches, now_ms + 1, settings, MOST)
+    assert decision is not None
+    assert decision.sealed == (0, 1)
 
 
 def test_cold_neighbours_merge_and_a_lone_cold_segment_waits() -> None:
     now_ms = 25 * MINUTE_MS
     watches = {each.id: watched(80, 25) for each in quarters().segments}
     watches[0] = watched(0, 25)
-    assert decide(quarters(), POLICY, watches, now_ms, SETTINGS) is None
+    assert decide(quarters(), POLICY, watches, now_ms, SETTINGS, MOST) is None
     watches[1] = watched(0, 25)
-    decision = decide(quarters(), POLICY, watches, now_ms + 5_000, SETTINGS)
+    decision = decide(quarters(), POLICY, watches, now_ms + 5_000, SETTINGS, MOST)
     assert decision is not None
     assert decision == ((0, 1), ((0.0, 0.5),))
 
@@ -92,7 +126,7 @@ def test_a_merge_leaves_the_minimum(minimum: int, merged: tuple[int, ...] | None
     for cold in (0, 2):
         watches[cold].cold_until_ms = now_ms + 1
     watches[1] = watched(0, 25)
-    decision = decide(quarters(), policy, watches, now_ms, SETTINGS)
+    decision = decide(quarters(), policy, watches, now_ms, SETTINGS, MOST)
     assert (None if decision is None else decision.sealed) == merged
 
 
@@ -109,6 +143,17 @@ async def test_a_stream_follows_its_load_up_and_down(world: World, kind: Scaling
     assert grown >= 2
     await world.pass_time(120_000)
     assert len(await world.controller.streams.current("a", "s")) == 1
+
+
+async def test_a_stream_under_load_stops_at_what_it_may_have(world: World) -> None:
+    world.make(max_segments=5, scaling=AutoScaling(minute_ms=1_000, tick_ms=100))
+    await world.stream(scaling=ScalingPolicy(ScalingType.EVENTS_PER_S, 1, 2**31 - 1, 1))
+    for _ in range(600):
+        for name in world.store.lengths.keys() - world.store.sealed:
+            world.store.events[name] = world.store.events.get(name, 0) + 10**9
+        await world.pass_time(100)
+    assert len(await world.controller.streams.current("a", "s")) == 5
+    assert len(world.store.lengths) < 15
 
 
 async def test_a_fixed_stream_does_not_follow_its_load(world: World) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,12 +22,14 @@ from segstore.server.controller.epochs import (
     is_at_or_after,
     lower_bound,
     next_epoch,
+    pieces_between,
     ranges_match,
     sealed_in,
     size_between,
     successors,
     why_invalid,
 )
+from tests.server.controller import plain_epochs as plain
 
 
 def identifier(epoch: int, number: int) -> int:
@@ -200,3 +205,108 @@ def test_the_size_between_cuts_counts_sealed_segments_whole() -> None:
 )
 def test_ranges_that_do_not_cover_the_same_keys_do_not_match(ranges: list[tuple[float, float]]) -> None:
     assert not ranges_match(first_epoch(1, 0, 0), [0], ranges)
+
+
+# Against the definitions ---------------------------------------------------------------------------------------------
+
+
+@st.composite
+def cuts(draw: st.DrawFn, epochs: list[Epoch]) -> dict[int, int]:
+    """A cut of the stream: one that a reader could have, or any segments at all."""
+    if draw(st.booleans()):
+        every = sorted({each.id for epoch in epochs for each in epoch.segments})
+        named = draw(st.lists(st.sampled_from(every), min_size=1, max_size=6, unique=True))
+        return {each: draw(st.integers(-1, 3)) for each in named}
+    cut = {each.id: draw(st.integers(0, 3)) for each in draw(st.sampled_from(epochs)).segments}
+    for _ in range(draw(st.integers(0, 3))):
+        following = successors(epochs, draw(st.sampled_from(sorted(cut))))
+        ended = {each for before in following.values() for each in before}
+        if ended <= cut.keys() and draw(st.booleans()):
+            cut = {each: offset for each, offset in cut.items() if each not in ended}
+            cut |= {each.id: draw(st.integers(0, 3)) for each in following}
+        else:
+            cut |= {each.id: -1 for each in following if each.id not in cut}
+    return cut
+
+
+@given(histories(), st.data())
+def test_all_that_is_said_of_cuts_is_what_every_pair_of_segments_says(epochs: list[Epoch], data: st.DataObject) -> None:
+    one, other = data.draw(cuts(epochs)), data.draw(cuts(epochs))
+    for cut in (one, other):
+        assert (why_invalid(epochs, cut) is None) == plain.valid(epochs, cut)
+        assert cut_span(epochs, cut) == plain.span(epochs, cut)
+    spans = cut_span(epochs, one), cut_span(epochs, other)
+    assert is_at_or_after(one, spans[0], other, spans[1]) == plain.is_at_or_after(epochs, one, other)
+    assert compare(epochs, one, other) is plain.compare(epochs, one, other)
+    assert lower_bound(epochs, [one, other]) == plain.lower_bound(epochs, [one, other])
+    for start, end in ((one, other), ({}, one), (one, {}), ({}, {})):
+        expected = plain.between(epochs, start, end)
+        if expected is None:
+            with pytest.raises(ValueError, match="before"):
+                between(epochs, start, end)
+        else:
+            assert [each.id for each in between(epochs, start, end)] == expected
+
+
+@given(histories())
+def test_what_follows_a_segment_is_what_every_epoch_says(epochs: list[Epoch]) -> None:
+    for each in {segment.id for epoch in epochs for segment in epoch.segments} | {-1, 99, identifier(9, 0)}:
+        assert sealed_in(epochs, each) == plain.sealed_in(epochs, each)
+        assert successors(epochs, each) == plain.successors(epochs, each)
+
+
+def test_what_lies_between_cuts_of_a_long_history_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.controller.epochs._PIECE", 4)
+    epochs = [first_epoch(3, 0, 0)]
+    for now_ms in range(40):
+        current = epochs[-1]
+        epochs.append(next_epoch(current, [current.segments[now_ms % 3].id], [KEYS[now_ms % 3]], now_ms))
+    start, end = ({each.id: 0 for each in epochs[at].segments} for at in (5, 35))
+    pieces = [[each.id for each in piece] for piece in pieces_between(epochs, start, end)]
+    assert len(pieces) > 5
+    assert [each for piece in pieces for each in piece] == plain.between(epochs, start, end)
+
+
+KEYS = equal_ranges(3)
+COUNT = 500
+
+
+def wide() -> tuple[list[Epoch], dict[int, int], dict[int, int]]:
+    """A stream all of whose many segments gave way to others, and cuts before and after that."""
+    first = first_epoch(COUNT, 0, 0)
+    second = next_epoch(first, [each.id for each in first.segments], equal_ranges(COUNT - 1), 1)
+    return [first, second], *({each.id: 5 for each in epoch.segments} for epoch in (first, second))
+
+
+def spans_in_order(epochs: list[Epoch], one: dict[int, int], other: dict[int, int]) -> bool:
+    return is_at_or_after(other, cut_span(epochs, other), one, cut_span(epochs, one))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda epochs, one, other: why_invalid(epochs, one | dict.fromkeys(other, -1)),
+        compare,
+        between,
+        lambda epochs, one, other: lower_bound(epochs, [one, other]),
+        lambda epochs, one, other: ranges_match(epochs[0], one, equal_ranges(COUNT)),
+        lambda epochs, one, other: [successors(epochs, each) for each in one],
+        spans_in_order,
+    ],
+)
+def test_what_is_asked_of_cuts_takes_steps_as_they_have_segments_and_not_as_they_have_pairs(
+    question: Callable[..., Any],
+) -> None:
+    epochs, one, other = wide()
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        question(epochs, one, other)
+    finally:
+        sys.setprofile(None)
+    assert calls < COUNT * COUNT / 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +82,23 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
     await server.aclose()
     async with await ControllerServer.start(controller(), port=server.port) as again:
         assert again.port == server.port
+
+
+async def test_silent_connections_take_a_share_of_the_descriptors_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    async with (
+        await ControllerServer.start(controller()) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        assert await Client(channel)("getControllerServerList")
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
+        for reader, _ in silent[9:]:  # one of ten is the client's
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert not any(reader.at_eof() for reader, _ in silent[:9])
+        assert await Client(channel)("getControllerServerList")
+        for _, writer in silent:
+            writer.transport.abort()
 
 
 async def test_under_tls_clients_are_told_the_published_name(tls: TlsFiles) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from typing import Any
@@ -17,6 +19,7 @@ from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import LEASE_MS, NO_ID, NO_STREAM, Client, S, group, stream_config
 from tests.server.controller.conftest import World
+from tests.server.support import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -306,6 +309,53 @@ async def test_callers_may_do_what_their_entries_say(
     guarded: Client, name: str, request_: Any, credentials: str | None, expected: str
 ) -> None:
     assert await guarded.status(name, request_, credentials) == expected
+
+
+async def test_calls_are_answered_while_a_password_is_checked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = threading.Event()
+
+    def has_password(account: Any, password: str, iterations: int) -> bool:
+        assert password == "pw" or checked.wait(PATIENCE_S)
+        return password == "pw"
+
+    monkeypatch.setattr("segstore.server.controller.auth._Account.has_password", has_password)
+    authority = Authority(Accounts(["admin:pw"]), now_s=lambda: 0.0)
+    async with (
+        await ControllerServer.start(world.controller, authority=authority) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        call, scope = Client(channel), m.ScopeInfo(scope="x")
+        assert await call.status("createScope", scope, basic("admin")) == "SUCCESS"
+        wrong = [
+            asyncio.ensure_future(call.status("createScope", scope, "Basic " + base64.b64encode(each).decode()))
+            for each in (b"admin:wrong", b"otto:wrong")
+        ]
+        assert await call.status("createScope", scope, basic("admin")) == "SCOPE_EXISTS"
+        assert not any(each.done() for each in wrong)
+        checked.set()
+        assert await asyncio.gather(*wrong) == ["UNAUTHENTICATED"] * 2
+
+
+async def test_more_checks_than_are_taken_are_answered_unavailable(world: World) -> None:
+    authority = Authority(Accounts(["admin:pw"]), now_s=lambda: 0.0)
+    async with (
+        await ControllerServer.start(world.controller, authority=authority) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        call, scope = Client(channel), m.ScopeInfo(scope="x")
+        authority._accounts._checks = {bytes([number]): None for number in range(32)}  # type: ignore[union-attr, misc]
+        assert await call.status("createScope", scope, basic("admin")) == "UNAVAILABLE"
+        authority._accounts._checks.clear()  # type: ignore[union-attr]
+        assert await call.status("createScope", scope, basic("admin")) == "SUCCESS"
+
+
+async def test_an_entry_that_cannot_be_matched_is_answered_internal(world: World) -> None:
+    authority = Authority(Accounts(["admin:pw:prn::/scope:(,READ;prn::*,READ_UPDATE"]), now_s=lambda: 0.0)
+    async with (
+        await ControllerServer.start(world.controller, authority=authority) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        assert await Client(channel).status("createScope", m.ScopeInfo(scope="x"), basic("admin")) == "INTERNAL"
 
 
 async def test_listings_show_a_caller_what_he_may_read(guarded: Client) -> None:

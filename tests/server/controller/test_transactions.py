@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,8 @@ from segstore.server.controller.errors import (
     LeaseTooLarge,
     NotFound,
 )
+from segstore.server.controller.operations import CompletedForgotten, decode
+from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.state import TransactionStatus, transaction_epoch
 from tests.server.controller.conftest import World
 
@@ -235,6 +238,73 @@ async def test_the_ends_of_transactions_are_forgotten_after_a_day(world: World) 
     new, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
     await world.controller.transactions.abort("a", "s", new)
     assert list(world.controller.transactions.completed("a", "s")) == [new]
+
+
+async def ended(world: World, count: int) -> list[UUID]:
+    """Opens transactions and aborts them in the opposite order, a millisecond apart; gives them as they were opened."""
+    opened = [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(count)]
+    for each in reversed(opened):
+        world.clock.now_ms += 1
+        await world.controller.transactions.abort("a", "s", each)
+    return opened
+
+
+async def test_transactions_that_ended_are_listed_in_the_order_of_their_opening(world: World) -> None:
+    await world.stream()
+    opened = await ended(world, 20)
+    assert list(world.controller.transactions.completed("a", "s")) == opened
+
+
+async def test_those_that_ended_last_are_listed(world: World) -> None:
+    world.make(completed_listed=5)
+    await world.stream()
+    opened = await ended(world, 12)
+    assert list(world.controller.transactions.completed("a", "s")) == opened[:5]
+    await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert len(world.controller.transactions.completed("a", "s")) == 5
+
+
+async def test_the_ends_of_so_many_transactions_are_remembered(world: World) -> None:
+    world.make(completed_max=50)
+    await world.stream()
+    status = world.controller.transactions.status
+    for _ in range(20):
+        opened = await ended(world, 10)
+        assert all(status("a", "s", each) is TransactionStatus.ABORTED for each in opened)
+        assert len(world.controller.state.stream("a", "s").completed) <= 55
+    assert len(world.controller.state.stream("a", "s").completed) >= 50
+    forgotten = sum(type(decode(each)) is CompletedForgotten for each in world.journal)
+    assert 20 <= forgotten <= 40, "many are forgotten at a time"
+
+
+async def test_ids_are_the_epoch_and_a_number_that_counts_up(world: World) -> None:
+    await world.stream()
+    await world.stream(name="t")
+    opened = [(await world.controller.transactions.open("a", name, LEASE_MS))[0] for name in ("s", "t", "s")]
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    opened.append((await world.controller.transactions.open("a", "s", LEASE_MS))[0])
+    first = world.clock.now_ms << 20
+    assert [each.int for each in opened] == [first, first + 1, first + 2, 1 << 96 | first + 3]
+    world.clock.now_ms += 1_000_000
+    world.make(world.replayed())
+    again, _ = await world.controller.transactions.open("a", "t", LEASE_MS)
+    assert again.int == first + 4
+
+
+async def test_two_transactions_that_are_opened_at_a_time_have_two_ids(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.stream()
+    await world.stream(name="t")
+    create = world.store.create_segment
+
+    async def slow(segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
+        await asyncio.sleep(0)
+        await create(segment, scaling, rollover_bytes)
+
+    monkeypatch.setattr(world.store, "create_segment", slow)
+    opened = await asyncio.gather(*(world.controller.transactions.open("a", name, LEASE_MS) for name in ("s", "t")))
+    assert len({identifier for identifier, _ in opened}) == 2
 
 
 async def test_sealing_commits_what_was_asked_for_and_aborts_the_rest(world: World) -> None:

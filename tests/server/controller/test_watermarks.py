@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from itertools import pairwise
 from random import Random
 
 import pytest
 
 from segstore.server.controller.epochs import Epoch, Segment
-from segstore.server.controller.policies import StreamConfig
+from segstore.server.controller.policies import Cut, StreamConfig
 from segstore.server.controller.state import Stream, TransactionStatus, Watermark
-from segstore.server.controller.watermarks import encode_watermark, upper_bound
+from segstore.server.controller.watermarks import UpperBound, encode_watermark
 from tests.server.controller.conftest import World
 
 EVERY_MS = 10_000
@@ -25,6 +27,13 @@ def stream_of(*epochs: tuple[Segment, ...]) -> Stream:
 WHOLE = Segment(0, 0, 0.0, 1.0, 0)
 LOW, HIGH = Segment(1, 1, 0.0, 0.5, 1), Segment(2, 1, 0.5, 1.0, 1)
 SCALED = stream_of((WHOLE,), (LOW, HIGH))
+
+
+def upper_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
+    bound = UpperBound(stream)
+    for each in positions:
+        bound.add(each)
+    return bound.cut(last)
 
 
 def written(world: World) -> list[bytes]:
@@ -105,6 +114,112 @@ def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
         assert segments[0].start == 0.0
         assert all(left.end == right.start for left, right in pairwise(segments))
         assert segments[-1].end == 1.0
+
+
+def test_a_segment_to_which_nothing_was_written_counts_from_its_start() -> None:
+    """A writer says -1 there, and its events may all lie in the segments before it."""
+    assert upper_bound(SCALED, [{LOW.id: 7, HIGH.id: -1}], {}) == {LOW.id: 7, HIGH.id: 0}
+    assert upper_bound(SCALED, [{0: 9}, {LOW.id: -1, HIGH.id: -1}], {}) == {LOW.id: 0, HIGH.id: 0}
+    assert upper_bound(SCALED, [{LOW.id: 7}], {LOW.id: 3, HIGH.id: -1}) == {LOW.id: 7, HIGH.id: 0}
+
+
+SPLIT = stream_of(
+    (Segment(0, 0, 0.0, 0.5, 0), Segment(1, 0, 0.5, 1.0, 0)), (Segment(2, 1, 0.0, 0.5, 1), Segment(3, 1, 0.5, 1.0, 1))
+)
+"""Both halves of the keys gave way to new segments."""
+
+
+def test_keys_that_the_writers_leave_out_are_covered_before_the_last_watermark_is_counted() -> None:
+    """So the cut is further ahead than that watermark there: its segments give way to those of the newest epoch."""
+    assert upper_bound(SPLIT, [{1 << 32 | 3: 2}], {0: 5, 1: 5}) == {1 << 32 | 2: 0, 1 << 32 | 3: 2}
+    assert upper_bound(SPLIT, [{1: 7}], {1 << 32 | 2: 4, 1 << 32 | 3: 6}) == {1 << 32 | 2: 4, 1 << 32 | 3: 6}
+    assert upper_bound(SPLIT, [{0: 6, 1: 7}], {0: 5, 1: 9}) == {0: 6, 1: 9}
+
+
+def plain_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
+    """The same, as `PeriodicWatermarking.addToUpperBound` and `computeStreamCut` find it, pair by pair."""
+    bound: dict[Segment, int] = {}
+
+    def meet(one: Segment, other: Segment) -> bool:
+        return one.start < other.end and other.start < one.end
+
+    def add(position: Cut) -> None:
+        for identifier, offset in position.items():
+            segment = stream.segment(identifier)
+            if segment in bound:
+                bound[segment] = max(offset, bound[segment])
+            elif not any(meet(each, segment) and each.id > segment.id for each in bound):
+                for each in [each for each in bound if meet(each, segment)]:
+                    del bound[each]
+                bound[segment] = offset
+
+    def missing() -> list[tuple[float, float]]:
+        keys = sorted({0.0, 1.0, *(key for each in bound for key in (each.start, each.end))})
+        parts = pairwise(keys)
+        return [part for part in parts if not any(each.start < part[1] and part[0] < each.end for each in bound)]
+
+    for position in positions:
+        add(position)
+    gaps = missing()
+    add(last)
+    while True:
+        newest = stream.epochs[max(each.epoch for each in bound)]
+        for gap in gaps:
+            add({each.id: 0 for each in newest.segments if each.start < gap[1] and gap[0] < each.end})
+        if not (gaps := missing()):
+            return {each.id: offset for each, offset in bound.items()}
+
+
+def test_any_positions_after_any_watermark_give_the_cut_that_pravega_computes() -> None:
+    random = Random(6)
+    quarters = tuple(Segment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
+    joined = (Segment(7, 3, 0.0, 0.5, 3), *quarters[2:])
+    stream = stream_of((WHOLE,), (LOW, HIGH), quarters, joined)
+    every = [WHOLE, LOW, HIGH, *quarters, joined[0]]
+    for _ in range(1_000):
+        positions = [
+            {each.id: random.randrange(100) for each in random.sample(every, random.randint(1, 3))} for _ in range(2)
+        ]
+        last = {each.id: random.randrange(100) for each in random.choice(stream.epochs).segments}
+        assert upper_bound(stream, positions, last) == plain_bound(stream, positions, last)
+
+
+async def test_a_writer_that_has_not_written_everywhere_gives_a_cut_that_readers_can_use(world: World) -> None:
+    await world.stream(2)
+    note = world.controller.writers.note
+    assert note("a", "s", "one", 100, {0: 10, 1: -1}) == "SUCCESS"
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(1, 100, 100, {0: 10, 1: 0})
+    assert note("a", "s", "one", 200, {0: 10, 1: -1}) == "SUCCESS"
+    assert note("a", "s", "one", 300, {0: 10, 1: 5}) == "SUCCESS"
+    assert note("a", "s", "one", 400, {0: 10, 1: -1}) == "INVALID_POSITION"
+
+
+async def test_many_writers_are_looked_at_in_pieces(world: World) -> None:
+    await world.stream()
+    for at in range(1_000):
+        world.controller.writers.note("a", "s", f"writer {at}", 100 + at, {0: at})
+    world.clock.now_ms += EVERY_MS
+    run = asyncio.create_task(world.controller.run_due())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not run.done()
+    await run
+    assert last(world) == Watermark(1, 100, 1_099, {0: 999})
+
+
+async def test_a_stream_that_goes_while_its_writers_are_looked_at_gets_no_watermark(world: World) -> None:
+    await world.stream()
+    for at in range(1_000):
+        world.controller.writers.note("a", "s", f"writer {at}", 100, {0: at})
+    world.clock.now_ms += EVERY_MS
+    run = asyncio.create_task(world.controller.run_due())
+    await asyncio.sleep(0)
+    await world.controller.streams.seal("a", "s")
+    await world.controller.streams.delete("a", "s")
+    await world.stream()
+    await run
+    assert (last(world), world.store.appended) == (None, {})
 
 
 async def test_the_lowest_time_of_all_writers_is_told_with_the_farthest_positions(world: World) -> None:

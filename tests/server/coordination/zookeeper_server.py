@@ -14,7 +14,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Final
 
 from segstore.pipeline.session import JAVA, java_version
 
-__all__ = ["PART", "available", "end_session", "zookeeper"]
+__all__ = ["PART", "ZooKeeperServer", "available", "end_session", "zookeeper", "zookeeper_server"]
 
 PART: Final = "ZooKeeper (Java 17 or newer and PySpark's jars)"
 """What a test that needs it says."""
@@ -41,7 +41,6 @@ clientPort={port}
 clientPortAddress=127.0.0.1
 admin.enableServer=false
 maxClientCnxns=0
-4lw.commands.whitelist=ruok
 """
 _START_S: Final = 60.0
 _ATTEMPTS: Final = 5
@@ -63,23 +62,58 @@ def available() -> bool:
     return bool(_jars()) and (java_version() or 0) >= JAVA
 
 
+class ZooKeeperServer:
+    """A server that keeps its files in `folder`. `start`, `stop` and `wipe` block.
+
+    Attributes:
+        address: host:port, the same in all its lives.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self._folder = folder
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> bool:
+        """Returns when it serves; False if it ended before, as somebody else has the port."""
+        with (self._folder / "log").open("ab") as log:
+            self._process = _start(self._folder, self._port, log.fileno())
+        return _answers(self._process, self._port)
+
+    def stop(self) -> None:
+        """Kills it, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def wipe(self) -> None:
+        """It is started again without its data."""
+        self.stop()
+        shutil.rmtree(self._folder / "data")
+        assert self.start()
+
+
 @contextmanager
-def zookeeper(folder: Path) -> Iterator[str]:
-    """Starts a server that keeps its files in `folder`; gives host:port; it is killed in the end."""
+def zookeeper_server(folder: Path, free_port: Callable[[], int]) -> Iterator[ZooKeeperServer]:
+    """Starts a server; it is killed in the end."""
     for _ in range(_ATTEMPTS):
-        port = _free_port()
-        with (folder / "log").open("wb") as log:
-            process = _start(folder, port, log.fileno())
+        server = ZooKeeperServer(folder, free_port())
         try:
-            if not _answers(process, port):
-                continue  # somebody else has taken the port in between
-            yield f"127.0.0.1:{port}"
-            return
+            if server.start():
+                yield server
+                return
         finally:
-            process.kill()
-            process.wait()
+            server.stop()
     said = (folder / "log").read_text(errors="replace")[-2_000:]
     raise RuntimeError(f"ZooKeeper did not start; it wrote: {said}")
+
+
+@contextmanager
+def zookeeper(folder: Path) -> Iterator[str]:
+    """As `zookeeper_server`, of which only host:port is wanted."""
+    with zookeeper_server(folder, _free_port) as server:
+        yield server.address
 
 
 def _start(folder: Path, port: int, log: int) -> subprocess.Popen[bytes]:
@@ -98,13 +132,16 @@ def _free_port() -> int:
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Whether it serves, which is waited for; False if it ended before."""
+    """Whether it serves, which is waited for; False if it ended before.
+
+    It is asked for a session: `ruok` is answered before it can give one, and one that is asked for then never comes.
+    """
     end = time.monotonic() + _START_S
     while process.poll() is None:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1.0) as asked:
-                asked.sendall(b"ruok")
-                if asked.recv(16) == b"imok":
+                asked.sendall(_ask_for_session(0, bytes(16)) + _FAREWELL)
+                if asked.recv(16):
                     return True
         except OSError as error:
             if time.monotonic() > end:
@@ -113,15 +150,24 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
     return False
 
 
+def _ask_for_session(session_id: int, password: bytes) -> bytes:
+    """A request for a session, 0 for a new one."""
+    return _framed(struct.pack(">iqiqi", 0, 0, 1_000, session_id, len(password)) + password)
+
+
+def _framed(message: bytes) -> bytes:
+    return struct.pack(">i", len(message)) + message
+
+
+_FAREWELL: Final = _framed(struct.pack(">ii", 1, -11))
+
+
 async def end_session(server: str, session_id: int, password: bytes) -> None:
     """Ends somebody's session, by its id and password: as one who takes it over and says farewell in one breath."""
     host, _, port = server.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        take_over = struct.pack(">iqiqi", 0, 0, 1_000, session_id, len(password)) + password
-        farewell = struct.pack(">ii", 1, -11)
-        for message in (take_over, farewell):
-            writer.write(struct.pack(">i", len(message)) + message)
+        writer.write(_ask_for_session(session_id, password) + _FAREWELL)
         await reader.read()
     finally:
         writer.close()

@@ -1,6 +1,7 @@
 """What a data directory refuses: one sentence that says what and where, and nothing is changed."""
 
 import errno
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ from segstore.server.store.data_directory import (
     DirectoryUnusable,
 )
 from segstore.server.store.files import Files
+from segstore.server.store.journal import JournalFailed
+from tests.server.durable.support import make, running
+from tests.server.support import until
 
 
 def take(path: Path, *, containers: int = 4, held: tuple[int, ...] = (0, 1, 2, 3), **more: object) -> DataDirectory:
@@ -31,7 +35,7 @@ def content(path: Path) -> dict[str, bytes]:
 def test_a_new_directory_is_made_with_its_parents(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     take(path).close()
-    assert sorted(content(path)) == ["MANIFEST", "committed", "lock"]
+    assert sorted(content(path)) == ["MANIFEST", "committed"]
 
 
 def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
@@ -43,6 +47,47 @@ def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
     first.close()
     first.close()
     take(tmp_path).close()
+
+
+def test_no_file_that_is_removed_lets_a_second_process_in(tmp_path: Path) -> None:
+    first = take(tmp_path)
+    for each in tmp_path.iterdir():
+        each.unlink()
+    with pytest.raises(DirectoryInUse):
+        take(tmp_path)
+    first.close()
+
+
+def test_the_lock_of_an_earlier_version_holds_and_keeps_nobody_out_once_it_is_released(tmp_path: Path) -> None:
+    take(tmp_path).close()
+    with (tmp_path / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for attempt in (take, DataDirectory.look):
+            with pytest.raises(DirectoryInUse):
+                attempt(tmp_path)
+    first = take(tmp_path)
+    with (tmp_path / "lock").open("wb") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    first.close()
+
+
+async def test_a_store_whose_directory_was_moved_writes_nothing_into_the_one_in_its_place(tmp_path: Path) -> None:
+    path, moved = tmp_path / "data", tmp_path / "moved"
+    durability, store = make(path)
+    durability.open()
+    durability.recover(store.containers)
+    await durability.start()
+    await until(lambda: durability.committer.has_next)
+    path.rename(moved)
+    take(path, containers=2, held=(0, 1)).close()
+    before = content(path)
+    store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
+    with pytest.raises(JournalFailed, match=f"another directory is at {path} now"):
+        await durability.checkpoint()
+    await durability.close()
+    assert content(path) == before
+    async with running(moved) as (_, again):
+        assert "scope/stream/0.#epoch.0" in again.containers[again.container_id_of("scope/stream/0.#epoch.0")].segments
 
 
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -152,3 +197,45 @@ def test_memory_bytes_is_for_a_data_directory() -> None:
     assert found.returncode == 2
     assert "memory_bytes needs data" in found.stderr
     assert issubclass(DirectoryUnusable, DataError)
+
+
+FIRST_READS = """
+import os
+import sys
+import threading
+from pathlib import Path
+
+from segstore.server.store.data_directory import DataDirectory
+from segstore.server.store.files import Files
+from segstore.server.store.journal import JournalFailed
+from tests.server.durable.support import make, running
+from tests.server.support import until
+
+sys.setswitchinterval(1e-6)
+ended = []
+for _ in range(100):
+    child = os.fork()  # what the first read leaves in a process is not in the next one
+    if not child:
+        together = threading.Barrier(8)
+
+        def read():
+            together.wait()
+            DataDirectory(Path(sys.argv[1]), Files()).look_at()
+
+        threads = [threading.Thread(target=read) for _ in range(together.parties)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        os._exit(0)
+    ended.append(os.waitpid(child, 0)[1])
+print(sum(map(bool, ended)), "of", len(ended), "have crashed")
+"""
+
+
+def test_threads_may_read_their_first_manifests_at_the_same_time(tmp_path: Path) -> None:
+    take(tmp_path).close()
+    found = subprocess.run(
+        [sys.executable, "-c", FIRST_READS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (found.stdout, found.stderr) == ("0 of 100 have crashed\n", "")

@@ -73,6 +73,28 @@ async def test_a_closed_directory_holds_no_journal(tmp_path: Path) -> None:
     assert not [each for each in names_in(tmp_path) if each.startswith("journal")]
 
 
+@pytest.mark.parametrize("journals", [1, 3])
+async def test_what_only_a_controller_wrote_is_there_again_however_many_journals_it_filled(
+    tmp_path: Path, journals: int
+) -> None:
+    written: list[bytes] = []
+    for _ in range(2):
+        durability = Durability(tmp_path, containers=2, held=(), memory_bytes=MIN_MEMORY_BYTES, journal_bytes=16 * 1024)
+        durability.open()
+        durability.recover({})
+        assert durability.controller_image + b"".join(durability.controller_operations) == b"".join(written)
+        durability.controller_state = lambda: b"".join(written)
+        await durability.start()
+        while len(durability._ended) < journals:
+            written.append(os.urandom(2_000))
+            durability.controller_journal(written[-1])
+            await durability.committer.settled()
+            await asyncio.sleep(0)
+        await durability.close()
+        assert not [each for each in names_in(tmp_path) if each.startswith("journal")]
+    assert verify(tmp_path).faults == []
+
+
 async def test_a_table_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, store):
         store.create_table_segment("table", now_ms=1)
@@ -234,3 +256,28 @@ async def test_a_store_that_ends_early_again_and_again_does_not_gather_journals(
     assert most <= 10
     async with running(tmp_path) as (_, again):
         assert again.segment(name).read_bytes(0, 48) == b"".join(b"%04d" % number for number in range(12))
+
+
+async def test_indexes_whose_segments_are_gone_are_dropped_when_a_directory_is_opened(tmp_path: Path) -> None:
+    merged, alive, made = (f"scope/stream/{number}.#epoch.0" for number in range(3))
+    for crash in (True, False, True):
+        async with running(tmp_path, crash=crash) as (_, store):
+            found = {name for each in store.containers.values() for name in each.segments}
+            assert found <= {alive, f"{alive}#index", f"{made}#index"}
+            if not found:
+                store.create_segment(alive, now_ms=5)
+                store.create_segment(f"{made}#index", now_ms=5)  # a segment as any other
+            # What a merge left in older directories.
+            store.container_for(f"{merged}#index").create_index_segment(f"{merged}#index", now_ms=5)
+    async with running(tmp_path) as (_, store):
+        assert not store.container_for(f"{merged}#index").is_retired(f"{merged}#index")
+        store.create_segment(merged, now_ms=6)
+    async with running(tmp_path, crash=True) as (_, store):
+        assert store.locate_offset(merged, 0) == 0
+        assert {name for each in store.containers.values() for name in each.segments} == {
+            alive,
+            f"{alive}#index",
+            f"{made}#index",
+            merged,
+            f"{merged}#index",
+        }

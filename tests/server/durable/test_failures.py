@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from segstore.server.cluster import MockCluster
+from segstore.server.store import durable
 from segstore.server.store.files import Files
 from segstore.server.store.journal import Group, JournalFailed, MadeJournal, SqliteJournal
 from tests.server.durable.support import everything, make, running, write
@@ -105,6 +106,63 @@ async def test_nothing_is_acknowledged_after_a_failure(
             written = b"".join(b"%04d" % number for number in range(20))
             assert data in (written[: 4 * acknowledged], written[: 4 * acknowledged + 4])
             write(again, NAME, b"goes on")
+
+
+class WithoutDescriptors(Files):
+    """Files that cannot be created while `short` is set."""
+
+    short = False
+    refused = 0
+
+    def create(self, path: Path) -> int:
+        if self.short:
+            self.refused += 1
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return super().create(path)
+
+
+async def test_a_store_waits_for_descriptors_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(durable, "_RETRY_S", 0.001)
+    files = WithoutDescriptors()
+    async with running(tmp_path, files=files) as (durability, store):
+        store.create_segment(NAME, now_ms=1)
+        files.short = True
+        asked = asyncio.create_task(durability.checkpoint())
+        async with asyncio.timeout(PATIENCE_S):
+            while files.refused < 3:
+                write(store, NAME, b"x")
+                await durability.committer.settled()
+                await asyncio.sleep(0.001)
+            assert not asked.done()
+            files.short = False
+            await asked
+        assert durability.snapshots == 1
+        before = everything(store, with_index=False)
+    assert [each.levelno for each in caplog.records if "waits for a file descriptor" in each.message] == [
+        logging.WARNING
+    ]
+    async with running(tmp_path) as (_, again):
+        assert everything(again, with_index=False) == before
+
+
+async def test_a_store_that_waits_for_descriptors_for_too_long_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "_RETRY_S", 0.001)
+    monkeypatch.setattr(durable, "_DESCRIPTORS_PATIENCE_S", 0.0)
+    files = WithoutDescriptors()
+    durability, store = make(tmp_path, files=files)
+    try:
+        durability.open()
+        durability.recover(store.containers)
+        await durability.start()
+        files.short = True
+        with pytest.raises(JournalFailed, match="Too many open files"):
+            await durability.checkpoint()
+    finally:
+        await durability.close()
 
 
 class Counting(Files):

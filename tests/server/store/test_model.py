@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from segstore.server.store import operations
 from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeUpdate, UpdateType
+from segstore.server.store.container import Container
 from segstore.server.store.errors import (
     BadAttribute,
     BadOffset,
@@ -27,6 +28,7 @@ from segstore.server.store.errors import (
     StoreError,
     Unmapped,
 )
+from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
 from segstore.server.store.results import ReadResult
 from segstore.server.store.store import SegmentStore
 from segstore.wire.names import container_of
@@ -313,6 +315,31 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 table = store.table(name)
                 assert {key: value for key, _, value in table.get(sorted(model))} == model
                 assert table.info().entry_count == len(model)
+
+    @invariant()
+    def an_index_has_a_segment(self) -> None:
+        segments = {name for container in self.store.containers.values() for name in container.segments}
+        assert {name.removesuffix("#index") for name in segments} <= segments
+
+    @invariant()
+    def the_account_is_what_a_recount_gives(self) -> None:
+        assert self.store.pool.memory.used == sum(map(recounted, self.store.containers.values()))
+
+    def teardown(self) -> None:
+        for container in self.store.containers.values():
+            container.clear()
+        assert self.store.pool.memory.used == 0
+
+
+def recounted(container: Container) -> int:
+    """What a container takes, from what it holds."""
+    total = sum(map(name_bytes, container.retired_names))
+    for name, segment in container.segments.items():
+        total += SEGMENT_BYTES + name_bytes(name) + segment.allocated_bytes
+        total += ATTRIBUTE_BYTES * len(segment.attributes)
+        if segment.table is not None:
+            total += sum(TABLE_KEY_BYTES + 2 * len(key) for key, _ in segment.table.positions())
+    return total
 
 
 def snapshot(store: SegmentStore, number: int) -> dict[str, object]:

@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from segstore.server.store import state
 from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE
 from segstore.server.store.errors import (
     IllegalArgument,
@@ -237,12 +238,13 @@ def test_an_index_knows_of_as_many_events_only_once(store: SegmentStore) -> None
 # Merging
 
 
-def test_the_index_of_both_segments_of_a_merge_is_written(store: SegmentStore) -> None:
+def test_a_merge_is_written_to_the_targets_index_and_the_sources_goes(store: SegmentStore) -> None:
     other = "scope/other/5.#epoch.0"
     store.create_segment(other, now_ms=1)
     write(store, other, b"data", 100)
     assert store.merge(S, other, now_ms=101) == 4
-    assert store.segment_info(other + "#index", now_ms=101).length == 24
+    with pytest.raises(NoSuchSegment):
+        store.segment_info(other + "#index", now_ms=101)
     assert store.segment_info(INDEX, now_ms=101).length == 0
     assert store.segment_info(INDEX, now_ms=111).length == 24
 
@@ -311,6 +313,32 @@ def test_a_batch_into_a_sealed_segment_names_the_target_and_seals_all_sources(st
     assert error.value.segment == S
     assert store.segment_info(txn(1)).sealed
     assert store.segment_info(txn(2)).sealed
+
+
+def test_merges_leave_no_index_behind(store: SegmentStore) -> None:
+    sources = [f"scope/other/{number}.#epoch.0" for number in range(20)]
+    for number, name in enumerate(sources):
+        store.create_segment(name, now_ms=1)
+        if number % 2:
+            write(store, name, b"data")
+    store.merge_batch(S, sources[:10], now_ms=2)
+    for name in sources[10:]:
+        store.merge(S, name, now_ms=2)
+    assert {name for container in store.containers.values() for name in container.segments} == {S, INDEX}
+
+
+def test_a_container_remembers_the_last_names_that_were_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_RETIRED_NAMES", 10)
+    store = SegmentStore()
+    names = [f"plain{number}" for number in range(25)]
+    for name in names:
+        store.create_segment(name, now_ms=1)
+        write(store, name, b"data")
+        store.delete_segment(name)
+    assert list(store.containers[0].retired_names) == names[-10:]
+    with pytest.raises(SegmentExists):
+        store.create_segment(names[-10], now_ms=1)
+    store.create_segment(names[0], now_ms=1)
 
 
 def test_a_batch_goes_on_after_a_source_that_is_refused(store: SegmentStore) -> None:

@@ -1,0 +1,144 @@
+"""Access-control entries, read and matched as Pravega does: which resources a user may read or change.
+
+An entry is `resource,permission`. The resource is a Java regular expression for whole resource names, in which every
+`*` stands for `.*`; one that does not begin with `prn` matches nothing. The first entry that matches decides. Entries
+of another form are skipped.
+
+Patterns run on the engine of pydantic-core, which takes linear time, since callers choose the names that are matched.
+They are translated token by token. Invariant: an entry gives what Pravega gives, or is refused whenever it is reached.
+Refused: what is no regular expression in Java, where Pravega fails, too; and what this engine or the translation lacks:
+flags, look-around, back-references, named groups, possessive quantifiers, classes within classes, `\\b`, `\\p{…}`, and
+characters by their codes.
+
+Follows `AccessControlEntry`, `AclAuthorizerImpl` and `PasswordAuthHandler.parseAcl`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+from segstore.server.controller.errors import UnusableEntry
+
+__all__ = ["Entry", "Permission", "permission_of", "read_entries"]
+
+_DOMAIN: Final = "prn"
+_JAVA_SPACE: Final = "".join(map(chr, range(0x21)))
+"""What `String.trim` removes."""
+
+_CLASSES: Final = {
+    "d": "[0-9]",
+    "D": "[^0-9]",
+    "w": "[0-9A-Za-z_]",
+    "W": "[^0-9A-Za-z_]",
+    "s": r"[\t-\r ]",
+    "S": r"[^\t-\r ]",
+}
+_ANY: Final = r"[^\n\r\x{85}\x{2028}\x{2029}]"
+_CHARACTER: Final = r"\\[^A-Za-z0-9]|[^\\\[\]&-]|&(?!&)"
+_ELEMENT: Final = rf"\\[dDsSwW]|(?:{_CHARACTER})(?:-(?:{_CHARACTER}))?"
+_IN_SET: Final = re.compile(rf"\\([dDsSwW])|({_CHARACTER})(?:-({_CHARACTER}))?|(.)", re.DOTALL)
+_TOKEN: Final = re.compile(
+    r"\\Q(?P<quoted>.*?)(?:\\E|\Z)"
+    r"|\\(?P<class>[dDsSwW])"
+    r"|\\(?P<escaped>[^A-Za-z0-9])"
+    r"|(?P<any>\.)"
+    rf"|\[(?P<not>\^?+)(?P<set>(?:(?:\](?!-)|-)(?:{_ELEMENT})*|(?:{_ELEMENT})+)-?)\]"
+    r"|(?P<same>(?:[*+?]|\{[0-9]{1,3}\})\??(?![*+?{])|\((?!\?)|\(\?:|[)|^$])"
+    r"|(?P<literal>[^\\\[(*+?{])",
+    re.DOTALL,
+)
+"""A token of those Java patterns that can be translated. The last group that takes part says which kind it is."""
+
+
+class Permission(IntEnum):
+    """What may be done with a resource; a higher one includes the lower."""
+
+    NONE = 0
+    READ = 1
+    READ_UPDATE = 2
+
+
+class Entry(NamedTuple):
+    """A permission, and whether a resource is one that it is for; None where that cannot be found out."""
+
+    matches: Callable[[str], bool] | None
+    permission: Permission
+
+
+def permission_of(entries: Iterable[Entry], resource: str) -> Permission:
+    """What entries give for a resource. Raises UnusableEntry."""
+    for matches, permission in entries:
+        if matches is None:
+            raise UnusableEntry(resource)
+        if matches(resource):
+            return permission
+    return Permission.NONE
+
+
+def read_entries(text: str) -> tuple[list[Entry], list[str]]:
+    """The entries that `;` separates, and what is wrong with those that do not give what they seem to."""
+    entries: list[Entry] = []
+    problems: list[str] = []
+    for entry in filter(None, text.strip(_JAVA_SPACE).split(";")):
+        resource, *rest = entry.rstrip(",").split(",")
+        pattern, permission = resource.strip(_JAVA_SPACE), ",".join(rest).strip(_JAVA_SPACE)
+        if not resource or permission not in Permission.__members__:
+            problems.append("an entry that is not resource,permission is skipped")
+        elif not pattern.startswith(_DOMAIN):
+            problems.append("an entry that does not begin with prn grants nothing")
+        else:
+            matches = _matcher(pattern.replace("*", ".*"))
+            if matches is None:
+                problems.append(
+                    "an entry is no regular expression that is supported here; calls that reach it are refused"
+                )
+            entries.append(Entry(matches, Permission[permission]))
+    return entries, problems
+
+
+def _matcher(pattern: str) -> Callable[[str], bool] | None:
+    """Whether a text matches a Java pattern as a whole; None for one that cannot be translated."""
+    translated, at = "", 0
+    while at < len(pattern):
+        token = _TOKEN.match(pattern, at)
+        if token is None:
+            return None
+        translated += _translated(token)
+        at = token.end()
+    try:
+        _compiled(translated)  # by itself, too, or its parentheses could end the group around it
+        return _compiled(rf"\A(?:{translated})\z").isinstance_python
+    except SchemaError:
+        return None
+
+
+def _compiled(pattern: str) -> SchemaValidator:
+    return SchemaValidator(core_schema.str_schema(pattern=pattern))
+
+
+def _translated(token: re.Match[str]) -> str:
+    kind = str(token.lastgroup)
+    text = token[kind]
+    match kind:
+        case "class":
+            return _CLASSES[text]
+        case "any":
+            return _ANY
+        case "same":
+            return text
+        case "set":
+            return f"[{token['not']}{_IN_SET.sub(_in_set, text)}]"
+        case _:
+            return re.escape(text)
+
+
+def _in_set(found: re.Match[str]) -> str:
+    kind, low, high, alone = found.groups("")
+    if kind:
+        return _CLASSES[kind]
+    return "-".join(re.escape(each[-1]) for each in (low or alone, high) if each)

@@ -1,0 +1,87 @@
+"""The calls in flight of a gRPC server, and what they are answered when the server ends first.
+
+gRPC ends them CANCELLED, which says that the client did not want an answer. Here they are answered UNAVAILABLE, with
+`OUTCOME_UNKNOWN` in the trailing metadata, so that a client asks another node where that is safe. A call that was
+forwarded and lost with its connection is answered in the same way.
+
+Invariant: a call that a client gives up, or that ends by itself, is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from segstore.wire.controller_api import OUTCOME_UNKNOWN
+
+__all__ = ["InFlight", "trailing_of"]
+
+_LAST_WORDS_S: Final = 1.0
+"""How long the answers to interrupted calls may take to be sent."""
+_NOT_SENT: Final = "failed to connect to all addresses"
+"""What gRPC says of a call for which there was no connection."""
+
+if TYPE_CHECKING:
+    _Handler = grpc.GenericRpcHandler[Any, Any]
+else:
+    _Handler = grpc.GenericRpcHandler  # not generic when it runs
+
+
+class InFlight(_Handler):
+    """Serves the calls of `handler`, unary ones and streams in both directions, on a server that has not started."""
+
+    def __init__(self, server: grpc.aio.Server, handler: grpc.GenericRpcHandler[Any, Any]) -> None:
+        self._server = server
+        self._handler = handler
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ending = False
+        server.add_generic_rpc_handlers((self,))
+
+    def service(self, handler_call_details: Any) -> Any:
+        found: Any = self._handler.service(handler_call_details)
+        if found is None:
+            return None
+        kind = "stream_stream" if found.unary_unary is None else "unary_unary"
+        return found._replace(**{kind: self._answered(getattr(found, kind))})
+
+    def _answered(self, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def handle(request: Any, context: Any) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                return await behaviour(request, context)
+            except asyncio.CancelledError:
+                if not self._ending:
+                    raise
+                task.uncancel()
+                said = "this controller shuts down and has not finished the call"
+                await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
+            finally:
+                self._tasks.discard(task)
+
+        return handle
+
+    async def stop(self, grace_s: float) -> None:
+        """Ends the server: takes no more calls, and interrupts those that are not finished within `grace_s` seconds.
+
+        May be called twice.
+        """
+        stopping = asyncio.ensure_future(self._server.stop(grace_s + _LAST_WORDS_S))
+        await asyncio.wait({stopping}, timeout=grace_s)
+        self._ending = True
+        for task in self._tasks:
+            task.cancel()
+        await stopping
+
+
+def trailing_of(error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> tuple[Any, ...]:
+    """The trailing metadata for the client of a forwarded call that has failed: its own, and whether it was lost."""
+    own = tuple(error.trailing_metadata() or ())
+    answered = channel.get_state() is grpc.ChannelConnectivity.READY
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or answered or _NOT_SENT in (error.details() or ""):
+        return own
+    return (*own, OUTCOME_UNKNOWN)

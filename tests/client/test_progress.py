@@ -1,0 +1,486 @@
+"""Peers that answer, and with which nothing goes on: what is asked of them is bounded, and ends with an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from segstore.client.byte_stream import ByteReader
+from segstore.client.config import ClientSettings
+from segstore.client.controller import Controller, name_of
+from segstore.client.controller_channels import Answer, ControllerChannels
+from segstore.client.errors import PeerRefused, ProtocolViolation, RetriesExhausted
+from segstore.client.event_reader import EventReader
+from segstore.client.event_writer import EventWriter
+from segstore.client.locations import FixedStore
+from segstore.client.pool import ConnectionPool, Endpoint
+from segstore.client.reader_group_codec import encode_key
+from segstore.client.reader_group_reader import GroupReader
+from segstore.client.reader_group_state import GroupState
+from segstore.client.reader_group_table import GroupTable
+from segstore.client.retry import Backoff
+from segstore.client.revisioned import RevisionedStream
+from segstore.client.segment_reader import SegmentReader
+from segstore.client.segment_writer import SegmentWriter
+from segstore.client.successors import Successors
+from segstore.client.synchronizer import StateSynchronizer, encode_initial
+from segstore.client.writer_machine import WriterState
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    ConditionalAppend,
+    ConditionalCheckFailed,
+    ErrorMessage,
+    ErrorMessageCode,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    ReadSegment,
+    ReadTableEntriesDelta,
+    SegmentAttribute,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    SegmentRead,
+    SetupAppend,
+    StreamSegmentInfo,
+    TableEntries,
+    TableEntriesDeltaRead,
+    TableEntry,
+    TableKey,
+    TableValue,
+    WrongHost,
+)
+from segstore.wire.controller_api import messages as m
+from segstore.wire.names import segment_id
+from tests.client.support import ScriptedPeer, ScriptedStore, settings, until
+
+ATTEMPTS = 5
+FEW = settings(retry=Backoff(initial_ms=1, max_ms=1, jitter=0, max_attempts=ATTEMPTS), read_timeout_ms=60_000)
+SEGMENT = "a/s/0.#epoch.0"
+HANG_S = 60.0
+
+Follows = Callable[[int], list[int]]
+"""Of a segment id its successors."""
+
+
+class LyingController:
+    """Channels to a controller: answers about successors as a test says, and counts."""
+
+    def __init__(self, follows: Follows = lambda _: [], pages: Iterator[str] | None = None) -> None:
+        self.asked = 0
+        self._follows = follows
+        self._pages = pages or iter(())
+
+    @property
+    def controller(self) -> Controller:
+        return Controller(cast("ControllerChannels", self))
+
+    async def ask(self, method: str, request: Any) -> Answer:
+        return Answer(await self.call(method, request), Endpoint("liar", 1))
+
+    async def call(self, method: str, request: Any) -> Any:
+        self.asked += 1
+        await asyncio.sleep(0)
+        match method:
+            case "getSegmentsImmediatelyFollowing":
+                whose = request.segmentId
+                entries = m.SuccessorResponse.SegmentEntry
+                found = [entries(segment=_range(each), value=[whose]) for each in self._follows(whose)]
+                return m.SuccessorResponse(segments=found)
+            case "getCurrentSegments":
+                return m.SegmentRanges(segmentRanges=[_range(0)])
+            case "getSegments":
+                return m.SegmentsAtTime(segments=[m.SegmentsAtTime.SegmentLocation(segmentId=_id(0), offset=0)])
+            case "listScopes":
+                return m.ScopesResponse(scopes=["x"], continuationToken=self._token())
+            case "listStreamsInScope":
+                return m.StreamsInScopeResponse(streams=[m.StreamInfo(stream="x")], continuationToken=self._token())
+            case "listKeyValueTablesInScope":
+                tables = [m.KeyValueTableInfo(kvtName="x")]
+                return m.KVTablesInScopeResponse(kvtables=tables, continuationToken=self._token())
+        raise AssertionError(method)
+
+    def _token(self) -> m.ContinuationToken:
+        return m.ContinuationToken(token=next(self._pages))
+
+
+def _id(identifier: int) -> m.SegmentId:
+    return m.SegmentId(streamInfo=m.StreamInfo(scope="a", stream="s"), segmentId=identifier)
+
+
+def _range(identifier: int) -> m.SegmentRange:
+    return m.SegmentRange(segmentId=_id(identifier), minKey=0.0, maxKey=1.0)
+
+
+def ended(peer: ScriptedPeer, command: Command) -> None:
+    """A store all whose segments are sealed and empty."""
+    match command:
+        case SetupAppend(request_id=request_id, segment=segment):
+            peer.send(SegmentIsSealed(request_id, segment, "", 0))
+        case ReadSegment(segment=segment, offset=offset, request_id=request_id):
+            peer.send(SegmentRead(segment, offset, False, True, b"", request_id))
+
+
+@asynccontextmanager
+async def store_of(
+    script: Callable[[ScriptedPeer, Command], None], config: ClientSettings = FEW
+) -> AsyncIterator[tuple[ScriptedStore, ConnectionPool, FixedStore]]:
+    async with ScriptedStore(script) as store, ConnectionPool(config) as pool, asyncio.timeout(HANG_S):
+        yield store, pool, FixedStore(store.endpoint)
+
+
+def got(store: ScriptedStore, kind: type[Command]) -> int:
+    """How many commands of a kind a store was sent."""
+    return sum(isinstance(each, kind) for peer in store.peers for each in peer.got)
+
+
+# --- successors -----------------------------------------------------------------------------------------------------
+
+User = Callable[[ConnectionPool, Controller, FixedStore], Awaitable[None]]
+
+
+async def write(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    writer = EventWriter(pool, controller, store, "a", "s", lazy_start=True)
+    try:
+        await writer.open()
+        await writer.write(b"x")
+    finally:
+        await writer.abort()
+
+
+async def read(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    async with EventReader(pool, controller, store, "a", "s") as reader:
+        await reader.read()
+
+
+class Group:
+    """The table of a reader group of one reader, in memory."""
+
+    segment = "a/g_kvtable/0.#epoch.0"
+
+    def __init__(self) -> None:
+        self.state = GroupState("a/g")
+        self.state.config = cast("Any", type("Config", (), {"refresh_ms": 1.0}))
+        self.state.unassigned[SEGMENT] = 0
+
+    async def fetch(self) -> GroupState:
+        return self.state
+
+    async def change(self, decide: Callable[[GroupState], Any]) -> Any:
+        await asyncio.sleep(0)
+        return decide(self.state)
+
+    def close(self) -> None: ...
+
+
+async def read_in_a_group(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    async with GroupReader(pool, controller, store, cast("GroupTable", Group()), "r") as reader:
+        await reader.read()
+
+
+USERS = [write, read, read_in_a_group]
+
+
+def of(epoch: int) -> int:
+    return segment_id(epoch, 0)
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("circle", [[0], [0, 1], [0, 1, 2, 3], [0, 2, 1, 3]], ids=str)
+async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User) -> None:
+    ids = [of(epoch) for epoch in circle]
+    liar = LyingController(lambda each: [ids[(ids.index(each) + 1) % len(ids)]])
+    async with store_of(ended) as (_, pool, store):
+        with pytest.raises(ProtocolViolation, match=r"says that a/s/0\.#epoch\.\d follows .* not of an earlier epoch"):
+            await user(pool, liar.controller, store)
+    assert liar.asked <= 2 * len(circle) + 1
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_successors_without_end_are_followed_until_the_recovery_deadline(user: User) -> None:
+    liar = LyingController(lambda each: [each + of(1)])
+    async with store_of(ended, settings(recovery_timeout_ms=50)) as (_, pool, store):
+        with pytest.raises(RetriesExhausted, match=r"ended one after another in .* nothing was read") as caught:
+            await user(pool, liar.controller, store)
+    assert caught.value.details["bounded_by"] == "recovery_timeout_ms"
+    # It has followed all that there were until then, each once.
+    assert caught.value.segment == name_of("a", "s", of(int(caught.value.actual or 0) - 1))
+
+
+class Steps:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(
+    ("step_s", "in_vain", "ends"),
+    [(0.5, True, True), (0.5, False, False), (1.5, True, False)],
+    ids=["at once", "with progress", "after a while"],
+)
+async def test_only_segments_that_end_at_once_and_in_vain_count_against_the_deadline(
+    step_s: float, in_vain: bool, ends: bool
+) -> None:
+    liar, clock = LyingController(lambda each: [each + of(1)]), Steps()
+    successors = Successors(liar.controller, settings(recovery_timeout_ms=10_000), Random(1), now_s=clock)
+    segment, followed = SEGMENT, 0
+    try:
+        for _ in range(100):
+            (found,) = await successors.of(segment, in_vain=in_vain)
+            segment, followed = found.segment.name, followed + 1
+            clock.now_s += step_s
+    except RetriesExhausted:
+        assert ends
+        assert followed == 20
+    else:
+        assert not ends
+    assert len(successors._chains) <= 1
+
+
+# --- reads that bring nothing ---------------------------------------------------------------------------------------
+
+
+def empty(*, at_tail: bool, length: int = 0, sealed: bool = False) -> Callable[[ScriptedPeer, Command], None]:
+    """A store that answers reads with nothing, at once."""
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        match command:
+            case ReadSegment(segment=segment, offset=offset, request_id=request_id):
+                peer.send(SegmentRead(segment, offset, at_tail, sealed, b"", request_id))
+            case GetStreamSegmentInfo(request_id=request_id, segment_name=segment):
+                peer.send(StreamSegmentInfo(request_id, segment, True, sealed, False, 1, length, 0))
+
+    return script
+
+
+async def read_a_segment(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    async with SegmentReader(pool, store, SEGMENT) as reader:
+        await reader.read()
+
+
+async def read_bytes(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    async with ByteReader(pool, controller, store, "a", "s") as reader:
+        await reader.read()
+
+
+async def read_bytes_at(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    async with ByteReader(pool, controller, store, "a", "s") as reader:
+        await reader.read_at(0, 10)
+
+
+async def read_revisions(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    stream = RevisionedStream(pool, store, SEGMENT)
+    async for _ in stream.read(await stream.oldest()):
+        pass
+
+
+@pytest.mark.parametrize("user", [read_a_segment, read, read_in_a_group, read_bytes, read_bytes_at, read_revisions])
+async def test_a_read_that_brings_nothing_where_data_is_counts_as_failed(user: User) -> None:
+    async with store_of(empty(at_tail=False, length=10)) as (peer, pool, store):
+        with pytest.raises(RetriesExhausted) as caught:
+            await user(pool, LyingController().controller, store)
+        assert isinstance(caught.value.__cause__, PeerRefused)
+        assert "with nothing, where data should be" in caught.value.message
+        assert got(peer, ReadSegment) == ATTEMPTS
+
+
+@pytest.mark.parametrize("user", [read_bytes_at, read_revisions])
+@pytest.mark.parametrize("sealed", [False, True], ids=["the tail", "the end"])
+async def test_a_store_that_denies_the_data_that_it_has_is_not_asked_for_ever(user: User, sealed: bool) -> None:
+    async with store_of(empty(at_tail=True, length=10, sealed=sealed)) as (peer, pool, store):
+        with pytest.raises(ProtocolViolation if sealed else RetriesExhausted):
+            await user(pool, LyingController().controller, store)
+        assert got(peer, ReadSegment) == (1 if sealed else ATTEMPTS)
+
+
+async def test_reads_that_do_not_wait_at_the_tail_are_asked_for_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        pauses.append(delay_s)
+
+    async with store_of(empty(at_tail=True)) as (peer, pool, store):
+        reader = SegmentReader(pool, store, SEGMENT)
+        await reader.read()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: reader._asked_s)  # answers take no time
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        for _ in range(20):
+            chunk = await reader.read()
+            assert chunk.at_tail
+            assert not chunk.data
+        monkeypatch.undo()
+        reader.close()
+        assert got(peer, ReadSegment) == 21, "none is asked for before it is wanted"
+    assert [0.8 * 0.005 * 2**failed <= pause_s <= 0.5 for failed, pause_s in enumerate(pauses[:6])] == [True] * 6
+    assert min(pauses[8:]) >= 0.4
+
+
+async def test_a_segment_that_begins_later_with_each_read_is_no_progress() -> None:
+    starts = count(1)
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, ReadSegment):
+            start = next(starts)
+            peer.send(SegmentIsTruncated(command.request_id, command.segment, start, "", command.offset))
+
+    async with store_of(script) as (peer, pool, store):
+        with pytest.raises(RetriesExhausted, match=f"reading {SEGMENT} failed {ATTEMPTS} times"):
+            await read_in_a_group(pool, LyingController().controller, store)
+        assert got(peer, ReadSegment) == ATTEMPTS
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+def circle(before: int, length: int) -> Iterator[str]:
+    """Tokens that come round again after some that do not."""
+    yield from (f"before {number}" for number in range(before))
+    while True:
+        yield from (f"token {number}" for number in range(length))
+
+
+LISTS: list[Callable[[Controller], AsyncIterator[str]]] = [
+    lambda controller: controller.list_scopes(),
+    lambda controller: controller.list_streams("a"),
+    lambda controller: controller.list_tables("a"),
+]
+
+
+@pytest.mark.parametrize("names", LISTS, ids=["scopes", "streams", "tables"])
+@pytest.mark.parametrize("before", [0, 1, 7])
+@pytest.mark.parametrize("length", [1, 2, 3, 100])
+async def test_page_tokens_that_come_round_again_are_an_error(
+    names: Callable[[Controller], AsyncIterator[str]], before: int, length: int
+) -> None:
+    liar = LyingController(pages=circle(before, length))
+    with pytest.raises(ProtocolViolation, match=r"gives token '(token \d+)' again with page \d+ of list") as caught:
+        async for _ in names(liar.controller):
+            pass
+    assert caught.value.actual == liar.asked <= 3 * (before + length) + 1
+
+
+async def test_a_token_that_is_empty_behind_a_page_with_names_is_an_error() -> None:
+    liar = LyingController(pages=circle(0, 1))
+    liar._pages = iter([""])
+    with pytest.raises(ProtocolViolation, match="token '' again with page 1"):
+        async for _ in liar.controller.list_scopes():
+            pass
+    assert liar.asked == 1
+
+
+@pytest.mark.parametrize("goes", ["nowhere", "back", "to the beginning"])
+async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str) -> None:
+    entries = TableEntries([TableEntry(TableKey(encode_key("x", None), 1), TableValue(b""))])
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        assert isinstance(command, ReadTableEntriesDelta)
+        request_id, segment, at = command.request_id, command.segment, command.from_position
+        if goes == "to the beginning" and at:
+            code = ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
+            peer.send(ErrorMessage(request_id, segment, "that is no position", code))
+            return
+        position = {"nowhere": at, "back": at - 1}.get(goes, 100) if at else 100
+        peer.send(TableEntriesDeltaRead(request_id, segment, entries, False, False, position))
+
+    async with store_of(script) as (peer, pool, store):
+        table = GroupTable(pool, store, "a", "g")
+        with pytest.raises(PeerRefused if goes == "to the beginning" else ProtocolViolation):
+            await table.fetch()
+        table.close()
+        assert got(peer, ReadTableEntriesDelta) <= 4
+
+
+# --- writers that have nothing to write -----------------------------------------------------------------------------
+
+
+async def test_an_idle_writer_that_is_set_up_and_sent_away_again_and_again_gives_up() -> None:
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            peer.send(
+                AppendSetup(command.request_id, command.segment, command.writer_id, -(2**63)),
+                WrongHost(command.request_id, command.segment, "", ""),
+            )
+
+    async with store_of(script) as (peer, pool, store):
+        writer = SegmentWriter(pool, store, SEGMENT)
+        try:
+            await until(lambda: writer.state is WriterState.FAILED)
+            with pytest.raises(RetriesExhausted):
+                await writer.write(b"x")
+        finally:
+            await writer.abort()
+        assert got(peer, SetupAppend) == ATTEMPTS
+
+
+class Appending:
+    def create(self, initial: bytes) -> bytes:
+        return initial
+
+    def apply(self, state: bytes, update: bytes) -> bytes:
+        return state + update
+
+    def compact(self, state: bytes) -> bytes:
+        return state
+
+
+Sync = StateSynchronizer[bytes]
+CHANGES: list[Callable[[Sync], Awaitable[object]]] = [
+    lambda shared: shared.update(lambda _: [b"+"]),
+    lambda shared: shared.compact(),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["update", "compact"])
+async def test_a_state_that_cannot_be_changed_and_has_not_changed_is_no_progress(
+    change: Callable[[Sync], Awaitable[object]],
+) -> None:
+    record = encode_initial(b"begin")
+    event = len(record).to_bytes(8) + record
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        match command:
+            case GetStreamSegmentInfo(request_id=request_id, segment_name=segment):
+                peer.send(StreamSegmentInfo(request_id, segment, True, False, False, 1, len(event), 0))
+            case GetSegmentAttribute(request_id=request_id):
+                peer.send(SegmentAttribute(request_id, -(2**63)))
+            case ReadSegment(segment=segment, offset=offset, request_id=request_id):
+                peer.send(SegmentRead(segment, offset, False, False, event[offset:], request_id))
+            case SetupAppend(request_id=request_id, segment=segment, writer_id=writer_id):
+                peer.send(AppendSetup(request_id, segment, writer_id, -(2**63)))
+            case ConditionalAppend(writer_id=writer_id, event_number=number, request_id=request_id):
+                peer.send(ConditionalCheckFailed(writer_id, number, request_id))
+
+    async with store_of(script) as (peer, pool, store):
+        async with StateSynchronizer(RevisionedStream(pool, store, SEGMENT), Appending()) as shared:
+            with pytest.raises(RetriesExhausted, match="the state in a/s"):
+                await change(shared)
+        assert got(peer, ConditionalAppend) == ATTEMPTS
+
+
+async def test_a_state_whose_stream_begins_later_each_time_is_no_progress() -> None:
+    starts = count()
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        match command:
+            case GetStreamSegmentInfo(request_id=request_id, segment_name=segment):
+                peer.send(StreamSegmentInfo(request_id, segment, True, False, False, 1, 1_000, next(starts)))
+            case GetSegmentAttribute(request_id=request_id):
+                peer.send(SegmentAttribute(request_id, -(2**63)))
+
+    async with (
+        store_of(script) as (_, pool, store),
+        StateSynchronizer(RevisionedStream(pool, store, SEGMENT), Appending()) as shared,
+    ):
+        with pytest.raises(RetriesExhausted, match=f"reading the state in {SEGMENT} failed {ATTEMPTS} times"):
+            await shared.fetch()

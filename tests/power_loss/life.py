@@ -1,0 +1,188 @@
+"""A life of a store that a recorder watches: open a directory, recover, serve, change things, and end somehow.
+
+There are two kinds of directories: `plain`, that of one process, and `cluster`, the folder of a cluster of processes
+with one container, of which each life claims the next epoch. The directory is `data` in the folder that is watched. To
+`marks` beside it the process writes, at the moment when it happens and so in the same log as what it asks of the disk,
+what a peer would know: the state that it found and serves from then on, the state after each batch, and how many
+batches are acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from segstore.server.coordination.in_process import InProcessCoordinator
+from segstore.server.coordination.processes_identity import identify
+from segstore.server.store.attributes import AttributeUpdate, UpdateType
+from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.store.errors import StoreError
+from segstore.server.store.journal import JournalFailed
+from segstore.server.store.store import SegmentStore
+from tests.server.durable.support import NONE, everything, write
+
+__all__ = ["CONTAINERS", "Opened", "live", "open_data"]
+
+CONTAINERS = {"plain": 2, "cluster": 1}
+"""The kinds of directories, and how many containers each has."""
+
+_JOURNAL_BYTES = 48 * 1024
+
+
+class Opened:
+    """A directory that was taken and recovered. Nothing more is written to it until `durability` is started.
+
+    Attributes:
+        cluster: whose it is.
+        durability, store: what was opened.
+        controller: what the controller remembers: any bytes, that grow.
+    """
+
+    def __init__(self, cluster: str, durability: Durability, store: SegmentStore) -> None:
+        self.cluster = cluster
+        self.durability = durability
+        self.store = store
+        self.controller = bytearray(durability.controller_image + b"".join(durability.controller_operations))
+        durability.controller_state = lambda: bytes(self.controller)
+
+    def digest(self) -> str:
+        """Of all that can be asked of it."""
+        found = hashlib.blake2b(self.controller, digest_size=12)
+        found.update(_text(everything(self.store, with_index=False)).encode("utf-8", "surrogatepass"))
+        return found.hexdigest()
+
+
+def _text(value: Any) -> str:
+    """The same for equal values."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{_text(key)}: {_text(each)}' for key, each in value.items()))}}}"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, bytes | bytearray):
+        return hashlib.blake2b(value, digest_size=12).hexdigest()
+    return repr(value)
+
+
+async def open_data(kind: str, path: Path) -> Opened:
+    """Take a directory, new or old, and recover it. Raises `DataError`."""
+    containers = CONTAINERS[kind]
+    if kind == "plain":
+        durability = Durability(path, containers=containers, held=range(containers), memory_bytes=MIN_MEMORY_BYTES)
+        durability.open()
+        store = SegmentStore(containers, journal=durability.journal, pool=durability.pool)
+        durability.recover(store.containers)
+    else:
+        session = await InProcessCoordinator().connect()
+        folder = await identify(session, "here", path, containers)
+        await session.aclose()
+        epoch, durability = folder.open(folder.container(0), (0,), MIN_MEMORY_BYTES)
+        store = SegmentStore(containers, journal=durability.journal, pool=durability.pool)
+        folder.recover(epoch, durability, store.containers)
+    durability._journal_bytes = _JOURNAL_BYTES  # filling longer ones with zeros would be most of the log
+    return Opened(durability.directory.manifest.cluster, durability, store)
+
+
+class _Marks:
+    """Writes down what a peer would know (`Gated`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor = os.open(folder / "marks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._held: list[tuple[int, int]] = []
+
+    def write(self, **what: Any) -> None:
+        os.write(self._descriptor, json.dumps(what).encode() + b"\n")
+
+    def hold(self, number: int, opened: Opened) -> None:
+        """Batch `number` was executed, and is acknowledged once it may be."""
+        committer = opened.durability.committer
+        if committer.failure:  # the servers' connections are closed by then
+            return
+        self._held.append((committer.mark, number))
+        if committer.mark <= committer.committed:
+            self.release(committer.committed)
+        elif len(self._held) == 1:
+            committer.hold(self, committer.mark)
+
+    def release(self, committed: int) -> int:
+        while self._held and self._held[0][0] <= committed:
+            self.write(acknowledged=self._held.pop(0)[1])
+        return self._held[0][0] if self._held else 0
+
+    def go_on(self) -> None:
+        """Nothing waits for room."""
+
+    def failed(self, why: str) -> None:
+        """What is held is never acknowledged."""
+        self._held.clear()
+
+
+def _change(chance: random.Random, opened: Opened, now_ms: int) -> None:
+    store = opened.store
+    name, other = (f"scope/stream/{chance.randint(0, 5)}.#epoch.0" for _ in range(2))
+    data = chance.randbytes(chance.choice([0, 3, 300, 300, 5_000, 20_000]))
+    key, value = b"k%d" % chance.randint(0, 9), chance.randint(0, 9)
+    match chance.randint(0, 13):
+        case 0 | 1:
+            store.create_segment(name, now_ms=now_ms)
+        case 2 | 3 | 4:
+            write(store, name, data, now_ms=now_ms)
+        case 5:
+            write(store, name, data, writer=UUID(int=value), now_ms=now_ms)
+        case 6 if name != other:
+            store.merge(name, other, now_ms=now_ms)
+        case 7:
+            store.truncate_segment(name, chance.randint(0, 20_000), now_ms=now_ms)
+        case 8 if value < 2:
+            store.seal_segment(name, now_ms=now_ms)
+        case 9 if value < 4:
+            store.delete_segment(name)
+        case 10:
+            update = AttributeUpdate(UUID(int=value), UpdateType.REPLACE, value)
+            store.container_for(name).update_attributes(name, [update], now_ms=now_ms)
+        case 11:
+            store.create_table_segment("table", now_ms=now_ms)
+        case 12:
+            store.update_table("table", [(key, data[:300], NONE)], now_ms=now_ms)
+        case 13:
+            operation = now_ms.to_bytes(8)
+            opened.controller += operation
+            opened.durability.controller_journal(operation)
+
+
+async def live(kind: str, folder: Path, seed: int, ticks: int) -> None:
+    """Open the directory in `folder`, change things `ticks` times, and close it, with a last snapshot or without."""
+    chance, marks = random.Random(seed), _Marks(folder)
+    opened = await open_data(kind, folder / "data")
+    durability = opened.durability
+    snapshots = set()
+    try:
+        await durability.start()
+        marks.write(serves=opened.digest(), cluster=opened.cluster)
+        for number in range(1, ticks + 1):
+            for _ in range(chance.randint(1, 3)):
+                try:
+                    _change(chance, opened, now_ms=seed + number)
+                except StoreError:
+                    continue
+            marks.write(state=opened.digest())
+            marks.hold(number, opened)
+            if chance.random() < 0.04:
+                snapshots.add(asyncio.create_task(durability.checkpoint()))
+            for _ in range(chance.choice([1, 1, 5])):
+                await asyncio.sleep(0)
+            if chance.random() < 0.3:
+                await durability.committer.settled()
+        await durability.committer.settled()
+    except JournalFailed:
+        return
+    finally:
+        await asyncio.gather(*snapshots, return_exceptions=True)
+        await durability.close(last_snapshot=chance.random() < 0.3)

@@ -1,0 +1,98 @@
+"""The file with the controller's settings: what it may hold, what is said of what it may not, and the page about it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.server.controller.config import AutoScaling, ControllerConfig, read_config
+
+PAGE = Path(__file__).parents[3] / "docs" / "controller.md"
+
+
+def fields() -> dict[str, Any]:
+    """All settings with their defaults, those of scaling under the name of their table."""
+    plain = ControllerConfig().model_dump()
+    scaling = plain.pop("scaling")
+    return plain | {f"scaling.{name}": value for name, value in scaling.items()}
+
+
+def other(value: Any) -> Any:
+    """A value that is no default."""
+    return not value if isinstance(value, bool) else 7 if value is None else value + 1
+
+
+def toml(value: Any) -> str:
+    return str(value).lower()
+
+
+def test_every_setting_can_be_in_a_file(tmp_path: Path) -> None:
+    wanted = {name: other(value) for name, value in fields().items()}
+    path = tmp_path / "controller.toml"
+    path.write_text("".join(f"{name} = {toml(value)}\n" for name, value in wanted.items()))
+    read = read_config(path).model_dump()
+    assert read | {f"scaling.{name}": value for name, value in read.pop("scaling").items()} == wanted
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text("# nothing\n")
+    assert read_config(path) == ControllerConfig()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("watermarks_every_ms = 5", "watermarks_every_ms: there is no such field (watermark_every_ms?)"),
+        ("[scaling]\ncooldown = 5", "scaling.cooldown: there is no such field (cooldown_minutes?)"),
+        ("[scaling]\nx = 5", "scaling.x: there is no such field; there are enabled, tick_ms,"),
+        ("[controller]\npage_size = 5", "controller: there is no such field; there are commit_delay_ms,"),
+        ("page_size = 0", "page_size: Input should be greater than or equal to 1"),
+        ("page_size = '5'", "page_size: Input should be a valid integer"),
+        ("page_size = 5.0", "page_size: Input should be a valid integer"),
+        ("system_scope = 1", "system_scope: Input should be a valid boolean"),
+        ("scaling = 5", "scaling: "),
+        ("max_segments = 1000000", "max_segments: Input should be less than or equal to 65536"),
+        ("[scaling]\nmute_minutes = inf", "scaling.mute_minutes: Input should be a finite number"),
+        ("[scaling]\nmute_minutes = nan", "scaling.mute_minutes: "),
+        ("page_size", "this is no TOML: "),
+        ("page_size = 5\npage_size = 6", "this is no TOML: "),
+        ("x = " + "[" * 100_000, "this is no TOML: "),
+        (b"page_size = 5 # \xff", "this is no TOML: "),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it_and_the_field(
+    tmp_path: Path, content: str | bytes, said: str
+) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {said}")) as refused:
+        read_config(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_whole_minutes_need_no_point(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text("[scaling]\nsilence_minutes = 2\n")
+    assert read_config(path).scaling == AutoScaling(silence_minutes=2.0)
+
+
+def shown(value: Any) -> str:
+    """A default as the page has it."""
+    if value is None:
+        return "none"
+    return f"{value:,}" if type(value) is int else str(value).lower()
+
+
+def test_the_page_about_the_settings_has_each_with_its_default() -> None:
+    rows = re.findall(r"^\| `([a-z_.]+)` \| (\S+) \|", PAGE.read_text(), re.MULTILINE)
+    assert rows == [(name, shown(value)) for name, value in fields().items()]
+
+
+def test_the_example_of_the_page_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text(PAGE.read_text().partition("```toml\n")[2].partition("```")[0])
+    assert read_config(path).scaling.minute_ms == 6_000

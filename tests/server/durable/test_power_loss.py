@@ -1,0 +1,115 @@
+"""What was served outlives a loss of power, also what a killed process, or one that could not sync, had left in memory.
+
+Without the recorder, the last group of a life is taken back by hand. With it, a bounded run of `make soak`'s.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.power_loss.life import CONTAINERS, Opened, open_data
+from tests.power_loss.recording import run_recorded
+from tests.server.durable.support import write
+
+NAME = "scope/stream/0.#epoch.0"
+ROOM_BYTES = 4 << 20
+
+
+async def opened(kind: str, path: Path) -> Opened:
+    """A store that serves, with room for all of a test in one journal."""
+    found = await open_data(kind, path)
+    found.durability._journal_bytes = ROOM_BYTES
+    await found.durability.start()
+    return found
+
+
+async def closed(store: Opened) -> None:
+    """As a process that is killed leaves it."""
+    await store.durability.committer.settled()
+    await store.durability.close(last_snapshot=False)
+
+
+def logs(path: Path) -> dict[str, Path]:
+    """The write-ahead logs of journals, by their names, which no two journals have."""
+    return {each.name: each for each in path.rglob("journal-*-wal")}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize("before", [100, 2_000_000], ids=["a short journal", "a long one"])
+async def test_what_was_never_synced_and_is_served_is_on_disk(tmp_path: Path, kind: str, before: int) -> None:
+    path = tmp_path / "data"
+    first = await opened(kind, path)
+    first.store.create_segment(NAME, now_ms=1)
+    for data in (bytes(before), b"synced"):
+        write(first.store, NAME, data)
+        await first.durability.committer.settled()
+    synced = {name: each.read_bytes() for name, each in logs(path).items()}
+    write(first.store, NAME, b"not synced")
+    await closed(first)
+
+    second = await opened(kind, path)
+    served = second.digest()
+    assert second.store.segment(NAME).length == before + 16
+    write(second.store, NAME, b"acknowledged")
+    after = second.digest()
+    await closed(second)
+    assert after != served
+
+    kept = [each for name, each in logs(path).items() if name in synced]
+    assert len(kept) == (before > 1_000_000)  # a journal of which nothing is left is removed
+    for each in kept:
+        assert each.read_bytes() != synced[each.name]
+        each.write_bytes(synced[each.name])
+    third = await open_data(kind, path)
+    assert third.digest() == after
+    await third.durability.close()
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+async def test_a_store_that_dies_early_again_and_again_does_not_fill_the_disk(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "data"
+    journals = set()
+    for life in range(12):
+        store = await opened(kind, path)
+        if life == 0:
+            store.store.create_segment(NAME, now_ms=1)
+        if life % 2:
+            write(store.store, NAME, b"%d" % life)
+        await closed(store)
+        journals.add(len(logs(path)))
+    assert max(journals) <= 2  # one, and the next that is made ready
+    found = await open_data(kind, path)
+    assert found.store.segment(NAME).length == 7
+    await found.durability.close()
+
+
+with_recorder = pytest.mark.needs("a C compiler on Linux")
+
+
+@with_recorder
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_image_of_a_loss_of_power_holds_what_was_promised(tmp_path: Path) -> None:
+    run = run_recorded(tmp_path, "-m", "tests.soak.power_loss", "--seed", "11", "--images", "150", capture_output=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "150 images of 30 lives" in run.stdout
+
+
+TRUSTING = """
+import sys
+from segstore.server.store.durable import Durability
+from tests.soak.power_loss import main
+
+Durability._make_first_journal = lambda self: self._make_journal(65536)
+sys.exit(main())
+"""
+
+
+@with_recorder
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_images_show_a_store_that_trusts_the_page_cache(tmp_path: Path) -> None:
+    arguments = ("--seed", "11", "--images", "1000", "--folder", str(tmp_path))
+    run = run_recorded(tmp_path, "-c", TRUSTING, *arguments, capture_output=True)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "is followed by batch" in run.stdout or "was acknowledged or served" in run.stdout

@@ -1,0 +1,243 @@
+"""What files and peers have written reaches the terminal on one line, without anything that a terminal acts on."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from click.testing import CliRunner
+
+from segstore import serving, tapping
+from segstore.cli import main
+from segstore.conformance.__main__ import main as conformance
+from segstore.explorer import ClientFailed, CutPoint, Exploration, Finding
+from segstore.server.fault_decisions import Decision
+from segstore.terminal import LogFormatter
+from segstore.wire import CreateSegment, ErrorMessage, ErrorMessageCode, Hello, ReadSegment, SegmentRead, encode
+from segstore.wire.jsonl import to_line
+from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
+from tests.server.support import append, create, set_up
+from tests.test_serving import refused, served
+from tests.wire.traces import capture, record
+
+uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b2J\x7f\r\u202egnp.exe\u2066\u200b\u2028\U000e0041"
+"""Escape sequences of both kinds, marks of direction, what has no width, line ends."""
+NAME = f"scope/{HOSTILE}\n/0.#epoch.0"
+SURROGATE = "\ud800"
+LONG = "x" * 65_000
+
+
+def records() -> list[Record]:
+    said = [
+        record(Hello(17, 5)),
+        record(Hello(17, 5), at=1, reply=True),
+        record(ReadSegment(NAME, 0, 100, HOSTILE, 7), at=2),
+        record(SegmentRead(NAME, 0, False, True, HOSTILE.encode(), 7), at=3, reply=True),
+        record(CreateSegment(8, f"scope/{SURROGATE}/0.#epoch.0", 0, 0, HOSTILE, 1024), at=4),
+        record(ErrorMessage(8, NAME, f"{HOSTILE}\n{SURROGATE}", ErrorMessageCode.UNSPECIFIED), at=5, reply=True),
+        record(b"\x1b[31m\r", at=5, kind=RecordKind.BYTES, reply=True),
+    ]
+    opened = Record(0, 1, Direction.REQUEST, RecordKind.OPEN, event_data(**{HOSTILE: f"{HOSTILE}\n"}))
+    closed = Record(6, 1, Direction.REPLY, RecordKind.CLOSE, b'{"' + HOSTILE.encode() + b'": 1}')
+    return [opened, *said, closed]
+
+
+def clean(shown: str) -> None:
+    assert all(line.isprintable() for line in shown.split("\n")), shown
+
+
+def run(command: Any, *arguments: object) -> str:
+    """What a command prints, which is clean, whatever its end."""
+    result = CliRunner().invoke(command, [str(each) for each in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    clean(result.output)
+    return result.output
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> list[Path]:
+    """The same dialogue in both forms, in files of hostile names, and each once more with damage at its end."""
+    metadata = Metadata(17, f"{HOSTILE}\n", {f"{HOSTILE}\nall agree": f"{HOSTILE}\n"})
+    whole = tmp_path / f"{HOSTILE[2:]}\n.wtrace"
+    whole.write_bytes(capture(records(), metadata=metadata))
+    lines = tmp_path / f"{HOSTILE[2:]}\n.jsonl"
+    CliRunner().invoke(main, ["trace", "convert", str(whole), str(lines)])
+    torn = tmp_path / f"torn{HOSTILE[2:]}.wtrace"
+    torn.write_bytes(whole.read_bytes() + whole.read_bytes()[:40])
+    broken = tmp_path / f"broken{HOSTILE[2:]}.jsonl"
+    broken.write_text(lines.read_text() + json.dumps({f"{HOSTILE}\n": 1}) + "\n")
+    assert all(each.stat().st_size for each in (whole, lines, torn, broken))
+    return [whole, lines, torn, broken]
+
+
+@pytest.mark.parametrize(
+    "command", [["show"], ["show", "--json"], ["show", "--hex", "--show-tokens"], ["stats"], ["stats", "--json"]]
+)
+def test_traces_are_shown_clean(traces: list[Path], command: list[str]) -> None:
+    for path in traces:
+        shown = run(main, "trace", *command, path)
+        assert "gnp.exe" in shown
+        if "--json" in command:
+            assert all(isinstance(json.loads(line), dict) for line in shown.splitlines() if line.startswith("{"))
+
+
+def test_traces_are_compared_cut_and_replayed_clean(traces: list[Path], tmp_path: Path) -> None:
+    whole, lines, *_ = traces
+    other = tmp_path / "other.wtrace"
+    other.write_bytes(capture([record(ReadSegment(f"{NAME}x", 0, 100, "", 7))]))
+    assert "gnp.exe" in run(main, "trace", "diff", whole, other)
+    for path in traces:
+        run(main, "trace", "filter", path, tmp_path / "out.jsonl", "-f", "type = HELLO")
+        run(main, "trace", "convert", path, tmp_path / "out.wtrace", "--redact")
+        run(main, "replay", path, "--to", "127.0.0.1:1")
+        run(main, "diff-stores", path, "127.0.0.1:1", "127.0.0.1:2")
+        run(main, "explore", path, "--filter", f"segment = '{HOSTILE}' and {HOSTILE}")
+        run(main, "pipeline", "replay", path)
+        run(main, "pipeline", "report", path, "-o", path)
+    run(main, "trace", "show", lines, "-f", HOSTILE)
+    run(main, "trace", "show", tmp_path / HOSTILE[2:])
+    run(main, "trace", HOSTILE)
+    run(main, "trace", "convert", whole, tmp_path / f"x.{HOSTILE[2:]}")
+
+
+def test_frames_are_decoded_and_explained_clean(tmp_path: Path) -> None:
+    path = tmp_path / HOSTILE[2:]
+    for content in (
+        b"".join(encode(each) for each in (create(NAME), ReadSegment(NAME, 0, 1, HOSTILE, 1))),
+        encode(create(NAME))[:-3],
+        HOSTILE.encode(),
+        json.dumps({HOSTILE: 1}).encode(),
+        json.dumps({"type": f"{HOSTILE}\n"}).encode(),
+        to_line(create(NAME)).replace('"request_id"', json.dumps(HOSTILE)).encode(),
+    ):
+        path.write_bytes(content)
+        for command in (["decode"], ["decode", "--json"], ["explain", "--show-tokens", "--all-bytes"], ["encode"]):
+            run(main, *command, path)
+
+
+FAULTS = [
+    f"{json.dumps(HOSTILE)}: 1\n",
+    f"rules:\n- {{do: ok, {json.dumps(HOSTILE)}: 1}}\n",
+    f"rules:\n- do: {json.dumps(HOSTILE)}\n",
+    f"rules:\n- {{do: ok, match: {json.dumps(HOSTILE)}}}\n",
+    f"rules:\n- {{do: ok, name: {json.dumps(HOSTILE)}}}\n- {{do: ok, name: {json.dumps(HOSTILE)}}}\n",
+    f"rules:\n- do: {{error: WrongHost, fields: {{{json.dumps(HOSTILE)}: 1}}}}\n",
+    f'"{"x" * 100_000}": 1\n',
+    "\x1b[31m: 1\n",
+    '"\\ud800": 1\n',
+]
+
+
+@pytest.mark.parametrize("text", FAULTS)
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_what_is_wrong_with_a_fault_file_is_said_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, suffix: str
+) -> None:
+    for each in (serving, tapping):  # the log of this process is the tests'
+        monkeypatch.setattr(each, "log_to_stderr", lambda: None)
+    path = tmp_path / f"{HOSTILE[2:]}{suffix}"
+    path.write_text(text)
+    for command in (["serve", "--port", "0", "--faults"], ["tap", "--store", "127.0.0.1:1", "--faults"]):
+        said = run(main, *command, path)
+        assert said.startswith("segstore: ")
+        assert len(said) < 3000
+
+
+def test_recorded_vectors_are_reported_clean(tmp_path: Path) -> None:
+    folder = tmp_path / HOSTILE[2:]
+    folder.mkdir()
+    for number, line in enumerate(
+        (
+            {HOSTILE: 1},
+            {"case": f"{HOSTILE}\n", "type": f"{HOSTILE}\n", "fields": {f"{HOSTILE}\n": HOSTILE}, "hex": "00"},
+            {"case": f"{HOSTILE}\n", "exception": HOSTILE, "message": HOSTILE},
+        )
+    ):
+        (folder / f"{number}{HOSTILE[2:]}.jsonl").write_text(json.dumps(line) + "\n")
+    run(conformance, folder)
+    run(conformance, "--only", f"({HOSTILE}", folder)
+    run(conformance, "--at", HOSTILE, folder)
+
+
+def test_a_data_directory_of_a_hostile_name_is_verified_clean(tmp_path: Path) -> None:
+    folder = tmp_path / HOSTILE[2:]
+    with served("--announce", "json", "--data", str(folder)) as store, store.connect() as connection:
+        connection.sendall(encode(Hello(17, 5)) + encode(create(NAME)))
+        assert connection.recv(1 << 16)
+        assert store.end() == 0
+        clean(store.errors())
+    run(main, "verify", folder)
+    (folder / HOSTILE[2:]).touch()
+    run(main, "verify", folder)
+    for file in folder.iterdir():
+        if file.is_file():
+            file.write_bytes(HOSTILE.encode())
+    run(main, "verify", folder)
+    status, said = refused("--data", str(folder))
+    assert status == 1
+    clean(said)
+    shutil.rmtree(folder)
+    folder.write_text(HOSTILE)
+    run(main, "verify", folder)
+
+
+def logged(log: Callable[[logging.Logger], None]) -> str:
+    """What is logged, as a server writes it."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
+    logger = logging.getLogger("segstore tests of the terminal")
+    logger.propagate = False
+    logger.addHandler(handler)
+    log(logger)
+    logger.removeHandler(handler)
+    clean(written.getvalue())
+    return written.getvalue()
+
+
+def test_a_line_of_the_log_is_one_line_and_short() -> None:
+    said = logged(lambda log: log.warning("%s of %s is gone: why", f"{HOSTILE}\n{SURROGATE}{LONG}", LONG))
+    assert said.count("\n") == 1
+    assert said.startswith("WARNING \\u001b]0;owned")
+    assert "x is gone: why (1300" in said
+    assert len(said) < 1300
+
+
+def test_a_traceback_in_the_log_keeps_its_lines() -> None:
+    error = ValueError(f"{HOSTILE}{SURROGATE}")
+    said = logged(lambda log: log.error("unexpected", exc_info=error))
+    assert said.splitlines()[0] == "ERROR unexpected"
+    assert said.splitlines()[1].startswith("ValueError: \\u001b]0;owned")
+
+
+def test_the_log_of_a_server_is_clean_and_short_whatever_peers_send() -> None:
+    with served("--announce", "json") as store:
+        for name in (NAME, f"scope/{SURROGATE}{LONG[:60_000]}/0", LONG):
+            with store.connect() as connection:
+                said = (Hello(17, 5), create(name), set_up(name), append(5), append(3))
+                connection.sendall(b"".join(each if isinstance(each, bytes) else encode(each) for each in said))
+                while connection.recv(1 << 16):
+                    pass
+        assert store.end() == 0
+        log = store.errors()
+    clean(log)
+    assert log.count("do not go backwards: 3 after 5") == 3
+    assert max(map(len, log.splitlines())) < 1300
+
+
+def test_what_is_handed_to_users_of_the_library_is_clean() -> None:
+    cut = CutPoint("READ_SEGMENT", 1, "before")
+    found = Exploration(1, [Finding(cut, (f"lost: {NAME} has not {HOSTILE}",), [])], [cut])
+    clean(str(found))
+    assert str(found).count("\n") == 3
+    clean(str(ClientFailed(1, f"{HOSTILE}{SURROGATE}\nagain")))
+    clean(str(Decision(HOSTILE, "close", 1, 1, 0, 1, "request", "READ_SEGMENT", (NAME, SURROGATE), 1)))

@@ -1,0 +1,110 @@
+"""Patterns that texts are held against: globs, and regular expressions matched in linear time.
+
+A peer or a file may give the pattern, and a peer gives the text, so neither may decide how long a match takes. Regular
+expressions run on the engine of pydantic-core, Rust's `regex`, which does not backtrack; a glob is translated to
+atomic groups, which do not either. Texts may be any `str`: half of a surrogate pair, which a wire name may hold, counts
+as one character.
+
+Invariant: a match takes at most time in proportion to the text's length times the pattern's `weight`, which is bounded.
+Refused with `PatternError`: look-around and back-references, which no such engine has; classes by name (`\\p{L}`).
+`\\w`, `\\d` and `\\s` are ASCII, because tables of Unicode take long to compile.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+__all__ = ["MOST_WEIGHT", "Pattern", "PatternError", "glob", "regular_expression"]
+
+MOST_WEIGHT: Final = 1_000
+
+# An escape, a class, a repetition with its bounds, flags that include x, a parenthesis, or any other character.
+_TOKEN: Final = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<verbose>\(\?[A-Za-wyz]*x)|[()]|.",
+    re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_MEANING: Final = {
+    "w": "[0-9A-Za-z_]",
+    "W": "[^0-9A-Za-z_]",
+    "d": "[0-9]",
+    "D": "[^0-9]",
+    "s": r"[\t-\r ]",
+    "S": r"[^\t-\r ]",
+    "Z": r"\z",
+}
+"""Escapes as the engine is given them: those for classes may stand within a class, too."""
+
+
+class PatternError(ValueError):
+    """A pattern that is not taken; the text says why."""
+
+
+class Pattern(NamedTuple):
+    """A compiled pattern. matches: whether a text does. weight: the pattern's characters, repetitions written out."""
+
+    matches: Callable[[str], bool]
+    weight: int
+
+
+def glob(text: str, *, ignore_case: bool = False) -> Pattern:
+    """A glob (`scope/*`) of whole texts. Raises PatternError."""
+    weight = _bounded(len(text))
+    search = re.compile(r"\A" + fnmatch.translate(text), re.IGNORECASE if ignore_case else 0).search
+    return Pattern(lambda found: search(found) is not None, weight)
+
+
+def regular_expression(text: str, *, ignore_case: bool = False) -> Pattern:
+    """A regular expression that may match anywhere in a text. Raises PatternError."""
+    _bounded(len(text))
+    weight = _bounded(_weight(text))
+    expression = _ESCAPE.sub(_escape, _whole(text))
+    schema = core_schema.str_schema(pattern=f"(?i){expression}" if ignore_case else expression)
+    try:
+        matches = SchemaValidator(schema).isinstance_python
+    except SchemaError as error:
+        raise PatternError(str(error).rstrip().splitlines()[-1].rpartition("error: ")[2]) from error
+    return Pattern(lambda found: matches(found if found.isascii() else _whole(found)), weight)
+
+
+def _bounded(weight: int) -> int:
+    if weight > MOST_WEIGHT:
+        raise PatternError(f"it has {weight} characters with repetitions written out, {MOST_WEIGHT} are the most")
+    return weight
+
+
+def _weight(expression: str) -> int:
+    """How many characters an expression has with repetitions written out."""
+    groups, last = [0], 0
+    for token in _TOKEN.finditer(expression):
+        if token["verbose"]:
+            raise PatternError("the flag x is not taken")
+        if token[0] == "(":
+            groups.append(0)
+        elif token[0] == ")" and len(groups) > 1:
+            last = max(1, groups.pop())
+            groups[-1] += last
+        elif token["least"] is not None:
+            times = max(1, int(token["most"] or token["least"] or 0))
+            groups[-1] += last * (times - 1)
+            last *= times
+        else:
+            last = 1
+            groups[-1] += 1
+    return sum(groups)
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found[1] in "pP":
+        raise PatternError(f"classes by name, {found[0]}, are not taken")
+    return _MEANING.get(found[1], found[0])
+
+
+def _whole(text: str) -> str:
+    """A text without halves of surrogate pairs, which the engine does not take: U+FFFD stands for each."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
