@@ -63,6 +63,8 @@ _OF_THE_SYSTEM: Final = (
     sqlite3.SQLITE_READONLY,
 )
 """What SQLite says where it was not let; what it read is another matter."""
+_STEPS: Final = 100_000
+"""Steps of SQLite's machine that reading a journal may take, and one more for each byte of it; a row takes ten."""
 _COMMITTED: Final = "SELECT first, last, parts, payload, crc FROM groups ORDER BY id"
 
 
@@ -228,17 +230,32 @@ def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> It
     try:
         db = _read_only(source)
         try:
+            # A database may be made by a stranger: nothing but our own table is read, and no longer than the files
+            # are, however its pages refer to each other.
+            room = len(base) + log.stat().st_size
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(room, 0x7FFFFFFF))
+            db.set_progress_handler(lambda: 1, min(room + _STEPS, 0x7FFFFFFF))
+            db.execute("PRAGMA cell_size_check=ON")
+            if db.execute("SELECT sql FROM sqlite_master").fetchmany(2) != [(_SCHEMA,)]:
+                raise JournalDamaged(path, "it is a database of something else")
             held: list[bytes] = []
             rows = db.execute(_COMMITTED)
             if (begin := rows.fetchone()) is None or begin[1] != _BEGIN.last:
                 raise JournalDamaged(log, "the group that each journal begins with is not there")
             for first, last, parts, payload, crc in rows:
+                if not (type(first) is type(last) is type(parts) is int):
+                    raise JournalDamaged(path, "a group has no numbers")
                 if type(payload) is not bytes or crc32(payload) != crc:
                     raise JournalDamaged(path, f"group {last} does not have its checksum")
+                room -= len(payload)
+                if room < 0:
+                    raise JournalDamaged(path, "its groups have more bytes than its files")
                 held.append(payload)
                 if len(held) == parts:
                     yield Group(first, last, payload if parts == 1 else b"".join(held))
                     held.clear()
+            if held:
+                raise JournalDamaged(path, "its last group is not whole")
         finally:
             db.close()
     except sqlite3.Error as error:

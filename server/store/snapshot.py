@@ -350,14 +350,21 @@ def read(
     at = len(_MAGIC)
     while at < len(data):
         size = int.from_bytes(data[at : at + 4])
-        record = _DECODER.decode(memoryview(data)[at + 4 : at + 4 + size])
+        try:
+            record = _DECODER.decode(memoryview(data)[at + 4 : at + 4 + size])
+        except RecursionError as cause:
+            raise ValueError(f"the record at byte {at} is nested too deeply") from cause
         at += 4 + size
         match record:
             case _Files():
+                if any(not 0 <= each <= 0xFFFFFFFF for info in record.files for each in (info.number, info.table_crc)):
+                    raise ValueError("a chunk file has a number that none can have")
                 files = {info.number: ChunkFile(folder, info, cache) for info in record.files}
             case _Container():
                 images.append(Image(record.container_id, record.batch, record, []))
             case _Segments():
+                if not images:
+                    raise ValueError("a segment stands before its container")
                 images[-1].segments.extend(record.segments)
             case _Other():
                 other = record.batch, record.data
