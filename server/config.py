@@ -30,6 +30,11 @@ class LimitSettings(BaseModel):
     connection_waiting_reads: reads at the tail of a segment that may wait for one peer; one more closes it.
     connection_writer_bytes: memory that the names and numbers of one peer's writers may take; more closes it.
     connection_transient_segments: transient segments of one peer that may exist at a time; one more closes it.
+    request_keys: keys, entries or attributes that one request may name; more are refused as an illegal argument. The
+        official client sends 256 at most (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`), the reference's store bounds only
+        their bytes. A request that names more than 16 times as many is not read, and its connection ends.
+    request_segments: segments that one request may merge; more are refused as an illegal argument. The reference's
+        controller sends 100 at most (`CommitRequestHandler`).
     max_connections: one more is closed at once; None for no bound.
     first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
     frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
@@ -46,6 +51,8 @@ class LimitSettings(BaseModel):
     connection_waiting_reads: int = Field(default=10_000, gt=0)
     connection_writer_bytes: int = Field(default=8 * _MIB, gt=0)
     connection_transient_segments: int = Field(default=1000, gt=0)
+    request_keys: int = Field(default=4096, gt=0)
+    request_segments: int = Field(default=256, gt=0)
     max_connections: int | None = Field(default=None, gt=0)
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
