@@ -36,6 +36,11 @@ class LimitSettings(BaseModel):
     max_memory_bytes: what is stored in memory by all stores of a process, roughly: bytes, segments, attributes, keys of
         tables, writers that are set up. With a data directory, without the bytes. What adds more closes the connection;
         reads, truncations, merges and deletions go on. None for no bound.
+    request_keys: keys, entries or attributes that one request may name; more are refused as an illegal argument. The
+        official client sends 256 at most (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`), the reference's store bounds only
+        their bytes. A request that names more than 16 times as many is not read, and its connection ends.
+    request_segments: segments that one request may merge; more are refused as an illegal argument. The reference's
+        controller sends 100 at most (`CommitRequestHandler`).
     max_connections: one more is closed at once; None for as many as there are file descriptors, less a reserve for
         files. It takes the place of the oldest connection that has sent nothing but a Hello for a second or longer.
     silent_timeout_s: when three quarters of these are open, a connection that has sent nothing but a Hello for so long
@@ -57,6 +62,8 @@ class LimitSettings(BaseModel):
     connection_transient_segments: int = Field(default=1000, gt=0)
     segment_attributes: int = Field(default=MAX_ATTRIBUTES, gt=0)
     max_memory_bytes: int | None = Field(default=None, gt=0)
+    request_keys: int = Field(default=4096, gt=0)
+    request_segments: int = Field(default=256, gt=0)
     max_connections: int | None = Field(default=None, gt=0)
     silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)

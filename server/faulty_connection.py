@@ -113,10 +113,23 @@ class FaultyConnection(Connection):
         self._kept_waiting = FaultWaits(faults)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._drop_waiting()
+        super().connection_lost(exc)
+
+    def _wind_up(self) -> bool:
+        left = super()._wind_up()
+        if not left:
+            self._drop_waiting()
+        return left
+
+    def _drop_waiting(self) -> None:
+        """Nothing waits any more, nor what is behind a request that did."""
+        if self._blocked:
+            self._drop_rest()
+        self._blocked = False
         self._kept_waiting.clear()
         self._queue.clear()
         self._delayed_bytes = 0
-        super().connection_lost(exc)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -126,37 +139,25 @@ class FaultyConnection(Connection):
     def _is_full(self) -> bool:
         return self._delayed_bytes > self._hub.limits.connection_outstanding_bytes
 
-    def _run(self, items: Sequence[Command | Append]) -> None:
-        session, hub = self.session, self._hub
-        assert session is not None
-        if self._gate is not None:
-            self._stall_if_overfull()
-        if self._is_paused() or self._backlog:
-            self._keep(items)
-            return
-        hub.enter(self)
-        try:
-            for done, item in enumerate(items, 1):
-                if session.ended:
-                    break
-                self._take(session, item)
-                if session.out_bytes > WRITE_ABOVE_BYTES:
-                    self._write()
-                if self._is_paused():
-                    self._keep(items[done:])
-                    break
-            self._look_what_is_in_flight(session)
-        except Exception as error:  # noqa: BLE001 — as in Connection: this connection ends and the others go on
-            hub.service.failed(session, error)
-        finally:
-            hub.leave()
+    def _serve(self) -> None:
+        super()._serve()
+        if self.session is not None:
+            self._look_what_is_in_flight(self.session)
         self._stop_reading_if_full()
-        self.flush()
         self.look_up()
+
+    def _execute(self, session: Session, items: Sequence[Command | Append]) -> int:
+        for done, item in enumerate(items, 1):
+            self._take(session, item)
+            if session.out_bytes > WRITE_ABOVE_BYTES:
+                self._write()
+            if session.ended or self._is_paused() or self._hub.queue.is_over():
+                return done
+        return len(items)
 
     def _look_what_is_in_flight(self, session: Session) -> None:
         """Nothing is, once all that came has been carried out: what comes now did not come with a failed append."""
-        if not self._blocked and not self._backlog:
+        if not self._blocked and not self._is_behind():
             session.nothing_in_flight()
             self._failed.clear()
 

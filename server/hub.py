@@ -34,6 +34,8 @@ __all__ = ["ConnectionHub"]
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 1024 * 1024
+_CROWDED_BYTES = 64 * 1024
+_LENT_BUFFERS = 4
 _SWEEP_S = 0.5
 _LOOK_AGAIN_S = 0.05
 _FILES_OF_A_CONTAINER: Final = 8
@@ -50,7 +52,9 @@ class ConnectionHub:
         service: what carries out their requests.
         connections: all that are open.
         outstanding_bytes: what is held for all peers, as the connections said last.
+        queue: the connections that have more to execute than a slice allows, with all else of the store that waits.
         receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
+        crowded_view: the part of it that one read may fill while many are queued.
         recorder: is told what connections carry that begin from now on; None for nobody.
         fence: is called before requests are carried out: it takes away what is not this store's any more. None where
             nobody else can have it.
@@ -64,9 +68,11 @@ class ConnectionHub:
         self.gate = gate
         self.fence: Callable[[], None] | None = None
         self.limits = limits = service.settings.limits
+        self.queue = service.queue
         self.connections: set[Connection] = set()
-        self.receive_buffer = bytearray(_RECEIVE_BYTES)
-        self.receive_view = memoryview(self.receive_buffer)
+        self._buffers_made = 0
+        self._buffers: list[bytearray] = []
+        self._take_receive_buffer()
         self.outstanding_bytes = 0
         self.closing = False
         self.recorder: Recorder | None = None
@@ -90,22 +96,50 @@ class ConnectionHub:
         self._running: Connection | None = None
         self._all_closed: asyncio.Event | None = None
 
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def _take_receive_buffer(self) -> None:
+        if not self._buffers:
+            self._buffers.append(bytearray(_RECEIVE_BYTES))
+            self._buffers_made += 1
+        self.receive_buffer = self._buffers.pop()
+        self.receive_view = memoryview(self.receive_buffer)
+        self.crowded_view = self.receive_view[:_CROWDED_BYTES]
+
+    def lend_buffer(self) -> bool:
+        """Leave the receive buffer to the connection that was read into it, and take another one for the next reads.
+        False if too many are lent, and nothing was done.
+        """
+        if not self._buffers and self._buffers_made > _LENT_BUFFERS:
+            return False
+        self._take_receive_buffer()
+        return True
+
+    def give_back(self, buffer: bytearray) -> None:
+        """A buffer that was lent is not needed any more."""
+        self._buffers.append(buffer)
+
     # --- running and flushing ---------------------------------------------------------------------------------------
 
     def enter(self, connection: Connection) -> None:
-        """A connection's requests are being carried out; it writes its own replies. What the fence takes away may end
+        """A slice of a connection's requests is executed; it writes its own replies. What the fence takes away may end
         the connection."""
+        self.queue.begin()
         if self.fence is not None:
             self.fence()
         self._running = connection
 
-    def leave(self) -> None:
-        """They have been: answer those whom they woke, and write."""
+    def leave(self) -> bool:
+        """It was: answer those whom it woke, and write. Whether the slice was used up."""
+        service, queue = self.service, self.queue
         try:
-            self.service.answer_waiting()
+            if service.store.waiters.woken and service.advance():
+                queue.add(service)
         finally:
             self._running = None
             self.flush()
+            used_up = queue.end()
+        return used_up
 
     def reply_queued(self, connection: Connection) -> None:
         """A session has a reply or has ended. What is queued outside of a run leaves when the loop comes round."""
@@ -247,6 +281,7 @@ class ConnectionHub:
         self._silent.pop(connection, None)
         self._watched.discard(connection)
         self._to_flush.pop(connection, None)
+        self.queue.discard(connection)
         if not self.connections and self._all_closed is not None:
             self._all_closed.set()
 

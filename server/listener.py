@@ -1,8 +1,10 @@
 """One connection of a segment store on its socket: bytes in, its session run, bytes out.
 
-All connections of a loop share one receive buffer; what a read brings is decoded and carried out before the next read
-begins, and its replies leave in one write. A connection whose peer does not read is not read from either, until the
-peer has caught up: at most one read's worth of requests is kept meanwhile, in order.
+All connections of a loop share one receive buffer. What a read brings is decoded and executed in steps of some frames.
+Nearly always that is done before the next read begins, and the replies leave in one write; what takes longer than a
+slice (`fair_queue`) goes on in its turn with that of other connections. A connection whose peer does not read is not
+read from either, until the peer has caught up. Meanwhile at most one read's bytes and one step's requests are kept, in
+order, and the connection is not read. What was read is executed also where the peer has closed the connection since.
 
 Where the store is durable, replies are held back until everything is durable that was carried out before they were
 made (`store.committer`), and a peer that brings more than the disk takes is not read for a while.
@@ -42,6 +44,17 @@ log = logging.getLogger(__name__)
 
 _NOT_YET = Ending.NOT_YET
 _SMALL_BYTES = 16 * 1024
+_STEP = 256
+"""So many frames are decoded at a time."""
+_SLICE_ITEMS = 4096
+"""So many requests are executed in a slice, however fast they are."""
+_PLAIN_BYTES = 128 * 1024
+"""So much of one read is executed as plain appends; a slice could not be longer."""
+_LARGE_BYTES = 128 * 1024
+"""Less of what was read is copied to be kept; for more, the connection is left the buffer that it was read into."""
+_COUNTED_BYTES = 4096
+"""A read of fewer bytes that are plain appends takes next to no time."""
+_OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 _KEPT_ITEM_BYTES = 256
 """What a request that is kept for later takes beside its payload, roughly."""
 
@@ -58,17 +71,22 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "__weakref__",
+        "_at",
         "_backlog",
         "_backlog_bytes",
         "_blocks",
-        "_catching_up",
         "_decoder",
         "_delayed_bytes",
         "_gate",
+        "_has_ended",
         "_held",
         "_held_back_bytes",
         "_hub",
+        "_input",
+        "_is_heavy",
+        "_is_lost",
         "_loop",
+        "_lost_by",
         "_number",
         "_paused",
         "_problem",
@@ -77,6 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         "_shrunk",
         "_stalled",
         "_transport",
+        "_upto",
+        "_wrong",
         "admin",
         "held_bytes",
         "session",
@@ -94,12 +114,20 @@ class Connection(asyncio.BufferedProtocol):
         self.admin = admin
         self._decoder = hub.service.frame_decoder(join_appends=not admin)
         self._blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
+        # What was read and is not decoded yet lies in `_input` from `_at` to `_upto`, and what was decoded and is not
+        # executed yet before it, in `_backlog`; `_wrong` is what is wrong with the bytes behind both.
+        self._input: Buffer = b""
+        self._at = self._upto = 0
+        self._wrong: WireError | None = None
         self._backlog: list[Command | Append] = []
         self._backlog_bytes = 0
+        self._is_heavy = False  # it used up its last slice
+        self._has_ended = False  # its peer sends no more
+        self._is_lost = False
+        self._lost_by: Exception | None = None
         self._delayed_bytes = 0  # of what faults let wait
         self._paused = False
         self._shrunk = False
-        self._catching_up = False
         self._progress_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._recorder = hub.recorder
@@ -138,31 +166,49 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         hub, session = self._hub, self.session
         self._transport = None
-        self._backlog.clear()
+        self._is_lost, self._lost_by = True, exc
+        self._paused = self._stalled = False
         self._held.clear()
         self._held_back_bytes = 0
         if self._gate is not None:
             self._gate.stalled.pop(self, None)
-        self._tell(0)
         if self in hub.connections:
             hub.service.counters.connections_open -= 1
         if session is not None:
+            session.full = False
+        if self._wind_up():
+            hub.queue.add(self, heavy=True)
+
+    def _wind_up(self) -> bool:
+        """The connection is gone: executes what had come, and drops what its session has. Whether more is left of it
+        for another slice."""
+        hub, session = self._hub, self.session
+        if session is not None:
+            if self._can_go_on():
+                self._serve()
+                if self._can_go_on():
+                    return True
             hub.enter(self)
             try:
-                session.close()
+                if not session.close_some():
+                    return True
             finally:
                 hub.leave()
             if self._recorder is not None:
-                why = session.why or self._problem or (str(exc) if exc is not None else "")
+                why = session.why or self._problem or (str(self._lost_by) if self._lost_by is not None else "")
                 ours = bool(session.why or self._problem)
                 self._recorder.closed(self._number, Direction(ours), **({"reason": why} if why else {}))
+        self._drop_rest()
+        self._tell(0)
         hub.closed(self)
+        return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._hub.receive_view
+        hub = self._hub
+        return hub.crowded_view if hub.queue.is_crowded else hub.receive_view
 
     def buffer_updated(self, nbytes: int) -> None:
-        hub, decoder, blocks = self._hub, self._decoder, self._blocks
+        hub = self._hub
         session, counters = self.session, hub.service.counters
         counters.bytes_in += nbytes
         if self._recorder is not None:
@@ -173,40 +219,24 @@ class Connection(asyncio.BufferedProtocol):
         if plain == nbytes:
             self._finish_plain()
             return
-        problem: WireError | None = None
-        commands: Sequence[Any]
-        try:
-            commands = decoder.feed(hub.receive_buffer, nbytes, plain)
-        except WireError as error:
-            commands, problem = error.decoded, error
-            counters.malformed_frames += 1
-        items = commands
-        if blocks is not None:
-            try:
-                items = blocks.feed_all(commands)
-            except WireError as error:
-                items, problem = error.decoded, error
-                counters.protocol_violations += 1
-        if items:
-            self._run(items)
-        elif plain:
-            self._finish_plain()
-        if problem is not None:
-            self._refuse(problem)
+        if self._is_behind():  # the transport had this when it was told not to read
+            more = b"".join((memoryview(self._input)[self._at : self._upto], hub.receive_view[:nbytes]))
+            self._drop_input()
+            self._input, self._at, self._upto = more, 0, len(more)
             return
-        partial = decoder.buffered_bytes > 0
-        block_open = blocks is not None and blocks.block_open
-        waits = self.waits
-        if partial or block_open or waits.for_bytes:
-            appends = block_open and (plain > 0 or any(type(item) is Append for item in items))
-            now = self._loop.time()
-            frames = plain > 0 or bool(commands)
-            waits.received(now, frames=frames, partial=partial, block_open=block_open, appends=appends)
-            hub.watch(self)
+        self._input, self._at, self._upto = hub.receive_buffer, plain, nbytes
+        if not hub.queue.is_busy:
+            self._serve()
+        if self._is_behind() and session.ending is _NOT_YET:
+            self._wait_in_queue()
+        else:
+            self._input = b""
         # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
+        blocks = self._blocks
         if (
-            partial
-            or block_open
+            self._input
+            or self._decoder.buffered_bytes
+            or (blocks is not None and blocks.block_open)
             or self.held_bytes
             or session.reads
             or session.out_bytes
@@ -217,7 +247,10 @@ class Connection(asyncio.BufferedProtocol):
             self.look_up()
 
     def eof_received(self) -> bool:
-        """The peer sends no more: what it had sent is carried out by now, reads that wait are not answered."""
+        """The peer sends no more: what it had sent is executed first; reads that wait are not answered."""
+        if self._is_behind():
+            self._has_ended = True
+            return True
         self.end("", Ending.FLUSHED)
         # What is held back still leaves, and then the connection is closed; under TLS nothing can any more.
         return bool(self._held) and self._transport is not None and self._transport.get_extra_info("sslcontext") is None
@@ -286,12 +319,16 @@ class Connection(asyncio.BufferedProtocol):
     def go_on(self) -> None:
         """There is room for what the peer sends."""
         self._stalled = False
+        self._restart_waits()
+        self._catch_up_soon()
+
+    def _restart_waits(self) -> None:
+        """The peer was not read for a while, which does not count."""
         now, waits = self._loop.time(), self.waits
         if waits.frame_since is not None:
             waits.frame_since = now
         if waits.block_since is not None:
             waits.block_since = now
-        self._catch_up_soon()
 
     def _is_overfull(self) -> bool:
         """Whether the disk should catch up before more is carried out for this peer."""
@@ -308,39 +345,91 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    def _run(self, items: Sequence[Command | Append]) -> None:
-        """Carries out what a read brought. Once the peer has too much to read, keeps the others for later."""
-        session, hub = self.session, self._hub
+    def _is_behind(self) -> bool:
+        """Whether something of what was read is still to be executed."""
+        return self._at < self._upto or bool(self._backlog) or self._wrong is not None
+
+    def _can_go_on(self) -> bool:
+        """Whether something of it can be executed now."""
+        session = self.session
+        return session is not None and not session.ended and self._is_behind() and not self._is_paused()
+
+    def _serve(self) -> None:
+        """Executes what was read, as far as the slice goes and the peer and the disk keep up."""
+        session, hub, gate = self.session, self._hub, self._gate
         assert session is not None
-        gate = self._gate
         if gate is not None and (gate.full or self._held_back_bytes):
             self._stall_if_overfull()
-        if self._paused or self._stalled or self._backlog:
-            self._keep(items)
-            if session.out:
-                self._finish_plain()  # these appends were stored before: their replies do not wait for the others
-            return
+        executed = 0
         hub.enter(self)
         try:
-            done, total = 0, len(items)
-            while done < total and session.ending is _NOT_YET:  # the fence may have ended it
-                done = session.receive_all(items, done)
-                if done == total or session.ending is not _NOT_YET:
+            while session.ending is _NOT_YET and not self._is_paused():
+                items: Sequence[Command | Append] = self._backlog
+                if items:
+                    self._backlog, self._backlog_bytes = [], 0
+                elif self._at < self._upto:
+                    items = self._decode()
+                else:
                     break
-                self._write()
-                self.look_up()
-                if self._is_paused():
+                done = self._execute(session, items)
+                if done < len(items):
                     self._keep(items[done:])
+                executed += done
+                if executed >= _SLICE_ITEMS or hub.queue.is_over():
                     break
         except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
             hub.service.failed(session, error)
         finally:
-            hub.leave()
+            self._is_heavy = hub.leave() or executed >= _SLICE_ITEMS
         self.flush()
+        if self._wrong is not None and not self._backlog:
+            self._refuse(self._wrong)
+
+    def _decode(self) -> Sequence[Command | Append]:
+        """The next requests of what was read, a step's worth."""
+        hub, decoder, blocks = self._hub, self._decoder, self._blocks
+        commands: Sequence[Any]
+        try:
+            commands = decoder.feed(self._input, self._upto, self._at, most=_STEP)
+        except WireError as error:
+            commands, self._wrong, self._at = error.decoded, error, self._upto
+            hub.service.counters.malformed_frames += 1
+        else:
+            self._at = decoder.position
+        items = commands
+        if blocks is not None:
+            try:
+                items = blocks.feed_all(commands)
+            except WireError as error:
+                items, self._wrong, self._at = error.decoded, error, self._upto
+                hub.service.counters.protocol_violations += 1
+        partial = decoder.buffered_bytes > 0
+        block_open = blocks is not None and blocks.block_open
+        if partial or block_open or self.waits.for_bytes:
+            appends = block_open and any(type(item) is Append for item in items)
+            self.waits.received(
+                self._loop.time(), frames=bool(commands), partial=partial, block_open=block_open, appends=appends
+            )
+            hub.watch(self)
+        return items
+
+    def _execute(self, session: Session, items: Sequence[Command | Append]) -> int:
+        """Executes requests; how many of them. It stops where the slice is used up, and where the peer has too much to
+        read."""
+        is_over, done, total = self._hub.queue.is_over, 0, len(items)
+        whole = self._at == self._upto
+        while True:
+            done = session.receive_all(items, done, whole=whole)
+            if done == total or session.ending is not _NOT_YET or is_over():
+                return done
+            self._write()
+            self.look_up()
+            if self._is_paused():
+                return done
 
     def _take_plain(self, nbytes: int) -> int:
         """Carries out the appends that a read begins with, where nothing else has to be thought of; how many bytes.
-        Many writers with few appends in flight send nothing else, so this is `_run` with what it needs of it.
+        Many writers with few appends in flight send nothing else, so this is `_serve` with what it needs of it.
         """
         session, hub, blocks, gate = self.session, self._hub, self._blocks, self._gate
         if (
@@ -350,6 +439,8 @@ class Connection(asyncio.BufferedProtocol):
             or self._paused
             or self._stalled
             or self._backlog
+            or self._at < self._upto
+            or hub.queue.is_busy
             or self.held_bytes
             or self.waits.for_bytes
             or blocks.block_open
@@ -359,16 +450,22 @@ class Connection(asyncio.BufferedProtocol):
             or (gate is not None and (gate.full or self._held_back_bytes))
         ):
             return 0
+        if nbytes > _COUNTED_BYTES:
+            hub.queue.begin()
         try:
-            return session.append_plain(self._decoder, hub.receive_view, nbytes)
-        except Exception as error:  # noqa: BLE001 — as in `_run`
+            return session.append_plain(self._decoder, hub.receive_view, min(nbytes, _PLAIN_BYTES))
+        except Exception as error:  # noqa: BLE001 — as in `_serve`
             hub.service.failed(session, error)
             return nbytes  # it is over
+        finally:
+            if nbytes > _COUNTED_BYTES:
+                hub.queue.end()
 
     def _finish_plain(self) -> None:
-        """Writes the acknowledgements of `_take_plain`, where nothing that follows in the read is carried out now."""
+        """Writes the acknowledgements of `_take_plain`, where nothing else was read."""
         self.flush()
         if self._hub.service.store.waiters.woken:
+            self._hub.enter(self)
             self._hub.leave()
 
     def _is_paused(self) -> bool:
@@ -376,40 +473,76 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep(self, items: Sequence[Command | Append]) -> None:
         """Keeps requests for later, with payloads of their own: the receive buffer belongs to the next read."""
+        if self._input is not self._hub.receive_buffer:
+            self._backlog, self._backlog_bytes = list(items), len(items) * _KEPT_ITEM_BYTES
+            return
         for item in items:
             kept, size = own(item)
             self._backlog.append(kept)
             self._backlog_bytes += size + _KEPT_ITEM_BYTES
 
-    def _catch_up_soon(self) -> None:
-        if not self._catching_up:
-            self._catching_up = True
-            # Not now: a transport may say that it has room while it is being written to.
-            self._loop.call_soon(self._catch_up)
+    def _wait_in_queue(self) -> None:
+        """Keeps what was read, and goes on with it in its turn, or when the peer or the disk has caught up."""
+        if self._upto - self._at < _LARGE_BYTES or not self._hub.lend_buffer():
+            self._input = bytes(self._hub.receive_view[self._at : self._upto])
+            self._at, self._upto = 0, len(self._input)
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.pause_reading()
+        if not self._is_paused():
+            self._hub.queue.add(self, heavy=self._is_heavy)
 
-    def _catch_up(self) -> None:
-        """Answers woken reads and carries out what was kept, as far as the peer reads; then reads on."""
-        self._catching_up = False
+    def _drop_rest(self) -> None:
+        """Nothing more is executed."""
+        self._drop_input()
+        self._at = self._upto = 0
+        self._wrong = None
+        self._backlog, self._backlog_bytes = [], 0
+
+    def _drop_input(self) -> None:
+        """All of it was decoded and executed, or never will be."""
+        lent, self._input = self._input, b""
+        if type(lent) is bytearray and lent is not self._hub.receive_buffer:
+            self._hub.give_back(lent)
+
+    def _catch_up_soon(self) -> None:
+        # Not now: a transport may say that it has room while it is being written to.
+        self._hub.queue.add(self, heavy=self._is_heavy)
+
+    def advance(self) -> bool:
+        """Answers woken reads and executes what was kept, as far as the slice goes and the peer reads; then reads on.
+        Whether more is left that can be done."""
         session, transport, hub = self.session, self._transport, self._hub
-        if session is None or transport is None or transport.is_closing() or session.ended or self._is_paused():
-            return
+        if transport is None:
+            return self._is_lost and self._wind_up()
+        if session is None or transport.is_closing() or session.ended or self._is_paused():
+            return False
         if session.woken:
             hub.enter(self)
             try:
                 hub.service.answer_later(session)
-            except Exception as error:  # noqa: BLE001 — as in `_run`
+            except Exception as error:  # noqa: BLE001 — as in `_serve`
                 hub.service.failed(session, error)
             finally:
                 hub.leave()
             self.flush()
-        if self._backlog and not self._is_paused() and not session.ended:
-            backlog, self._backlog, self._backlog_bytes = self._backlog, [], 0
-            self._run(backlog)
-        if not self._is_paused() and not transport.is_closing():
-            if session.woken:
-                self._catch_up_soon()
-            transport.resume_reading()
+        if self._can_go_on():
+            self._serve()
+            self._restart_waits()
+        if transport.is_closing():
+            return False
+        left = self._is_behind()
+        if not left:
+            self._drop_input()
+            if self._has_ended:
+                self.end("", Ending.FLUSHED)
+                return False
         self.look_up()
+        if self._is_paused():
+            return False
+        if not left:
+            transport.resume_reading()
+        return left or bool(session.woken)
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -470,8 +603,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_to_close(self, session: Session) -> None:
         """Nothing more is carried out; replies that are held back leave first."""
         session.stop_waiting()
-        self._backlog.clear()
-        self._backlog_bytes = 0
+        self._drop_rest()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
         self.waits.closing(self._loop.time())
@@ -484,8 +616,7 @@ class Connection(asyncio.BufferedProtocol):
             level = logging.INFO if self._hub.closing else logging.WARNING
             log.log(level, "connection from %s closed: %s", session.peer, session.why, extra={"peer": session.peer})
         session.stop_waiting()
-        self._backlog.clear()
-        self._backlog_bytes = 0
+        self._drop_rest()
         transport.close()
         self.waits.closing(self._loop.time())
         self._hub.watch(self)
@@ -507,6 +638,8 @@ class Connection(asyncio.BufferedProtocol):
         if blocks is not None and blocks.block_open:
             held += blocks.block_bytes
         held += session.out_bytes + self._backlog_bytes + self._delayed_bytes
+        if self._input and self._input is not self._hub.receive_buffer:
+            held += self._upto - self._at
         if self._held_back_bytes > _SMALL_BYTES:  # acknowledgements come and go: they are not worth an account
             held += self._held_back_bytes
         if held != self.held_bytes:
@@ -530,7 +663,7 @@ class Connection(asyncio.BufferedProtocol):
         transport, session = self._transport, self.session
         if transport is None or session is None:
             return
-        if self._stalled and missed in (Missed.FRAME, Missed.BLOCK):
+        if missed in _OF_BYTES and (self._stalled or self._is_behind()):
             return  # the rest of it may be there, but this side does not read
         if missed is Missed.READING:
             size = transport.get_write_buffer_size()

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from segstore.server.auth import AccessLevel
+from segstore.server.config import LimitSettings
 from segstore.server.store.attributes import AttributeUpdate
-from segstore.server.store.errors import BadAttribute, IllegalArgument, StoreError, Unmapped, Unsupported
+from segstore.server.store.errors import BadAttribute, IllegalArgument, StoreError, Unsupported
 from segstore.server.store.store import IS_INDEX, SegmentStore
 from segstore.wire import (
     ChunkInfo,
@@ -73,8 +74,9 @@ from segstore.wire.names import is_index
 
 __all__ = ["ADMIN_REQUESTS", "REQUESTS", "Request"]
 
-_MAX_SOURCES: Final = 65_536
-"""Of one batch. The reference has no bound; a frame can name four million, and would hold up everybody."""
+_PAGE_ITEMS: Final = 4096
+"""A page of a table holds no more, as if its bytes were as many as one may have: a peer that asks for more goes on with
+its token."""
 
 Perform = Callable[[SegmentStore, Any, int], Command]
 C = TypeVar("C", bound=Command)
@@ -90,6 +92,8 @@ class Request(msgspec.Struct, frozen=True):
     offset: the offset that a refusal carries.
     afterwards: (command, reply) → what fails once the reply was sent, and is told in a second one; None where nothing
         can.
+    check_size: (command, limits) → nothing; raises IllegalArgument for more than one request may name. None where it
+        names one segment or key.
     """
 
     operation: str
@@ -98,6 +102,7 @@ class Request(msgspec.Struct, frozen=True):
     access: Callable[[Any], Iterable[tuple[str, AccessLevel]]]
     offset: Callable[[Any], int]
     afterwards: Callable[[Any, Command], StoreError | None] | None = None
+    check_size: Callable[[Any, LimitSettings], None] | None = None
 
 
 REQUESTS: dict[type[Command], Request] = {}
@@ -120,6 +125,7 @@ def _request(
     offset: Callable[[C], int] = _no_offset,
     table: dict[type[Command], Request] = REQUESTS,
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
+    check_size: Callable[[C, LimitSettings], None] | None = None,
 ) -> Callable[[Callable[[SegmentStore, C, int], Command]], Callable[[SegmentStore, C, int], Command]]:
     """Enters a function in the table. `segment` is the attribute that names the segment; reading it needs READ."""
 
@@ -131,10 +137,15 @@ def _request(
         return ((name(command), AccessLevel.READ),)
 
     def enter(perform: Callable[[SegmentStore, C, int], Command]) -> Callable[[SegmentStore, C, int], Command]:
-        table[kind] = Request(operation, perform, name, access or read, offset, afterwards)
+        table[kind] = Request(operation, perform, name, access or read, offset, afterwards, check_size)
         return perform
 
     return enter
+
+
+def _check_count(segment: str, count: int, limits: LimitSettings) -> None:
+    if count > (most := limits.request_keys):
+        raise IllegalArgument(f"A request names {count} keys, and {most} are taken at a time.", segment=segment)
 
 
 # --- segments ---------------------------------------------------------------------------------------------------
@@ -214,7 +225,11 @@ def _no_index_of_an_index(c: MergeSegments, reply: Command) -> StoreError | None
     return IllegalArgument(IS_INDEX, segment=c.target) if merged else None
 
 
-@_request(MergeSegments, "mergeSegments", segment="source", afterwards=_no_index_of_an_index)
+def _check_updates(c: MergeSegments, limits: LimitSettings) -> None:
+    _check_count(c.source, len(c.attribute_updates), limits)
+
+
+@_request(MergeSegments, "mergeSegments", segment="source", afterwards=_no_index_of_an_index, check_size=_check_updates)
 def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
     updates = [
         AttributeUpdate.from_wire(each.attribute_id, each.attribute_update_type, each.new_value, each.old_value)
@@ -227,28 +242,40 @@ def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
     return SegmentsMerged(c.request_id, c.target, c.source, length)
 
 
-def _check_batch(c: MergeSegmentsBatch) -> None:
-    count = len(c.source_segment_ids)
-    if count > _MAX_SOURCES:
-        why = f"a batch names {count} segments, and {_MAX_SOURCES} may be merged at a time"
-        raise Unmapped(why, segment=c.target_segment_id)
+def _check_batch(c: MergeSegmentsBatch, limits: LimitSettings) -> None:
+    count, most = len(c.source_segment_ids), limits.request_segments
+    if count > most:
+        why = f"A batch names {count} segments, and {most} may be merged at a time."
+        raise IllegalArgument(why, segment=c.target_segment_id)
 
 
 def _batch_access(c: MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
-    _check_batch(c)
     yield c.target_segment_id, AccessLevel.READ_UPDATE
     for source in c.source_segment_ids:
         yield source, AccessLevel.READ
 
 
-@_request(MergeSegmentsBatch, "mergeSegmentsBatch", segment="target_segment_id", access=_batch_access)
+@_request(
+    MergeSegmentsBatch,
+    "mergeSegmentsBatch",
+    segment="target_segment_id",
+    access=_batch_access,
+    check_size=_check_batch,
+)
 def _merge_batch(store: SegmentStore, c: MergeSegmentsBatch, now_ms: int) -> Command:
-    _check_batch(c)
     lengths = store.merge_batch(c.target_segment_id, c.source_segment_ids, now_ms=now_ms)
     return SegmentsBatchMerged(c.request_id, c.target_segment_id, c.source_segment_ids, tuple(lengths))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
+
+
+def _check_keys(c: ReadTable | RemoveTableKeys, limits: LimitSettings) -> None:
+    _check_count(c.segment, len(c.keys), limits)
+
+
+def _check_entries(c: UpdateTableEntries, limits: LimitSettings) -> None:
+    _check_count(c.segment, len(c.table_entries.entries), limits)
 
 
 def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> TableEntries:
@@ -275,21 +302,21 @@ def _table_info(store: SegmentStore, c: GetTableSegmentInfo, _: int) -> Command:
     )
 
 
-@_request(UpdateTableEntries, "updateTableEntries", offset=lambda c: c.table_segment_offset)
+@_request(UpdateTableEntries, "updateTableEntries", offset=lambda c: c.table_segment_offset, check_size=_check_entries)
 def _update_entries(store: SegmentStore, c: UpdateTableEntries, now_ms: int) -> Command:
     entries = [(each.key.data, each.value.data, each.key.key_version) for each in c.table_entries.entries]
     versions = store.update_table(c.segment, entries, offset=c.table_segment_offset, now_ms=now_ms)
     return TableEntriesUpdated(c.request_id, tuple(versions))
 
 
-@_request(RemoveTableKeys, "removeTableKeys", offset=lambda c: c.table_segment_offset)
+@_request(RemoveTableKeys, "removeTableKeys", offset=lambda c: c.table_segment_offset, check_size=_check_keys)
 def _remove_keys(store: SegmentStore, c: RemoveTableKeys, now_ms: int) -> Command:
     keys = [(each.data, each.key_version) for each in c.keys]
     store.remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
     return TableKeysRemoved(c.request_id, c.segment)
 
 
-@_request(ReadTable, "readTable")
+@_request(ReadTable, "readTable", check_size=_check_keys)
 def _read_table(store: SegmentStore, c: ReadTable, _: int) -> Command:
     found = store.table(c.segment).get([each.data for each in c.keys])
     return TableRead(c.request_id, c.segment, _entries(found))
@@ -299,7 +326,7 @@ def _read_table(store: SegmentStore, c: ReadTable, _: int) -> Command:
 def _read_keys(store: SegmentStore, c: ReadTableKeys, _: int) -> Command:
     args = c.args
     found, token = store.table(c.segment).iterate_keys(
-        c.suggested_key_count, args.continuation_token, args.from_key, args.to_key
+        min(c.suggested_key_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
     )
     return TableKeysRead(c.request_id, c.segment, tuple(TableKey(key, version) for key, version in found), token)
 
@@ -308,14 +335,14 @@ def _read_keys(store: SegmentStore, c: ReadTableKeys, _: int) -> Command:
 def _read_entries(store: SegmentStore, c: ReadTableEntries, _: int) -> Command:
     args = c.args
     found, token = store.table(c.segment).iterate_entries(
-        c.suggested_entry_count, args.continuation_token, args.from_key, args.to_key
+        min(c.suggested_entry_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
     )
     return TableEntriesRead(c.request_id, c.segment, _entries(found), token)
 
 
 @_request(ReadTableEntriesDelta, "readTableEntriesDelta")
 def _read_delta(store: SegmentStore, c: ReadTableEntriesDelta, _: int) -> Command:
-    delta = store.table(c.segment).delta(c.from_position, c.suggested_entry_count)
+    delta = store.table(c.segment).delta(c.from_position, min(c.suggested_entry_count, _PAGE_ITEMS))
     return TableEntriesDeltaRead(
         c.request_id, c.segment, _entries(delta.entries), delta.should_clear, delta.reached_end, delta.last_position
     )

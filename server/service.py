@@ -1,7 +1,8 @@
 """What all connections of a segment store share: the store, its settings, and the reads that wait.
 
-Requests run to their end at once; the only thing that waits is a read at the tail of a segment. Whoever changes the
-store calls `answer_waiting` afterwards, which tells the readers that the change woke.
+Requests run to their end at once; the only thing that waits is a read at the tail of a segment. The caller that changes
+the store calls `answer_waiting` afterwards, which answers the reads that the change woke. What takes longer than a
+slice of `queue` is queued there: many woken reads, many whose time has passed at once.
 
 Time, timers and randomness come from outside, so that tests can run this with a clock of their own.
 """
@@ -9,14 +10,16 @@ Time, timers and randomness come from outside, so that tests can run this with a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from functools import partial as bound
+from typing import Final, Protocol
 from uuid import UUID
 
 import msgspec
 
 from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
 from segstore.server.config import StoreSettings
+from segstore.server.fair_queue import FairQueue, Job
 from segstore.server.replies import refusal
 from segstore.server.requests import ADMIN_REQUESTS, REQUESTS
 from segstore.server.session import Ending, Session
@@ -46,6 +49,12 @@ from segstore.wire.versions import encoder, parts_encoder
 __all__ = ["Clock", "Counters", "StoreService", "TimerHandle", "WaitingRead"]
 
 log = logging.getLogger(__name__)
+
+_POLL_WINDOW: Final = 1 / 256
+"""Of the time for which reads at the tail wait: those that begin within it share the timer of the first."""
+_WOKEN_AT_ONCE: Final = 16
+_UNREAD_TIMES: Final = 16
+"""A list of so many times as much as a request may name is not read."""
 
 
 class TimerHandle(Protocol):
@@ -81,7 +90,7 @@ class Counters(msgspec.Struct):
 class WaitingRead:
     """A read that has reached the tail: its token in the store. Of the command it keeps what the answer needs."""
 
-    __slots__ = ("length", "offset", "request_id", "segment", "session", "timer")
+    __slots__ = ("length", "offset", "poll", "request_id", "segment", "session")
 
     def __init__(self, session: Session, segment: str, offset: int, length: int, request_id: int) -> None:
         self.session = session
@@ -89,7 +98,31 @@ class WaitingRead:
         self.offset = offset
         self.length = length
         self.request_id = request_id
+        self.poll: _Poll | None = None
+
+
+class _Poll:
+    """Reads that began to wait at about the same time, and are answered empty together: they share a timer."""
+
+    __slots__ = ("_due", "_service", "began_s", "reads", "timer")
+
+    def __init__(self, service: StoreService, began_s: float) -> None:
+        self._service = service
+        self._due: Iterator[WaitingRead] | None = None
+        self.began_s = began_s
+        self.reads: dict[WaitingRead, None] = {}
         self.timer: TimerHandle | None = None
+
+    def advance(self) -> bool:
+        """Answers those that still wait, in a slice."""
+        if self._due is None:
+            self._due = iter(tuple(self.reads))
+        for read in self._due:
+            if read in self.reads:
+                self._service.answer_empty(read)
+                if self._service.queue.is_over():
+                    break
+        return bool(self.reads)
 
 
 def _acknowledger(version: int) -> Callable[[int, bytes, int, int, int], bytes]:
@@ -108,10 +141,16 @@ class StoreService:
         encode, encode_parts: write replies as `settings.wire_version` did.
         acknowledge: `DataAppended`'s attributes, the writer's id as bytes → its frame, for the reply that is sent most.
         writer_counts: what writers append is counted there, from their next set-up on; None for nowhere.
+        queue: what takes longer than one loop iteration may is done there, of this store and of its connections.
     """
 
     def __init__(
-        self, settings: StoreSettings, store: SegmentStore, clock: Clock, random_hex32: Callable[[], str]
+        self,
+        settings: StoreSettings,
+        store: SegmentStore,
+        clock: Clock,
+        random_hex32: Callable[[], str],
+        queue: FairQueue | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -122,6 +161,9 @@ class StoreService:
         self.encode_parts = parts_encoder(settings.wire_version)
         self.acknowledge = _acknowledger(settings.wire_version)
         self.random_hex32 = random_hex32
+        self.queue = FairQueue() if queue is None else queue
+        self._poll: _Poll | None = None
+        self._poll_window_s = settings.long_poll_s * _POLL_WINDOW
         self._verifier = TokenVerifier(settings.signing_key)
         self._clock = clock
 
@@ -138,6 +180,7 @@ class StoreService:
             max_frame_bytes=settings.limits.max_frame_bytes,
             strict=settings.strict_wire_version,
             join_appends=join_appends,
+            most_elements=_UNREAD_TIMES * settings.limits.request_keys,
         )
 
     def now_ms(self) -> int:
@@ -198,6 +241,8 @@ class StoreService:
             return
         segment, request_id = request.segment(command), command.request_id  # type: ignore[attr-defined]  # all have one
         try:
+            if request.check_size is not None:
+                request.check_size(command, self.settings.limits)
             if self._verifier.enabled:
                 for resource, level in request.access(command):
                     self.authorize(resource, command.delegation_token, level)  # type: ignore[attr-defined]
@@ -268,9 +313,25 @@ class StoreService:
             return
         self.store.wait(read.segment, read.offset, read)
         session.reads.add(read)
-        read.timer = self._clock.call_later(self.settings.long_poll_s, lambda: self._answer_empty(read))
+        now_s, poll = self._clock.now_s(), self._poll
+        if poll is None or not poll.reads or not 0 <= now_s - poll.began_s <= self._poll_window_s:
+            self._poll = poll = _Poll(self, now_s)
+            poll.timer = self._clock.call_later(self.settings.long_poll_s, bound(self._in_slices, poll))
+        poll.reads[read] = None
+        read.poll = poll
 
-    def _answer_empty(self, read: WaitingRead) -> None:
+    def _in_slices(self, job: Job) -> None:
+        """Does a slice of what a timer or a change has brought, and queues the rest."""
+        self.queue.begin()
+        try:
+            left = job.advance()
+        finally:
+            self.queue.end()
+        if left:
+            self.queue.add(job, heavy=True)
+
+    def answer_empty(self, read: WaitingRead) -> None:
+        """Answers a read at the tail whose time has passed."""
         self.forget_read(read)
         self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
 
@@ -279,33 +340,53 @@ class StoreService:
         self.store.cancel_wait(read)
         self._settle(read)
 
-    @staticmethod
-    def _settle(read: WaitingRead) -> None:
+    @classmethod
+    def _settle(cls, read: WaitingRead) -> None:
         read.session.reads.discard(read)
-        if read.timer is not None:
-            read.timer.cancel()
+        cls._stop_time(read)
+
+    @staticmethod
+    def _stop_time(read: WaitingRead) -> None:
+        poll, read.poll = read.poll, None
+        if poll is not None:
+            poll.reads.pop(read, None)
+            if not poll.reads and poll.timer is not None:
+                poll.timer.cancel()
 
     def answer_waiting(self) -> None:
-        """Answers the reads that changes of the store have woken; those of a peer that has too much to read later."""
-        waiters = self.store.waiters
+        """Answers the reads that changes of the store have woken, a slice of them now. Those of a peer that has too
+        much to read are answered later.
+        """
+        if self.store.waiters.woken:
+            self._in_slices(self)
+
+    def advance(self) -> bool:
+        """A slice of `answer_waiting`."""
+        waiters, queue = self.store.waiters, self.queue
         while waiters.woken:
-            for read, reason in waiters.take_woken():
+            for read, reason in waiters.take_woken(_WOKEN_AT_ONCE):
                 assert isinstance(read, WaitingRead)
                 session = read.session
                 if session.crowded:
-                    assert read.timer is not None
-                    read.timer.cancel()
+                    self._stop_time(read)
                     session.woken.append((read, reason))
                     continue
                 try:
                     self._answer_woken(read, reason)
                 except Exception as error:  # noqa: BLE001 — another connection made the change: it must not suffer
                     self.failed(session, error)
+            if queue.is_over():
+                break
+        return bool(waiters.woken)
 
     def answer_later(self, session: Session) -> None:
-        """Answers the reads of a session that were woken while its peer had too much to read, as far as it goes."""
+        """Answers the reads of a session that were woken while its peer had too much to read, as far as it goes in the
+        open slice.
+        """
         while session.woken and not session.crowded and not session.ended:
             self._answer_woken(*session.woken.popleft())
+            if self.queue.is_over():
+                break
 
     def _answer_woken(self, read: WaitingRead, reason: WakeReason) -> None:
         session, segment, offset, request_id = read.session, read.segment, read.offset, read.request_id

@@ -195,10 +195,12 @@ class Session:
     def receive_all(self, items: Sequence[Command | Append], start: int = 0, *, whole: bool = True) -> int:
         """Carries out items in order, from `start`; returns how many of all are done.
 
-        It stops early when the session has ended, and when enough has gathered to be written. whole: these are all that
-        came together; what comes later was not in flight when one of these failed.
+        It stops early when the session has ended, when enough has gathered to be written, and behind a command with
+        which the open slice is used up. whole: these are all that came together; what comes later was not in flight
+        when one of these failed.
         """
         service = self._service
+        is_over = service.queue.is_over
         now_ms = service.now_ms()
         writers, containers, acknowledge = self._writers, service.store.containers, service.acknowledge
         done, total, appended = start, len(items), 0
@@ -208,6 +210,8 @@ class Session:
                 done += 1
                 if type(item) is not Append:
                     self._command(item)  # type: ignore[arg-type]  # not an Append
+                    if is_over():
+                        break
                 else:
                     segment, writer_id, number = item.segment, item.writer_id, item.event_number
                     writer = writers.get((segment, writer_id.bytes))
@@ -430,19 +434,31 @@ class Session:
 
     def close(self) -> None:
         """The connection is gone: drops what waits and deletes the transient segments that it created."""
+        while not self.close_some():
+            pass
+
+    def close_some(self) -> bool:
+        """As `close`, as far as the open slice goes, and at least a little; whether all is done."""
         self.end("")
-        self.stop_waiting()
-        for expiry in self._expiries.values():
-            expiry.timer.cancel()
-        self._expiries.clear()
-        for key in tuple(self._writers):
-            self._drop_writer(key)
-        for name in self._transients:
-            self._service.drop_transient(name)
-        self._transients.clear()
+        self.woken.clear()
+        is_over = self._service.queue.is_over
+        while True:
+            if self.reads:
+                self._service.forget_read(self.reads.pop())
+            elif self._expiries:
+                self._expiries.popitem()[1].timer.cancel()
+            elif self._writers:
+                self._drop_writer(next(reversed(self._writers)))
+            elif self._transients:
+                self._service.drop_transient(self._transients.pop())
+            else:
+                break
+            if is_over():
+                return False
         self._refused.clear()
         self.take_out()
         self._on_reply = _nobody  # the socket's owner refers to this: without a cycle both are freed at once
+        return True
 
     # --- out ------------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import struct
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire import compiler, schema, types
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, UnknownCommand, WireError
 from segstore.wire.schema import COMMANDS, Buffer, Command, Unknown
-from segstore.wire.types import MAX_FRAME_BYTES
+from segstore.wire.types import MAX_FRAME_BYTES, BodyStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ __all__ = [
     "UnknownPolicy",
     "decode",
     "decode_body",
+    "decoders_of",
     "encode",
     "encode_parts",
 ]
@@ -62,28 +64,33 @@ def _codec_of_process() -> Codec:
 # --- decoding ---------------------------------------------------------------------------------------------------
 
 
-def _by_schema(cls: type[Command]) -> Callable[[Any, memoryview, int, int], Command]:
-    def decode_by_schema(_: Any, view: memoryview, start: int, end: int) -> Command:
-        return schema.parse(cls, view[start:end])
-
-    return decode_by_schema
-
-
 class Decoders(dict[int, Any]):
-    """Type code → `decode(buffer, view, start, end)`, made on first use. A code that is not served is a KeyError."""
+    """Type code → `decode(buffer, view, start, end)`, made on first use. A code that is not served is a KeyError.
 
-    def __init__(self, codec: Codec, *, view: bool = False) -> None:
+    most_elements: how many a list may have; None for as many as the bytes allow.
+    """
+
+    def __init__(self, codec: Codec, *, view: bool = False, most_elements: int | None = None) -> None:
         super().__init__()
         self.codec = codec
         self.view = view
+        self.most_elements = most_elements
 
     def __missing__(self, code: int) -> Callable[[Any, memoryview, int, int], Command]:
         if code == EVENT:
             raise KeyError(code)
         cls = COMMANDS[code]
-        made = _by_schema(cls) if self.codec == "construct" else compiler.make_decoder(cls, view=self.view)
+        made: Callable[..., Command]
+        if self.codec == "construct":
+            made = partial(self.by_schema, cls)
+        else:
+            made = compiler.make_decoder(cls, view=self.view, most_elements=self.most_elements)
         self[code] = made
         return made
+
+    def by_schema(self, cls: type[Command], _: Any, view: memoryview, start: int, end: int) -> Command:
+        """Decodes a body through the schema, which raises the error that says what is wrong with it."""
+        return schema.parse(cls, BodyStream(view[start:end], self.most_elements))
 
 
 _BOTH: Final[tuple[Codec, ...]] = ("generated", "construct")
@@ -91,6 +98,16 @@ DECODERS: Final = {codec: Decoders(codec) for codec in _BOTH}
 """For frames in bytes or a bytearray."""
 VIEW_DECODERS: Final = {codec: Decoders(codec, view=True) for codec in _BOTH}
 """For frames in a memoryview."""
+
+
+@cache
+def decoders_of(codec: Codec, most_elements: int | None) -> tuple[Decoders, Decoders]:
+    """Decoders for frames in bytes or a bytearray, and for those in a memoryview. All that ask the same share them."""
+    if most_elements is None:
+        return DECODERS[codec], VIEW_DECODERS[codec]
+    return Decoders(codec, most_elements=most_elements), Decoders(codec, view=True, most_elements=most_elements)
+
+
 DEFAULT_CODEC: Final[Codec] = _codec_of_process()
 
 
@@ -164,7 +181,7 @@ def decode_body(
     try:
         command: Command = decoder(buffer, view, start, end)
     except compiler.REFUSALS:
-        return schema.parse(COMMANDS[code], view[start:end])
+        return decoders.by_schema(COMMANDS[code], buffer, view, start, end)
     return command
 
 

@@ -46,9 +46,12 @@ def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Calla
     return made
 
 
-def make_decoder(cls: type[Command], *, view: bool = False) -> Callable[..., Any]:
-    """`decode(buffer, view, start, end) -> cls` for a body between start and end."""
-    return _compiled(cls.type_name, "decode", decoder_source(cls, view=view))
+def make_decoder(cls: type[Command], *, view: bool = False, most_elements: int | None = None) -> Callable[..., Any]:
+    """`decode(buffer, view, start, end) -> cls` for a body between start and end.
+
+    most_elements: how many a list may have; None for as many as the bytes allow.
+    """
+    return _compiled(cls.type_name, "decode", decoder_source(cls, view=view, most_elements=most_elements))
 
 
 def make_frame_decoder(cls: type[Command]) -> Callable[[Any], Any]:
@@ -63,7 +66,7 @@ def make_frames(
     in_rows: type[Command] | None = None,
     view: bool = False,
 ) -> Callable[..., int]:
-    """`frames(buffer, view, start, end, limit, decoders, slow, out) -> position`, as `frames_source` says."""
+    """`frames(buffer, view, start, end, limit, decoders, slow, out, times) -> position`, as `frames_source` says."""
     return _compiled("of a buffer", "frames", frames_source(often, joined=joined, in_rows=in_rows, view=view))
 
 

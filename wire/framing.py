@@ -13,18 +13,19 @@ from __future__ import annotations
 import struct
 from copy import copy
 from functools import cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire import compiler
 from segstore.wire.append_rows import append_rows
-from segstore.wire.codec import DECODERS, DEFAULT_CODEC, HEADER_BYTES, MAX_FRAME_BYTES, VIEW_DECODERS, decode_body
+from segstore.wire.codec import DEFAULT_CODEC, HEADER_BYTES, MAX_FRAME_BYTES, decode_body, decoders_of
 from segstore.wire.commands.append import AppendBlock, AppendBlockEnd, DataAppended
 from segstore.wire.commands.segment import ReadSegment, SegmentRead
 from segstore.wire.errors import FrameTooLarge, WireError
 from segstore.wire.schema import COMMANDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from segstore.wire.append_rows import AppendRows
     from segstore.wire.codec import Codec, Decoders, UnknownPolicy
@@ -66,9 +67,12 @@ def _frames(
     _decoders: Decoders,
     slow: Callable[..., Command],
     out: list[Command],
+    times: Iterable[None],
 ) -> int:
     """What the generated loop does, for the codec that generates nothing."""
-    while end - start >= HEADER_BYTES:
+    for _ in times:
+        if end - start < HEADER_BYTES:
+            break
         code, length = _read_header(buffer, start)
         stop = start + HEADER_BYTES + length
         if not 0 <= length <= limit or stop > end:
@@ -84,7 +88,11 @@ class FrameDecoder:
     max_frame_bytes: longest frame accepted, header included.
     unknown: "keep" yields `Unknown` for type codes that no command has, "refuse" raises UnknownCommand.
     join_appends: an append of two frames may come as one `WholeAppend`, for who has no interest in the frames.
+    most_elements: how many a list may have, such as the keys of a table's update; None for as many as a frame holds.
     acks_in_rows: DataAppended that follow each other may come as `compiler.Rows`, valid until the next feed.
+
+    Attributes:
+        position: where in its bytes the last feed ended, which is before their end only where it was asked for few.
     """
 
     __slots__ = (
@@ -98,7 +106,9 @@ class FrameDecoder:
         "_need",
         "_pending",
         "_unknown",
+        "_view_decoders",
         "max_frame_bytes",
+        "position",
     )
 
     def __init__(
@@ -109,6 +119,7 @@ class FrameDecoder:
         codec: Codec | None = None,
         join_appends: bool = False,
         acks_in_rows: bool = False,
+        most_elements: int | None = None,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._max_body = max_frame_bytes - HEADER_BYTES
@@ -117,10 +128,11 @@ class FrameDecoder:
         self._join_appends = join_appends
         self._acks_in_rows = acks_in_rows
         self._frames = _loop(self._codec, False, join_appends, acks_in_rows)
-        self._decoders = DECODERS[self._codec]
+        self._decoders, self._view_decoders = decoders_of(self._codec, most_elements)
         self._pending = bytearray()
         self._need = HEADER_BYTES  # bytes that `pending` must reach before there is anything to do
         self._failed: WireError | None = None
+        self.position = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -135,9 +147,10 @@ class FrameDecoder:
             return None
         return append_rows(data, start, end, self._max_body)
 
-    def feed(self, data: Buffer, size: int | None = None, start: int = 0) -> list[Command]:
+    def feed(self, data: Buffer, size: int | None = None, start: int = 0, *, most: int | None = None) -> list[Command]:
         """Takes the next bytes (of `data` from `start` to `size`, or all), returns the commands that they complete.
 
+        With `most`, it stops after that many commands; the next bytes are then those at `position`.
         Payloads of these are views of `data` or of the decoder's own memory: they are valid until the next feed, and
         the caller keeps `data` unchanged until then. Raises WireError, with the commands before the bad frame in
         `decoded`; and an equal error, without them, on every call after that.
@@ -152,14 +165,17 @@ class FrameDecoder:
                 view = view.cast("B")
             data = view
             frames = _loop(self._codec, True, self._join_appends, self._acks_in_rows)
-            decoders = VIEW_DECODERS[self._codec]
-        end = view.nbytes if size is None else size
+            decoders = self._view_decoders
+        self.position = end = view.nbytes if size is None else size
         try:
             while self._pending and start < end:
                 start = self._complete(view, start, end, out)
             if start < end:
-                stop = frames(data, view, start, end, self._max_body, decoders, self._decode, out)
-                if stop < end:
+                times = repeat(None) if most is None else repeat(None, most - len(out))
+                stop = frames(data, view, start, end, self._max_body, decoders, self._decode, out, times)
+                if most is not None and len(out) >= most:
+                    self.position = stop
+                elif stop < end:
                     self._keep(view, stop, end)
         except WireError as error:
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
@@ -178,8 +194,8 @@ class FrameDecoder:
         self._pending += view[start:end]
 
     def _decode(self, buffer: Buffer, view: memoryview, code: int, start: int, end: int) -> Command:
-        table = VIEW_DECODERS if type(buffer) is memoryview else DECODERS
-        return decode_body(table[self._codec], buffer, view, code, start, end, self._unknown)
+        decoders = self._view_decoders if type(buffer) is memoryview else self._decoders
+        return decode_body(decoders, buffer, view, code, start, end, self._unknown)
 
     def _complete(self, view: memoryview, start: int, end: int, out: list[Command]) -> int:
         """Moves bytes to the incomplete frame and decodes it when it is whole; returns where its bytes end."""

@@ -9,13 +9,33 @@ Follows `DataInputStream.readUTF` and `DataOutputStream.writeUTF`.
 from __future__ import annotations
 
 import re
+from codecs import charmap_decode
+from struct import Struct
 from typing import Final
 
-__all__ = ["MAX_STRING_BYTES", "decode_mutf8", "encode_mutf8", "pass_texts", "well_formed"]
+__all__ = ["MAX_STRING_BYTES", "decode_mutf8", "encode_mutf8", "pass_texts", "utf16", "well_formed"]
 
 MAX_STRING_BYTES: Final = 0xFFFF
 
+_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_ONE: Final = rb"[\x00-\x7f]"
+_TWO: Final = rb"[\xc0-\xdf][\x80-\xbf]"
+_THREE: Final = rb"[\xe0-\xef][\x80-\xbf][\x80-\xbf]"
 _starts_four: Final = re.compile(rb"[\xf0-\xff]").search
+_well_formed: Final = re.compile(rb"(?:%s++|%s|%s)*+" % (_ONE, _TWO, _THREE))
+well_formed: Final = _well_formed.fullmatch
+"""(data, start, end) → truthy if `decode_mutf8` takes these bytes."""
+
+
+_WIDE: Final[dict[int, str | int]] = {
+    byte: f"\xe0{chr(0x80 | byte >> 6)}{chr(0x80 | byte & 0x3F)}" if byte < 0x80 else byte for byte in range(256)
+} | {byte: f"\xe0{chr(0x80 | byte & 0x1F)}" for byte in range(0xC0, 0xE0)}
+"""What a byte becomes where every character has three bytes."""
+# What the bytes of such a character are of the upper and the lower half of its unit.
+_UPPER_OF_FIRST: Final = bytes(byte << 4 & 0xFF for byte in range(256))
+_UPPER_OF_SECOND: Final = bytes(byte >> 2 & 0x0F for byte in range(256))
+_LOWER_OF_SECOND: Final = bytes(byte << 6 & 0xFF for byte in range(256))
+_LOWER_OF_THIRD: Final = bytes(byte & 0x3F for byte in range(256))
 
 # --- texts ------------------------------------------------------------------------------------------------------
 
@@ -28,43 +48,66 @@ def decode_mutf8(data: bytes) -> str:
     """
     if data.isascii():
         return data.decode("ascii")
-    if _starts_four(data):
-        return _join_surrogates(_decode_overlong(data))
+    if not _starts_four(data):
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            pass  # surrogates, overlong forms, or bytes of no form
+    good = _well_formed.match(data)
+    if good is None or good.end() < len(data):
+        raise _malformed(data, 0 if good is None else good.end())
+    units = _units(data)
     try:
-        text = data.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return _join_surrogates(_decode_overlong(data))
-    return _join_surrogates(text) if 0xED in data else text  # every surrogate begins with this byte
+        return units.decode("utf-16-le")
+    except UnicodeDecodeError:  # surrogates are alone, and the error handler takes long for each
+        return _PAIR.sub(_join, "".join(map(chr, Struct(f"<{len(units) // 2}H").unpack(units))))
 
 
-def _decode_overlong(data: bytes) -> str:
-    """The plain reading of the rules, for what Python's strict decoder refuses."""
-    units: list[int] = []
-    position, end = 0, len(data)
-    while position < end:
-        first = data[position]
-        if first < 0x80:
-            units.append(first)
-            position += 1
-            continue
-        width = 2 if first >> 5 == 0b110 else 3 if first >> 4 == 0b1110 else 0
-        if not width:
-            raise ValueError(f"byte {first:#04x} at {position} starts no modified UTF-8 character")
-        if position + width > end:
-            raise ValueError(f"character at {position} is cut off at the end of the string")
-        unit = first & (0x1F if width == 2 else 0x0F)
-        for at in range(position + 1, position + width):
-            following = data[at]
-            if following & 0xC0 != 0x80:
-                raise ValueError(f"byte {following:#04x} at {at} does not continue a modified UTF-8 character")
-            unit = unit << 6 | following & 0x3F
-        units.append(unit)
-        position += width
-    return "".join(map(chr, units))
+def _units(data: bytes) -> bytes:
+    """UTF-16, little-endian, of well-formed bytes. Whole texts at a time: a name may hold twenty thousand characters,
+    and a loop over them would take other peers' time.
+    """
+    wide = charmap_decode(data, "strict", _WIDE)[0].encode("latin-1")
+    first, second, third = wide[::3], wide[1::3], wide[2::3]
+    units = bytearray(2 * len(first))
+    units[::2] = _or(second.translate(_LOWER_OF_SECOND), third.translate(_LOWER_OF_THIRD))
+    units[1::2] = _or(first.translate(_UPPER_OF_FIRST), second.translate(_UPPER_OF_SECOND))
+    return bytes(units)
 
 
-def _join_surrogates(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+def _or(left: bytes, right: bytes) -> bytes:
+    return (int.from_bytes(left) | int.from_bytes(right)).to_bytes(len(left))
+
+
+def _join(pair: re.Match[str]) -> str:
+    high, low = map(ord, pair[0])
+    return chr(0x10000 + (high - 0xD800 << 10 | low - 0xDC00))
+
+
+def _malformed(data: bytes, position: int) -> ValueError:
+    """What is wrong with the character at a position."""
+    first = data[position]
+    width = 2 if first >> 5 == 0b110 else 3 if first >> 4 == 0b1110 else 0
+    if not width:
+        return ValueError(f"byte {first:#04x} at {position} starts no modified UTF-8 character")
+    if position + width > len(data):
+        return ValueError(f"character at {position} is cut off at the end of the string")
+    at = next(at for at in range(position + 1, position + width) if data[at] & 0xC0 != 0x80)
+    return ValueError(f"byte {data[at]:#04x} at {at} does not continue a modified UTF-8 character")
+
+
+def utf16(text: str) -> bytes:
+    """The characters of a text as Java has them, lone surrogates included: UTF-16, little-endian."""
+    try:
+        return text.encode("utf-16-le")
+    except UnicodeEncodeError:  # surrogates are alone, and the error handler takes long for each
+        units = [ord(unit) for each in text for unit in (each if each <= "\uffff" else _split(each))]
+        return Struct(f"<{len(units)}H").pack(*units)
+
+
+def _split(character: str) -> str:
+    number = ord(character) - 0x10000
+    return chr(0xD800 + (number >> 10)) + chr(0xDC00 + (number & 0x3FF))
 
 
 def encode_mutf8(text: str) -> bytes:
@@ -72,18 +115,12 @@ def encode_mutf8(text: str) -> bytes:
     if text.isascii():
         return text.encode("ascii").replace(b"\0", b"\xc0\x80")
     if max(text) > "\uffff":
-        wide = text.encode("utf-16-be", "surrogatepass")
-        text = "".join(chr(wide[at] << 8 | wide[at + 1]) for at in range(0, len(wide), 2))
+        units = utf16(text)
+        text = "".join(map(chr, Struct(f"<{len(units) // 2}H").unpack(units)))
     return text.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
 
 
 # --- lists of texts ---------------------------------------------------------------------------------------------
-
-_ONE: Final = rb"[\x00-\x7f]"
-_TWO: Final = rb"[\xc0-\xdf][\x80-\xbf]"
-_THREE: Final = rb"[\xe0-\xef][\x80-\xbf][\x80-\xbf]"
-well_formed: Final = re.compile(rb"(?:%s++|%s|%s)*+" % (_ONE, _TWO, _THREE)).fullmatch
-"""(data, start, end) → truthy if `decode_mutf8` takes these bytes."""
 
 _MIXED_BYTES: Final = 6
 _ASCII_BYTES: Final = 32

@@ -18,6 +18,7 @@ from segstore.wire.codec import HEADER_BYTES, MAX_FRAME_BYTES, WIRE_VERSION
 from segstore.wire.commands.append import ConditionalAppend
 from segstore.wire.errors import BadField, WireError
 from segstore.wire.framing import FrameDecoder
+from segstore.wire.types import BodyStream
 from segstore.wire.versions import longest_frame_in, parse_as
 
 if TYPE_CHECKING:
@@ -33,17 +34,25 @@ class OlderFrameDecoder(FrameDecoder):
     strict: bytes that the version did not know are the error that they were in versions 5 to 8.
     """
 
-    __slots__ = ("_behind", "_strict", "_version")
+    __slots__ = ("_behind", "_most_elements", "_strict", "_version")
 
-    def __init__(self, version: int, *, max_frame_bytes: int = MAX_FRAME_BYTES, strict: bool = False) -> None:
+    def __init__(
+        self,
+        version: int,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        strict: bool = False,
+        most_elements: int | None = None,
+    ) -> None:
         super().__init__(max_frame_bytes=min(max_frame_bytes, longest_frame_in(version)), codec="construct")
+        self._most_elements = most_elements
         self._version = version
         self._strict = strict and version <= _LAST_TO_READ_ON
         self._behind: WireError | None = None
 
-    def feed(self, data: Buffer, size: int | None = None, start: int = 0) -> list[Command]:
+    def feed(self, data: Buffer, size: int | None = None, start: int = 0, *, most: int | None = None) -> list[Command]:
         """As `FrameDecoder.feed`."""
-        out = super().feed(data, size, start)
+        out = super().feed(data, size, start, most=most)
         if self._behind is not None:
             error = self._behind
             self._failed = copy(error)
@@ -55,7 +64,7 @@ class OlderFrameDecoder(FrameDecoder):
     def _decode(self, buffer: Buffer, view: memoryview, code: int, start: int, end: int) -> Command:
         if self._behind is not None:
             raise self._behind
-        command, left = parse_as(code, view[start:end], self._version)
+        command, left = parse_as(code, BodyStream(view[start:end], self._most_elements), self._version)
         if left and self._strict:
             error = BadField(
                 f"wire version {self._version} takes the {left} bytes behind the last field for another frame",
@@ -75,9 +84,14 @@ _FIRST_WITH_REQUEST_IDS = 8
 
 
 def frame_decoder(
-    version: int, *, max_frame_bytes: int = MAX_FRAME_BYTES, strict: bool = False, join_appends: bool = False
+    version: int,
+    *,
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+    strict: bool = False,
+    join_appends: bool = False,
+    most_elements: int | None = None,
 ) -> FrameDecoder:
     """The decoder of a wire version; for the current one it is `FrameDecoder` itself."""
     if version == WIRE_VERSION:
-        return FrameDecoder(max_frame_bytes=max_frame_bytes, join_appends=join_appends)
-    return OlderFrameDecoder(version, max_frame_bytes=max_frame_bytes, strict=strict)
+        return FrameDecoder(max_frame_bytes=max_frame_bytes, join_appends=join_appends, most_elements=most_elements)
+    return OlderFrameDecoder(version, max_frame_bytes=max_frame_bytes, strict=strict, most_elements=most_elements)

@@ -74,12 +74,15 @@ class BodyStream:
     """The body of one frame, as a stream for construct that copies no payload.
 
     Remembers where the last read began and how much it wanted, for the error if it was too much.
+
+    most_elements: how many a list may have; None for as many as the bytes allow.
     """
 
-    __slots__ = ("_at", "last_start", "last_wanted", "size", "view")
+    __slots__ = ("_at", "last_start", "last_wanted", "most_elements", "size", "view")
 
-    def __init__(self, body: Buffer) -> None:
+    def __init__(self, body: Buffer, most_elements: int | None = None) -> None:
         self.view = memoryview(body).toreadonly()
+        self.most_elements = most_elements
         self.size = self.view.nbytes
         self.last_start = 0
         self.last_wanted = 0
@@ -442,6 +445,14 @@ class Counted(construct.Construct):  # type: ignore[misc]
                 field=dotted(path),
                 offset=stream.tell() - 4,
                 limit=stream.left // self.smallest,
+                actual=count,
+            )
+        if stream.most_elements is not None and count > stream.most_elements:
+            raise BadField(
+                f"{count} elements are announced, and at most {stream.most_elements} are taken",
+                field=dotted(path),
+                offset=stream.tell() - 4,
+                limit=stream.most_elements,
                 actual=count,
             )
         if count > EAGER_ELEMENTS:

@@ -232,7 +232,7 @@ def parts_encoder(version: int) -> Callable[[Command], list[Buffer]]:
     return lambda command: [encode_as(command, version)]
 
 
-def parse_as(code: int, body: Buffer, version: int) -> tuple[Command, LeftOver]:
+def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Command, LeftOver]:
     """Reads a body as that version did: newer fields have their defaults, and their bytes are left over.
 
     Raises WireError; UnknownCommand for a code that the version had not, ValueError for a version not spoken here.
@@ -240,7 +240,7 @@ def parse_as(code: int, body: Buffer, version: int) -> tuple[Command, LeftOver]:
     if code not in _known(_checked(version)):
         raise _unknown(code, version)
     cls = COMMANDS[code]
-    stream = BodyStream(body)
+    stream = body if isinstance(body, BodyStream) else BodyStream(body)
     command = schema.parse(cls, stream, form_in(cls, version))
     if version < 8 and cls in _WITHOUT_REQUEST_ID:
         command = msgspec.structs.replace(command, request_id=getattr(command, _WITHOUT_REQUEST_ID[cls]))

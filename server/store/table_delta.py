@@ -16,6 +16,8 @@ from segstore.server.store.table_log import TableLog, entries_between
 
 __all__ = ["TableDelta", "read_delta"]
 
+_MOST_WALKED = 16_384
+
 
 class TableDelta(NamedTuple):
     """Entries (key, version, value), each key once, those removed again left out.
@@ -30,13 +32,16 @@ class TableDelta(NamedTuple):
 
 
 def read_delta(log: TableLog, position: int, count: int, *, size: int) -> TableDelta:
-    """The delta from ``position``, at most the log's length, of ``count`` keys at most; ``size`` counts the reply."""
+    """The delta from ``position``, at most the log's length, of ``count`` keys at most; ``size`` counts the reply.
+
+    It ends early where many entries are of the same keys: the next delta goes on there.
+    """
     start = max(position, log.start_offset)
     length = log.length
     entries: dict[bytes, tuple[bytes, int, bytes]] = {}
     last = 0
-    for entry in entries_between(log, start, length):
-        if len(entries) >= count or size >= PAGE_BYTES:
+    for walked, entry in enumerate(entries_between(log, start, length)):
+        if len(entries) >= count or size >= PAGE_BYTES or walked >= _MOST_WALKED:
             break
         last = entry.end
         key_bytes = KEY_OVERHEAD + len(entry.key) + VALUE_OVERHEAD

@@ -1,8 +1,8 @@
 """Readers that wait at the tail of a segment, and who is to be told what.
 
-A read that finds no data yet is registered under a token of the caller's. A change of the segment moves the tokens that
-it concerns, with the reason, to ``woken``; whoever made the change drains that list and answers. Nothing is called back
-from here, so a change never runs foreign code half way.
+A read that finds no data yet is registered under a token of the caller's. A change of the segment queues its readers,
+with the reason, in ``woken``; the caller takes their tokens from there, some at a time, and answers. Nothing is called
+back from here, so a change never runs foreign code half way.
 
 Invariant: a token is known at most once; a segment's gate has the WAITERS bit exactly while somebody waits there.
 
@@ -11,6 +11,7 @@ Follows ``FutureReadResultEntryCollection`` and ``StreamSegmentReadIndex.trigger
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
@@ -46,14 +47,20 @@ class Woken(NamedTuple):
 class TailReaders:
     """Those who wait at the tail of one segment: a heap by offset, so that an append looks only at those it wakes.
 
-    Invariant: ``offsets`` holds exactly those who wait, in order of arrival; the heap holds them all, and at most as
-    many again that wait no longer.
+    Attributes:
+        segment: the segment; None once all were woken, from when on it has others or none.
+        offsets: those who wait, or were woken and not taken yet, with offset and order of arrival.
+        below: those who wait for an offset below this were woken; None where nobody was.
+
+    Invariant: the heap holds all of ``offsets``, and at most as many again that are gone.
     """
 
-    __slots__ = ("_arrivals", "_heap", "offsets")
+    __slots__ = ("_arrivals", "_heap", "below", "offsets", "segment")
 
-    def __init__(self) -> None:
+    def __init__(self, segment: Segment) -> None:
+        self.segment: Segment | None = segment
         self.offsets: dict[Token, tuple[int, int]] = {}
+        self.below: int | None = None
         self._heap: list[tuple[int, int, Token]] = []
         self._arrivals = 0
 
@@ -68,19 +75,20 @@ class TailReaders:
             self._heap = [(offset, arrival, each) for each, (offset, arrival) in self.offsets.items()]
             heapify(self._heap)
 
-    def take(self, below: int | None) -> list[Token]:
-        """Those who wait for an offset below ``below``, or all, oldest first; they wait no longer."""
-        if below is None:
-            tokens = list(self.offsets)
-            self.offsets, self._heap = {}, []
-            return tokens
+    def has(self, below: int | None) -> bool:
+        """Whether somebody waits for an offset below ``below``, or for any."""
+        heap, offsets = self._heap, self.offsets
+        while heap and offsets.get(heap[0][2]) != heap[0][:2]:
+            heappop(heap)
+        return bool(heap) and (below is None or heap[0][0] < below)
+
+    def take(self, below: int | None, most: int) -> list[Token]:
+        """At most ``most`` of those who wait for an offset below ``below``, or for any; they wait no longer."""
         taken: list[tuple[int, Token]] = []
-        heap = self._heap
-        while heap and heap[0][0] < below:
-            offset, arrival, token = heappop(heap)
-            if self.offsets.get(token) == (offset, arrival):
-                del self.offsets[token]
-                taken.append((arrival, token))
+        while len(taken) < most and self.has(below):
+            _, arrival, token = heappop(self._heap)
+            del self.offsets[token]
+            taken.append((arrival, token))
         taken.sort(key=itemgetter(0))
         return [token for _, token in taken]
 
@@ -88,58 +96,78 @@ class TailReaders:
 class Waiters:
     """All readers that wait in one or several containers.
 
+    Waking takes the same time whatever the number of readers: each is looked for when it is taken.
+
     Attributes:
-        woken: those to be answered, oldest first; the caller drains it with ``take_woken``.
+        woken: at which tails readers are to be answered, in order, and why; ``take_woken`` says which.
     """
 
-    __slots__ = ("_segments", "woken")
+    __slots__ = ("_readers", "woken")
 
     def __init__(self) -> None:
-        self._segments: dict[Token, Segment] = {}
-        self.woken: list[Woken] = []
+        self._readers: dict[Token, TailReaders] = {}
+        self.woken: deque[tuple[TailReaders, WakeReason, bool]] = deque()
 
     def __len__(self) -> int:
-        return len(self._segments)
+        return len(self._readers)
 
     def add(self, segment: Segment, offset: int, token: Token) -> None:
         """Let ``token`` wait for the byte at ``offset``. ``ValueError`` if it waits already."""
-        if token in self._segments:
+        if token in self._readers:
             raise ValueError(f"{token!r} waits already")
-        self._segments[token] = segment
-        if segment.waiters is None:
-            segment.waiters = TailReaders()
+        readers = segment.waiters
+        if readers is None:
+            readers = segment.waiters = TailReaders(segment)
             segment.gate |= Gate.WAITERS.value
-        segment.waiters.add(offset, token)
+        self._readers[token] = readers
+        readers.add(offset, token)
 
     def cancel(self, token: Token) -> bool:
-        """Forget ``token``, whether it still waits or was woken and not answered yet; whether it still waited."""
-        segment = self._segments.pop(token, None)
-        if segment is None:
-            if self.woken:
-                self.woken = [woken for woken in self.woken if woken.token != token]
+        """Forget ``token``, whether it still waits or was woken and not taken yet; False if it is neither."""
+        readers = self._readers.pop(token, None)
+        if readers is None:
             return False
-        assert segment.waiters is not None
-        segment.waiters.discard(token)
-        self._keep(segment, segment.waiters)
+        readers.discard(token)
+        self._keep(readers)
         return True
 
-    def take_woken(self) -> list[Woken]:
-        """Those to be answered now; the list is the caller's."""
-        woken, self.woken = self.woken, []
-        return woken
+    def take_woken(self, most: int | None = None) -> list[Woken]:
+        """Those to be answered now, at most ``most``; the list is the caller's."""
+        most = len(self._readers) if most is None else most
+        taken: list[Woken] = []
+        while self.woken:
+            readers, reason, everyone = self.woken[0]
+            below = None if everyone else readers.below
+            for token in readers.take(below, most - len(taken)):
+                del self._readers[token]
+                taken.append(Woken(token, reason))
+            self._keep(readers)
+            if readers.has(below):
+                break
+            readers.below = None
+            self.woken.popleft()
+        return taken
 
     def wake(self, segment: Segment, reason: WakeReason, *, below: int | None = None) -> None:
         """Wake those who wait for an offset below ``below``, or all."""
-        waiters = segment.waiters
-        if waiters is None:
+        readers = segment.waiters
+        if readers is None:
             return
-        for token in waiters.take(below):
-            del self._segments[token]
-            self.woken.append(Woken(token, reason))
-        self._keep(segment, waiters)
+        if below is None:
+            self.woken.append((readers, reason, True))
+            self._part(segment)
+            readers.segment = None
+        elif readers.below is not None:
+            readers.below = max(below, readers.below)
+        elif readers.has(below):
+            readers.below = below
+            self.woken.append((readers, reason, False))
+
+    def _keep(self, readers: TailReaders) -> None:
+        if not readers.offsets and readers.segment is not None:
+            self._part(readers.segment)
 
     @staticmethod
-    def _keep(segment: Segment, waiters: TailReaders) -> None:
-        if not waiters.offsets:
-            segment.waiters = None
-            segment.gate &= ~Gate.WAITERS.value
+    def _part(segment: Segment) -> None:
+        segment.waiters = None
+        segment.gate &= ~Gate.WAITERS.value

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from segstore.server import MockSegmentStore, StoreSettings
+from segstore.server.fair_queue import FairQueue
 from segstore.server.service import StoreService
 from segstore.server.session import Session
 from segstore.server.store.store import SegmentStore
@@ -105,7 +106,12 @@ def make_service(clock: FakeClock | None = None, **settings: Any) -> StoreServic
     made = StoreSettings(**settings)
     store = SegmentStore(made.containers, made.own, reuse_names=made.reuse_names)
     counter = iter(range(1 << 30))
-    return StoreService(made, store, clock or FakeClock(), lambda: f"{next(counter):032x}")
+    at_once = FairQueue(now_s=lambda: 0.0, soon=_not_needed)
+    return StoreService(made, store, clock or FakeClock(), lambda: f"{next(counter):032x}", at_once)
+
+
+def _not_needed(_: Callable[[], Any]) -> None:
+    raise AssertionError("no slice is used up while no time passes")
 
 
 def create(segment: str = SEGMENT, request_id: int = 1) -> CreateSegment:

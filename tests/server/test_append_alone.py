@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segstore.server.config import StoreSettings
+from segstore.server.fair_queue import FairQueue
 from segstore.server.hub import ConnectionHub
 from segstore.server.listener import Connection
 from segstore.server.runner import LoopClock
@@ -108,7 +109,8 @@ class Side:
         clock = LoopClock()
         clock.now_s = lambda: 5.0  # type: ignore[method-assign]
         self.store = SegmentStore()
-        self.service = StoreService(StoreSettings(), self.store, clock, lambda: "0" * 32)
+        queue = FairQueue(now_s=lambda: 0.0)
+        self.service = StoreService(StoreSettings(), self.store, clock, lambda: "0" * 32, queue)
         self.gate = gate
         self.hub = ConnectionHub(self.service, gate)
         self.connection = kind(self.hub)

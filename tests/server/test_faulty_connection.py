@@ -478,11 +478,11 @@ async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: b
         count, hub = 500, mock.server.hub
         peer.send(*(GetStreamSegmentInfo(8, SEGMENT, "") for _ in range(count)))
         await mock.wait_for("type = GET_STREAM_SEGMENT_INFO", stage="received" if at == "before" else "applied")
+        (connection,) = hub.connections
+        await until(lambda: connection.held_bytes >= (64 * 1024 if overtake or at == "after" else 1024))
+        assert hub.outstanding_bytes == connection.held_bytes
         waiting = len(mock.requests("type = GET_STREAM_SEGMENT_INFO"))
         assert waiting < 100, "no more is carried out for a peer for whom so much waits"
-        (connection,) = hub.connections
-        connection.look_up()
-        assert hub.outstanding_bytes == connection.held_bytes >= (64 * 1024 if overtake or at == "after" else 1024)
         answered = asyncio.create_task(peer.receive(count))
         while not answered.done():
             clock.advance(0.1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
+from uuid import UUID
 
 import jwt
 import pytest
@@ -13,6 +15,8 @@ from segstore.server.store.store import SegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
+    ConditionalAttributeUpdate,
+    CreateTableSegment,
     DeleteSegment,
     ErrorMessage,
     ErrorMessageCode,
@@ -21,17 +25,29 @@ from segstore.wire import (
     MergeSegmentsBatch,
     NoSuchSegment,
     ReadSegment,
+    ReadTable,
+    ReadTableKeys,
+    RemoveTableKeys,
     SealSegment,
     SegmentAlreadyExists,
     SegmentDeleted,
     SegmentIsSealed,
     SegmentIsTruncated,
     SegmentRead,
+    SegmentsBatchMerged,
     SegmentSealed,
     SegmentsMerged,
     SegmentTruncated,
     StreamSegmentInfo,
+    TableEntries,
+    TableEntriesUpdated,
+    TableEntry,
+    TableIteratorArgs,
+    TableKey,
+    TableKeysRead,
+    TableValue,
     TruncateSegment,
+    UpdateTableEntries,
     WrongHost,
 )
 from tests.server.support import SEGMENT, Desk, FakeClock, append, create, make_service, read, set_up
@@ -315,8 +331,52 @@ def test_a_merge_into_an_index_is_done_and_then_refused(writer: Desk) -> None:
     assert refused == ErrorMessage(7, SEGMENT, message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
 
 
-def test_a_batch_of_more_segments_than_can_be_merged_in_good_time_closes(writer: Desk) -> None:
-    assert writer.ask(MergeSegmentsBatch(7, SEGMENT, ("gone",) * 65_536, "")) != []
-    assert writer.session.ending is Ending.NOT_YET
-    assert writer.ask(MergeSegmentsBatch(8, SEGMENT, ("gone",) * 65_537, "")) == []
-    assert "65537 segments" in writer.session.why
+def test_a_batch_of_more_segments_than_can_be_merged_in_good_time_is_refused(writer: Desk) -> None:
+    assert isinstance(writer.ask(MergeSegmentsBatch(7, SEGMENT, ("gone",) * 256, ""))[0], SegmentsBatchMerged)
+    (refused,) = writer.ask(MergeSegmentsBatch(8, SEGMENT, ("gone",) * 257, ""))
+    assert refused == ErrorMessage(
+        8,
+        SEGMENT,
+        "A batch names 257 segments, and 256 may be merged at a time.",
+        ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION,
+    )
+    assert not writer.session.ended
+
+
+def test_requests_that_name_too_many_keys_are_refused_and_change_nothing() -> None:
+    desk = Desk(make_service(limits=LimitSettings(request_keys=3)))
+    desk.ask(create(), CreateTableSegment(1, "table", False, 0, "", 0))
+    keys = [TableKey(b"%d" % number) for number in range(4)]
+    entries = [TableEntry(key, TableValue(b"value")) for key in keys]
+    updates = [ConditionalAttributeUpdate(UUID(int=number), 0, 0, 0) for number in range(4)]
+    requests: list[Any] = [
+        UpdateTableEntries(2, "table", "", TableEntries(tuple(entries))),
+        ReadTable(2, "table", "", tuple(keys)),
+        RemoveTableKeys(2, "table", "", tuple(keys)),
+        MergeSegments(2, SEGMENT, "table", "", tuple(updates)),
+    ]
+    for request in requests:
+        (refused,) = desk.ask(request)
+        assert isinstance(refused, ErrorMessage)
+        assert "4 keys, and 3 are taken" in refused.message
+    assert desk.service.store.table("table").info().entry_count == 0
+    assert not desk.service.store.segment("table").sealed
+    (updated,) = desk.ask(UpdateTableEntries(2, "table", "", TableEntries(tuple(entries[:3]))))
+    assert isinstance(updated, TableEntriesUpdated)
+
+
+def test_a_page_of_a_table_ends_where_it_has_enough_entries_and_goes_on_there() -> None:
+    desk = Desk(make_service())
+    desk.ask(CreateTableSegment(1, "table", False, 0, "", 0))
+    count = 6_000
+    desk.service.store.update_table("table", [(b"%d" % each, b"", -(1 << 63)) for each in range(count)], now_ms=1)
+    token, found = b"", []
+    while True:
+        (page,) = desk.ask(ReadTableKeys(2, "table", "", 1 << 30, TableIteratorArgs(token, b"", b"", b"")))
+        assert isinstance(page, TableKeysRead)
+        assert len(page.keys) <= 4096
+        if not page.keys:
+            break
+        found += [bytes(each.data) for each in page.keys]
+        token = bytes(page.continuation_token)
+    assert sorted(found) == sorted(b"%d" % each for each in range(count))

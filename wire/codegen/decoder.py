@@ -30,8 +30,9 @@ class Reader:
     fields wait in `run` until something of a variable size ends the run.
     """
 
-    def __init__(self, source: Source, slice_text: str, base: str) -> None:
+    def __init__(self, source: Source, slice_text: str, base: str, most_elements: int | None = None) -> None:
         self.source = source
+        self.most_elements = most_elements  # of a list
         self.slice_text = slice_text
         self.base = base
         self.ahead = 0
@@ -277,6 +278,8 @@ class Reader:
         else:
             self.refuse(f"{count} < 0")
         self.refuse(f"{count} * {smallest} > e - o")
+        if self.most_elements is not None:
+            self.refuse(f"{count} > {self.most_elements}")
         return count
 
     def _many(self, node: low.Many) -> str:
@@ -396,10 +399,12 @@ def _fixed_tails(nodes: tuple[low.Node, ...], start: int) -> list[low.TailNode]:
     return tails
 
 
-def decoder_source(cls: type[Command], *, view: bool = False) -> tuple[str, dict[str, Any]]:
+def decoder_source(
+    cls: type[Command], *, view: bool = False, most_elements: int | None = None
+) -> tuple[str, dict[str, Any]]:
     """Source and constants of `decode(b, v, o, e) -> cls`; with `view`, for a `b` that is a memoryview."""
     source = Source()
-    reader = Reader(source, "bytes(b[{}:{}])" if view else "b[{}:{}]", "o")
+    reader = Reader(source, "bytes(b[{}:{}])" if view else "b[{}:{}]", "o", most_elements)
     values = reader.nodes(low.lower(cls.parts), body=True)
     reader.end()
     source.line(f"return {reader._make(cls, values)}")
@@ -441,14 +446,15 @@ def frames_source(
     in_rows: type[Command] | None = None,
     view: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out) -> position`: frames one after another.
+    """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out, times) -> position`: frames one after
+    another.
 
     It appends to `out` the command of every whole frame between `f` and `end` and returns where it stopped: at a frame
-    that is not all there, or whose body is longer than `limit`. The commands that come often are decoded in place,
-    header and first fields in one read, as long as they are as today's peers send them; all others through `decoders`.
-    With `joined`, a block right in front of its end, both whole and of one writer, is one value. Several of `in_rows`,
-    which has fields of a fixed width only, are one `Rows`. What these refuse goes to `slow(b, v, code, start, end)`,
-    which knows why.
+    that is not all there, or whose body is longer than `limit`, or when the iterator `times` ends. The commands that
+    come often are decoded in place, header and first fields in one read, as long as they are as today's peers send
+    them; all others through `decoders`. With `joined`, a block right in front of its end, both whole and of one writer,
+    is one value. Several of `in_rows`, which has fields of a fixed width only, are one `Rows`. What these refuse goes
+    to `slow(b, v, code, start, end)`, which knows why.
     """
     source = Source()
     line = source.line
@@ -457,8 +463,9 @@ def frames_source(
     header, _ = source.struct("iI", "read")  # a negative length is a very long one, as it is for the reference
     line("last = end - 8")
     line("long = end - f > limit  # else no frame that has come whole is too long")
-    line("while f <= last:")
+    line("for _ in times:")
     source.depth += 1
+    line("if f > last: break")
     if often:
         line("low = b[f + 3]")
         line("try:")
@@ -492,7 +499,7 @@ def frames_source(
     line("f = e")
     source.depth -= 1
     line("return f")
-    return source.text("def frames(b, v, f, end, limit, decoders, slow, out):"), source.constants
+    return source.text("def frames(b, v, f, end, limit, decoders, slow, out, times):"), source.constants
 
 
 def _rows(source: Source, cls: type[Command]) -> None:
