@@ -489,6 +489,7 @@ class Container(ContainerState):
             raise SegmentSealed(target_name)
         counted = (*updates, AttributeUpdate(EVENT_COUNT, UpdateType.ACCUMULATE, events))
         values = self._decide(target, counted, now_ms)
+        home.settle_index(source_name)
         if now_ms >= target.index_due_ms:
             self._note_for_index(target, now_ms)
         if source.length == 0:

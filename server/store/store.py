@@ -8,7 +8,7 @@ Invariant: container numbers are 0 to ``containers`` - 1, and ``owned`` are thos
 
 Follows ``PravegaRequestProcessor``, ``AppendProcessor``, ``IndexRequestProcessor`` and ``StreamSegmentService``.
 Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
-index of a segment that was merged into another goes with it, where the reference leaves it for good.
+index of a segment that was merged into another is deleted after a while, where the reference leaves it for good.
 """
 
 from __future__ import annotations
