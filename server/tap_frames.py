@@ -11,6 +11,7 @@ a header: what nobody can decide about passes as it comes. Where frame boundarie
 from __future__ import annotations
 
 import struct
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -46,16 +47,19 @@ class Frames:
 
     Attributes:
         problem: what was wrong with the bytes, once; "" if nothing was.
+        has_more: whether the last feed was asked for few pieces, and the next one may give more without new bytes.
     """
 
     def __init__(self) -> None:
         self.problem = ""
+        self.has_more = False
         self._pending = bytearray()
         self._passing = 0
         self._lost = False
 
-    def feed(self, data: bytes) -> list[Piece]:
-        """Takes the next bytes, and gives what they complete."""
+    def feed(self, data: bytes, most: float = inf) -> list[Piece]:
+        """Takes the next bytes, and gives what they complete, at most so many pieces."""
+        self.has_more = False
         if self._lost:
             return [Piece(data, None)]
         pieces: list[Piece] = []
@@ -63,6 +67,9 @@ class Frames:
         pending += data
         at, end = 0, len(pending)
         while at < end:
+            if len(pieces) >= most:
+                self.has_more = True
+                break
             if not self._passing:
                 if end - at < HEADER_BYTES:
                     break

@@ -26,6 +26,7 @@ from segstore.wire.trace_blocks import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from segstore.server.fair_queue import FairQueue
     from segstore.server.recording import Recorder
 
 __all__ = ["HIGH_BYTES", "Door", "Link", "Side", "joined"]
@@ -51,6 +52,7 @@ class Door(Protocol):
     store: where that is. number: the store's, from 0, in the order in which the tap came to know of them. context: with
     which the store is spoken to, None without TLS. recorder: is told what links carry; None for nobody.
     connect_timeout_s: how long the store may take to be connected to. closing: whether no more clients are taken.
+    queue: links with rules take their turns there.
     """
 
     store: Endpoint
@@ -58,6 +60,7 @@ class Door(Protocol):
     context: ssl.SSLContext | None
     recorder: Recorder | None
     connect_timeout_s: float
+    queue: FairQueue
 
     @property
     def closing(self) -> bool: ...
