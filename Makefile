@@ -120,7 +120,7 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs: this client's order and dispatch, then the official client for SOAK_SECONDS
+soak: $(DEV) ## long runs: this client's order and dispatch, unfair peers, the official client for SOAK_SECONDS
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed
@@ -129,6 +129,7 @@ soak: $(DEV) ## long runs: this client's order and dispatch, then the official c
 	$(PY) -m tests.soak.stream_sink
 	$(PY) -m tests.soak.stream_spark
 	$(PY) -m tests.soak.large_events
+	$(PY) -m tests.soak.unfair
 	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 

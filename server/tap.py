@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.server.accepting import stop_accepting
 from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, NoFaults
 from segstore.server.observe import Observed
 from segstore.server.runner import AddressInUse, CannotListen
@@ -112,6 +113,7 @@ class _Door:
         self.context = tap.upstream_context
         self.recorder = tap.recorder
         self.connect_timeout_s = tap.settings.connect_timeout_s
+        self.queue = tap.queue
         self.address = Endpoint("", 0)
         self.server: asyncio.Server | None = None
         self.is_tap = False
@@ -166,6 +168,7 @@ class TapServer(Observed):
         recorder: is told what connections carry; None for nobody. To be set before the tap is started.
         rules: what is to go wrong; with None, links know nothing of faults.
         links: the connections that are open.
+        queue: those of them that have more to decide about than a slice allows.
         closing: whether it was told to stop.
         upstream_context: with which stores are spoken to; None without TLS.
         sockets: those of all links, by the addresses of their two ends, each with its door.
@@ -180,6 +183,7 @@ class TapServer(Observed):
         self.rules = faults
         self.observer = None if faults is None else faults.observer
         self.links: set[Link] = set()
+        self.queue = FairQueue()
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
         self.sockets: dict[frozenset[object], tuple[_Door, Side]] = {}

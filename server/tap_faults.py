@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 _NO_PLAN: Final = Plan()
 _NO_WAIT: Final = Wait()
 _MOST_BYTES: Final = 8 * 1024 * 1024
+_STEP: Final = 64
+"""So many pieces of what was read are dealt with at a time."""
 _LINGER_S: Final = 2.0
 """How long a store may take to answer what it has, when a rule has ended the connection before a request."""
 _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP_APPEND"})
@@ -102,21 +104,44 @@ class WatchedLink(Link):
     def forward(self, side: Side, data: bytes) -> None:
         if side is self.client and side.note is not None:
             side.note(data)
+        queue = self.door.queue
+        queue.begin()
+        self._take_from(side, data)
+        left = self.advance()
+        queue.end()
+        if left:
+            queue.add(self, heavy=True)
+
+    def advance(self) -> bool:
+        """Goes on with what was read of the two sides, for a slice; whether there is more of it."""
+        is_over = self.door.queue.is_over
+        while self._requests.has_more or self._replies.has_more:
+            if is_over():
+                return True
+            for side, frames in ((self.client, self._requests), (self.store, self._replies)):
+                if frames.has_more:
+                    self._take_from(side, b"")
+        return False
+
+    def _take_from(self, side: Side, data: bytes) -> None:
+        """Takes bytes of a side, and deals with a step's worth of those that are there."""
         if self._finished or self._stopping or (self._deaf and side is self.client):
+            (self._requests if side is self.client else self._replies).has_more = False
             return
         if side is self.client:
-            for piece in self._requests.feed(data):
+            for piece in self._requests.feed(data, _STEP):
                 self._queue(piece.data, piece.command)
             self._tell(side, self._requests.problem)
             self._go_through()
         else:
-            for raw, command in self._replies.feed(data):
+            for raw, command in self._replies.feed(data, _STEP):
                 if not self._stopping:
                     self._reply(raw, command)
             self._tell(side, self._replies.problem)
             self._line.leave()
             if self._backlog:
                 self._go_through()
+            self._look_at_line()
         if not self._finished:
             self.door.hold(self, self._requests.held + self._replies.held + sum(map(len, self._block)))
 
@@ -125,6 +150,7 @@ class WatchedLink(Link):
         if side is self.client:
             self._end_if_all_passed()
         else:
+            self._take_all_replies()
             self._answer_instead(all_of_them=True)
             self._line.put(self._replies.rest(), lambda: Link.ended(self, side))
             self._line.leave()
@@ -132,11 +158,18 @@ class WatchedLink(Link):
     def lost(self, side: Side, exc: Exception | None) -> None:
         if side is self.client:
             self._finish()
+        else:
+            self._take_all_replies()
         if side is self.store and exc is None and self._line:
             self._ends(side.direction)
             self._line.put(b"", lambda: Link.lost(self, side, None))
             return
         super().lost(side, exc)
+
+    def _take_all_replies(self) -> None:
+        """The store has said all: nothing of it is to wait for its turn behind the end."""
+        while self._replies.has_more and not (self._finished or self._stopping):
+            self._take_from(self.store, b"")
 
     def end(self, why: str) -> None:
         self._finish()
@@ -155,6 +188,8 @@ class WatchedLink(Link):
         self._backlog.clear()
         self._line.clear()
         self.door.hold(self, 0)
+        self._requests.has_more = self._replies.has_more = False
+        self.door.queue.discard(self)
 
     def _tell(self, side: Side, problem: str) -> None:
         if problem and side.direction not in self._noted:
@@ -193,7 +228,7 @@ class WatchedLink(Link):
             else:
                 self._take(raw, item)
         self._flush()
-        if self._backlog or self._blocked or self._kept_bytes > _MOST_BYTES:
+        if self._backlog or self._blocked or self._kept_bytes > _MOST_BYTES or self._requests.has_more:
             self.client.hold("of faults")
         else:
             self.client.go_on("of faults")
@@ -209,6 +244,8 @@ class WatchedLink(Link):
     def _end_if_all_passed(self) -> None:
         """The client sends no more: what it has sent leaves first."""
         if self._backlog or self._blocked or self._overtaken or self._finished or self._stopping:
+            return
+        if self._requests.has_more:
             return
         if self.client.end_passed:
             return
@@ -437,7 +474,7 @@ class WatchedLink(Link):
 
     def _look_at_line(self) -> None:
         """The store is not read while too much of what it said waits."""
-        if self._line.bytes > _MOST_BYTES:
+        if self._line.bytes > _MOST_BYTES or self._replies.has_more:
             self.store.hold("of faults")
         else:
             self.store.go_on("of faults")

@@ -11,6 +11,7 @@ a header: what nobody can decide about passes as it comes. Where frame boundarie
 from __future__ import annotations
 
 import struct
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -47,10 +48,12 @@ class Frames:
     Attributes:
         problem: what was wrong with the bytes, once; "" if nothing was.
         held: bytes of a frame that is not whole.
+        has_more: whether the last feed was asked for few pieces, and the next one may give more without new bytes.
     """
 
     def __init__(self) -> None:
         self.problem = ""
+        self.has_more = False
         self._pending = bytearray()
         self._passing = 0
         self._lost = False
@@ -59,8 +62,9 @@ class Frames:
     def held(self) -> int:
         return len(self._pending)
 
-    def feed(self, data: bytes) -> list[Piece]:
-        """Takes the next bytes, and gives what they complete."""
+    def feed(self, data: bytes, most: float = inf) -> list[Piece]:
+        """Takes the next bytes, and gives what they complete, at most so many pieces."""
+        self.has_more = False
         if self._lost:
             return [Piece(data, None)]
         pieces: list[Piece] = []
@@ -68,6 +72,9 @@ class Frames:
         pending += data
         at, end = 0, len(pending)
         while at < end:
+            if len(pieces) >= most:
+                self.has_more = True
+                break
             if not self._passing:
                 if end - at < HEADER_BYTES:
                     break

@@ -26,6 +26,7 @@ from segstore.wire.trace_blocks import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from segstore.server.fair_queue import FairQueue
     from segstore.server.recording import Recorder
 
 __all__ = ["HIGH_BYTES", "Door", "Link", "Side", "joined"]
@@ -52,6 +53,7 @@ class Door(Protocol):
     which the store is spoken to, None without TLS. recorder: is told what links carry; None for nobody.
     connect_timeout_s: how long the store may take to be connected to. closing: whether no more clients are taken.
     is_tap: whether the store has turned out to be the tap itself.
+    queue: links with rules take their turns there.
     """
 
     store: Endpoint
@@ -60,6 +62,7 @@ class Door(Protocol):
     recorder: Recorder | None
     connect_timeout_s: float
     is_tap: bool
+    queue: FairQueue
 
     @property
     def closing(self) -> bool: ...

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
+from segstore.server.deadlines import Missed
 from segstore.server.fair_queue import SLICE_S
 from segstore.wire import (
     AppendBlock,
@@ -31,6 +32,8 @@ from segstore.wire import (
     encode,
 )
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, read, set_up, until
+from tests.server.test_tap_faults import peer_of as tap_peer
+from tests.server.test_tap_faults import tapped
 
 MANY = 20_000
 
@@ -194,7 +197,7 @@ async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own() -> None:
         mock.server.hub.receive_view[: len(asked)] = asked
         connection.waits.frame_since = asyncio.get_running_loop().time() - 1.0
         connection.buffer_updated(len(asked))
-        connection.missed(*_frame_missed())
+        connection.missed(Missed.FRAME, asyncio.get_running_loop().time())
         assert connection.session is not None
         assert not connection.session.ended
         await peer.receive(2_000)
@@ -202,7 +205,26 @@ async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own() -> None:
         assert await peer.receive() == [HELLO]
 
 
-def _frame_missed() -> tuple[object, float]:
-    from segstore.server.deadlines import Missed
+async def test_one_request_through_a_tap_does_not_wait_for_thousands_of_others() -> None:
+    async with tapped() as (mock, tap), await tap_peer(tap) as victim, await tap_peer(tap) as busy:
+        await victim.ask(HELLO, create(), set_up())
+        busy.send_bytes(encode(HELLO) + encode(GetStreamSegmentInfo(1, SEGMENT, "")) * MANY)
+        asked = "type = GET_STREAM_SEGMENT_INFO"
+        await until(lambda: len(tap.requests(asked)) >= 100)
+        before = len(tap.requests(asked))
+        assert isinstance((await victim.ask(append(1)))[0], DataAppended)
+        assert len(tap.requests(asked)) - before < 2_000, "so many of the others were decided about first"
+        busy.abort()
+        await until(lambda: len(tap.links) == 1)
+        assert mock.segments[SEGMENT].length == 4
 
-    return Missed.FRAME, asyncio.get_running_loop().time()
+
+async def test_what_goes_through_a_tap_in_slices_arrives_in_order_and_before_its_end() -> None:
+    async with tapped() as (mock, tap), await tap_peer(tap) as peer:
+        await peer.ask(HELLO, create(), set_up())
+        peer.send(*(GetStreamSegmentInfo(number, SEGMENT, "") for number in range(1_000)), append(1, b"the last"))
+        peer.writer.write_eof()
+        answers = await peer.receive(1_001)
+        assert [each.request_id for each in answers if isinstance(each, StreamSegmentInfo)] == list(range(1_000))
+        assert await peer.closed() == b""
+        assert mock.segments[SEGMENT].length == len(b"the last")

@@ -44,6 +44,19 @@ def test_whatever_comes_in_whatever_pieces_leaves_as_it_came(data: bytes, sizes:
     assert frames.rest() == b""
 
 
+@given(st.lists(st.sampled_from([*FRAMES, UNKNOWN]) | st.binary(max_size=40)).map(b"".join), st.integers(1, 3))
+def test_pieces_that_are_asked_for_a_few_at_a_time_are_the_same(data: bytes, most: int) -> None:
+    frames, few = Frames(), Frames()
+    expected, found = frames.feed(data), few.feed(data, most)
+    while few.has_more:
+        more = few.feed(b"", most)
+        assert 0 < len(more) <= most
+        found += more
+    assert found == expected
+    assert few.rest() == frames.rest()
+    assert few.problem == frames.problem
+
+
 def test_frames_come_with_their_commands_once_they_are_whole() -> None:
     frames = Frames()
     found = [piece for byte in b"".join(FRAMES) for piece in frames.feed(bytes([byte]))]
