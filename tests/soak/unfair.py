@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -308,7 +309,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         4, lambda: _again(encode(_page(1)), encode(_remove(1_024)), encode(_update(1_024))), _fill_table
     ),
     "batches of 65,536 of 4": Attack(4, lambda: _again(_batch([f"s{n}" for n in range(65_536)])), _create_tail),
-    "batches of 1,024 of 4": Attack(4, lambda: _again(_batch([f"s{n}" for n in range(1_024)])), _create_tail),
+    "batches of 256 of 4": Attack(4, lambda: _again(_batch([f"s{n}" for n in range(256)])), _create_tail),
     "batches of 250 x 65,000 characters of 4": Attack(
         4, lambda: _again(_batch([f"{n:065000d}" for n in range(250)])), _create_tail
     ),
@@ -343,14 +344,25 @@ class Result(NamedTuple):
 def _served(program: str, *options: str) -> Iterator[tuple[int, int]]:
     """(process, port) of a store."""
     command = [program, "serve", "--port", "0", "--controller-port", "0", "--announce", "json", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout is not None
-    try:
-        yield process.pid, int(json.loads(process.stdout.readline())["segment_store"].rpartition(":")[2])
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+    with tempfile.TemporaryFile("w+") as said:  # a pipe that nobody reads would stop the store
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
+        assert process.stdout is not None
+        try:
+            if not (line := process.stdout.readline()):
+                said.seek(0)
+                raise RuntimeError(f"the store ended with status {process.wait()}: {said.read()[-2000:]}")
+            yield process.pid, int(json.loads(line)["segment_store"].rpartition(":")[2])
+            if process.poll() is not None:
+                said.seek(0)
+                raise RuntimeError(f"the store ended with status {process.returncode}: {said.read()[-2000:]}")
+        except OSError as error:
+            time.sleep(0.5)
+            said.seek(0)
+            raise RuntimeError(f"{error}; the store's status: {process.poll()}: {said.read()[-2000:]}") from error
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            process.stdout.close()
 
 
 def _cpu_ms(pid: int) -> float:
