@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from segstore.client import ClientSettings, connect
+from segstore.client.errors import OutcomeUnknown
 from segstore.client.retry import Backoff
 from segstore.server.coordination.processes_owners import Location
 from segstore.server.remote_segments import StoreConnection
@@ -271,7 +272,10 @@ class Workload:
 
     async def make(self, segments: int) -> None:
         async with connect(self.uri, self.settings) as client:
-            await client.controller.create_scope(self.scope)
+            try:
+                await client.controller.create_scope(self.scope)
+            except OutcomeUnknown:  # a leader that lost its session meanwhile
+                await client.controller.create_scope(self.scope)
             await client.controller.create_stream(self.scope, self.stream, segments=segments)
 
     async def _write(self, number: int) -> None:

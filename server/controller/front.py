@@ -94,11 +94,10 @@ class ControllerFront(_Handler):
         published_host: the name under which clients find this port. trust: the authorities to trust in PEM, b"" for
         gRPC's own; None to speak to the controller without TLS.
         """
+        if controller.port == port and controller.host in (host, published_host, "localhost"):
+            raise OSError(errno.EINVAL, f"the controller at {controller.host}:{port} is this port itself")
         server = new_server(_MOST_MESSAGE)
         bound = await listen(server, host, port, tls)
-        if controller.port == bound and controller.host in (host, published_host, "localhost"):
-            await server.stop(None)
-            raise OSError(errno.EINVAL, f"the controller at {controller.host}:{bound} is this port itself")
         address = f"[{controller.host}]:{controller.port}" if ":" in controller.host else ":".join(map(str, controller))
         if trust is None:
             channel = grpc.aio.insecure_channel(address, options=_CHANNEL)

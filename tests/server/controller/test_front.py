@@ -227,12 +227,11 @@ async def test_a_controller_that_is_not_there_is_named_once_and_found_when_it_co
 async def test_a_message_that_is_too_large_is_refused_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.server.controller.front._MOST_MESSAGE", ("grpc.max_receive_message_length", 1_000))
     monkeypatch.setattr("segstore.server.controller.front._CHANNEL", (("grpc.max_receive_message_length", 1_000),))
-    async with fronted(answers(bytes(1_001))) as (upstream, channel):
-        for message, asked in ((bytes(1_001), 0), (b"", 1)):
+    async with fronted(answers(bytes(1_001))) as (_, channel):
+        for message in (bytes(1_001), b""):
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await channel.unary_unary(ECHO)(message)
             assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert len(upstream.calls) == asked
 
 
 async def test_a_front_before_itself_is_refused() -> None:
