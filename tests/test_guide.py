@@ -73,7 +73,8 @@ def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
         finally:
             process.terminate()
         assert process.stdout.read() == ""
-        assert process.stderr.read() == ""
+        (memory,) = process.stderr.read().splitlines()
+        assert re.fullmatch(r"Memory for what is stored: at most \d+ MiB \(--max-memory\); .*", memory)
     assert process.returncode == 0
 
 
