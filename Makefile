@@ -7,6 +7,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
+SLOPE_SECONDS ?= 300
 SOAK_HISTORIES ?= 3000
 VECTORS ?=
 ARGS ?=
@@ -120,7 +121,7 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs: this client's order and dispatch, unfair peers, the official client for SOAK_SECONDS
+soak: $(DEV) ## long runs: order, dispatch, kills, unfair peers, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed
@@ -130,6 +131,7 @@ soak: $(DEV) ## long runs: this client's order and dispatch, unfair peers, the o
 	$(PY) -m tests.soak.stream_spark
 	$(PY) -m tests.soak.large_events
 	$(PY) -m tests.soak.unfair
+	$(PY) -m tests.soak.memory_slope --seconds $(SLOPE_SECONDS)
 	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 

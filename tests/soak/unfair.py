@@ -56,7 +56,7 @@ from segstore.wire import (
     encode,
 )
 
-__all__ = ["ATTACKS", "Result", "attacked"]
+__all__ = ["ATTACKS", "Peer", "Result", "attacked", "served"]
 
 GOAL_MS: Final = 100.0
 GOAL_MB: Final = 512
@@ -341,8 +341,8 @@ class Result(NamedTuple):
 
 
 @contextmanager
-def _served(program: str, *options: str) -> Iterator[tuple[int, int]]:
-    """(process, port) of a store."""
+def served(program: str, *options: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """(process, what it announces) of a store."""
     command = [program, "serve", "--port", "0", "--controller-port", "0", "--announce", "json", *options]
     with tempfile.TemporaryFile("w+") as said:  # a pipe that nobody reads would stop the store
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
@@ -351,7 +351,7 @@ def _served(program: str, *options: str) -> Iterator[tuple[int, int]]:
             if not (line := process.stdout.readline()):
                 said.seek(0)
                 raise RuntimeError(f"the store ended with status {process.wait()}: {said.read()[-2000:]}")
-            yield process.pid, int(json.loads(line)["segment_store"].rpartition(":")[2])
+            yield process.pid, json.loads(line)
             if process.poll() is not None:
                 said.seek(0)
                 raise RuntimeError(f"the store ended with status {process.returncode}: {said.read()[-2000:]}")
@@ -430,7 +430,8 @@ def attacked(name: str, program: str, seconds: float, options: tuple[str, ...] =
     act = attack.make()
     processes = min(4, attack.connections)
     context = multiprocessing.get_context("fork")
-    with _served(program, *options) as (pid, port):
+    with served(program, *options) as (pid, said):
+        port = int(said["segment_store"].rpartition(":")[2])
         if attack.prepare is not None:
             attack.prepare(port)
         victim = _victim(port)

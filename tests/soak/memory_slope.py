@@ -1,0 +1,164 @@
+"""Memory under steady load: what `segstore serve` keeps of writers, transactions and connections that are gone.
+
+    python -m tests.soak.memory_slope [--seconds 300] [-- OPTION OF SERVE ...]
+
+Two workers do rounds against one store: the connections of one stay, those of the other are made for each round. A
+round writes, commits and aborts transactions, merges by hand, appends conditionally, fills a key-value table and
+empties it, makes a transient segment, reads what it wrote, truncates it, and makes and deletes a scope and a stream; it
+leaves the store as it found it. The resident set is read every second. The slope is the least-squares line through
+the second half of them, once caches and the allocator's arenas have settled. Exit status 1: above `LIMIT_MB_PER_HOUR`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+from statistics import linear_regression
+from uuid import uuid4
+
+import uvloop
+
+from segstore.client import Client, ClientSettings, TableConfig, TableKey, connect
+from segstore.wire import (
+    ConditionalAppend,
+    CreateSegment,
+    CreateTransientSegment,
+    DeleteSegment,
+    Event,
+    MergeSegments,
+    SetupAppend,
+)
+from tests.soak.unfair import Peer, served
+
+LIMIT_MB_PER_HOUR = 16.0
+EVENTS = 20
+KEYS = 50
+TABLE = TableConfig(partitions=2, primary_key_bytes=9, secondary_key_bytes=8)
+TRANSACTIONS = 4
+
+
+async def round_of(pravega: Client, scope: str, number: int) -> None:
+    """One round on the stream `scope/stays` and the table `scope/table`."""
+    cut = await write(pravega, scope, number)
+    await pravega.controller.truncate_stream(scope, "stays", cut)
+    await use_table(pravega, scope)
+    short = f"{scope}-{number}"
+    await pravega.controller.create_scope(short)
+    await pravega.controller.create_stream(short, "stream", segments=2)
+    async with pravega.event_writer(short, "stream") as writer:
+        await writer.write(b"event", routing_key="key")
+    await pravega.controller.seal_stream(short, "stream")
+    await pravega.controller.delete_stream(short, "stream")
+    await pravega.controller.delete_scope(short)
+
+
+async def write(pravega: Client, scope: str, number: int) -> dict[int, int]:
+    """Events and transactions, read back; the cut behind them."""
+    async with pravega.event_reader(scope, "stays", from_="tail") as reader:
+        async with pravega.event_writer(scope, "stays") as writer:
+            for event in range(EVENTS):
+                await writer.write(b"%d" % event, routing_key=str(event))
+        async with pravega.transaction_writer(scope, "stays") as transactions:
+            for each in range(TRANSACTIONS):
+                async with transactions.begin() as transaction:
+                    await transaction.write(b"transaction", routing_key=str(number))
+                    if each % 2:
+                        await transaction.abort()
+                    else:
+                        await transaction.commit()
+        for _ in range(EVENTS + TRANSACTIONS // 2):
+            await reader.read()
+    segments = await pravega.controller.current_segments(scope, "stays")
+    requests = pravega.segment_requests()
+    tails = [await requests.info(each.name) for each in segments]
+    return {each.segment_id: tail.write_offset for each, tail in zip(segments, tails, strict=True)}
+
+
+async def use_table(pravega: Client, scope: str) -> None:
+    async with pravega.table(scope, "table") as table:
+        keys = [TableKey(b"partition", b"%08d" % key) for key in range(KEYS)]
+        await table.put_all((key, uuid4().bytes) for key in keys)
+        await table.get_all(keys)
+        await table.remove_all((key, None) for key in keys)
+
+
+def merge_by_hand(peer: Peer, name: str) -> None:
+    """A segment is written conditionally, merged into another, and that deleted; a transient one is left behind."""
+    writer, source, target = uuid4(), f"{name}/source/0.#epoch.0", f"{name}/target/0.#epoch.0"
+    for segment in (source, target):
+        peer.ask(CreateSegment(1, segment, 0, 0, "", 0))
+    peer.ask(SetupAppend(2, writer, source, ""))
+    peer.ask(ConditionalAppend(writer, 1, 0, Event(b"event"), 3))
+    peer.ask(CreateTransientSegment(4, writer, target, ""))
+    peer.ask(MergeSegments(5, target, source, ""))
+    peer.ask(DeleteSegment(6, target, ""))
+
+
+async def work(uri: str, port: int, scope: str, until_s: float, *, stays: bool) -> int:
+    """Rounds until then; how many."""
+    rounds = 0
+    settings = ClientSettings()
+    async with connect(uri, settings) as pravega:
+        await pravega.controller.create_scope(scope)
+        await pravega.controller.create_stream(scope, "stays", segments=2)
+        await pravega.controller.create_table(scope, "table", TABLE)
+        peer = Peer(port)
+        while time.monotonic() < until_s:
+            rounds += 1
+            if stays:
+                await round_of(pravega, scope, rounds)
+            else:
+                async with connect(uri, settings) as fresh:
+                    await round_of(fresh, scope, rounds)
+                peer.socket.close()
+                peer = Peer(port)
+            merge_by_hand(peer, f"{scope}-{rounds}")
+        peer.socket.close()
+    return rounds
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+async def watch(pid: int, until_s: float) -> list[float]:
+    """The resident set in MB, once a second; each minute's is printed."""
+    seen: list[float] = []
+    while time.monotonic() < until_s:
+        await asyncio.sleep(1)
+        seen.append(resident_mb(pid))
+        if len(seen) % 60 == 0:
+            print(f"{len(seen) // 60:>4} min {seen[-1]:>8.1f} MB", flush=True)
+    return seen
+
+
+async def run(pid: int, store: str, controller: str, seconds: float) -> int:
+    until_s = time.monotonic() + seconds
+    uri, port = f"tcp://{controller}", int(store.rpartition(":")[2])
+    async with asyncio.TaskGroup() as workers:
+        stays = workers.create_task(work(uri, port, "stays", until_s, stays=True))
+        fresh = workers.create_task(work(uri, port, "fresh", until_s, stays=False))
+        watched = workers.create_task(watch(pid, until_s))
+    seen = watched.result()
+    half = seen[len(seen) // 2 :]
+    slope = linear_regression(range(len(half)), half).slope * 3600
+    print(f"{stays.result()} rounds on connections that stay, {fresh.result()} on fresh ones")
+    print(f"{half[0]:.1f} MB at half time, {half[-1]:.1f} MB at the end: {slope:+.1f} MB an hour")
+    return int(slope > LIMIT_MB_PER_HOUR)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long the load lasts")
+    arguments, options = parser.parse_known_args()
+    program = str(Path(sys.executable).with_name("segstore"))
+    with served(program, *options) as (pid, said):
+        return uvloop.run(run(pid, said["segment_store"], said["controller"], arguments.seconds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
