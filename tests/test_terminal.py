@@ -195,7 +195,7 @@ def logged(log: Callable[[logging.Logger], None]) -> str:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
-    logger = logging.Logger("terminal")  # of no hierarchy: the report of a test cannot carry a lone surrogate
+    logger = logging.Logger("terminal")  # noqa: LOG001 — a pytest report cannot carry a lone surrogate
     logger.addHandler(handler)
     log(logger)
     clean(written.getvalue())

@@ -66,7 +66,7 @@ def make_frames(
     in_rows: type[Command] | None = None,
     view: bool = False,
 ) -> Callable[..., int]:
-    """`frames(buffer, view, start, end, limit, decoders, slow, out, times) -> position`, as `frames_source` says."""
+    """`frames(buffer, view, start, end, limit, decoders, slow, out, times, heavy) -> position`: see `frames_source`."""
     return _compiled("of a buffer", "frames", frames_source(often, joined=joined, in_rows=in_rows, view=view))
 
 

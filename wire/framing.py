@@ -14,6 +14,7 @@ import struct
 from copy import copy
 from functools import cache
 from itertools import repeat
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire import compiler
@@ -38,6 +39,9 @@ _read_header = struct.Struct(">ii").unpack_from
 
 OFTEN: Final[tuple[type[Command], ...]] = (AppendBlock, AppendBlockEnd, DataAppended, SegmentRead, ReadSegment)
 """The commands that make up the traffic of a store: decoded in the loop that finds the frames."""
+
+_HEAVY_BYTES: Final = 4096
+"""Decoding a longer frame, if it is not payload, may take a millisecond."""
 
 
 class WholeAppend(AppendBlockEnd, frozen=True, gc=False):
@@ -68,6 +72,7 @@ def _frames(
     slow: Callable[..., Command],
     out: list[Command],
     times: Iterable[None],
+    heavy: float,
 ) -> int:
     """What the generated loop does, for the codec that generates nothing."""
     for _ in times:
@@ -79,6 +84,8 @@ def _frames(
             break
         out.append(slow(buffer, view, code, start + HEADER_BYTES, stop))
         start = stop
+        if length > heavy:
+            break
     return start
 
 
@@ -150,7 +157,8 @@ class FrameDecoder:
     def feed(self, data: Buffer, size: int | None = None, start: int = 0, *, most: int | None = None) -> list[Command]:
         """Takes the next bytes (of `data` from `start` to `size`, or all), returns the commands that they complete.
 
-        With `most`, it stops after that many commands; the next bytes are then those at `position`.
+        With `most`, it stops after that many commands, or behind one that took long; the next bytes are then those at
+        `position`.
         Payloads of these are views of `data` or of the decoder's own memory: they are valid until the next feed, and
         the caller keeps `data` unchanged until then. Raises WireError, with the commands before the bad frame in
         `decoded`; and an equal error, without them, on every call after that.
@@ -171,9 +179,11 @@ class FrameDecoder:
             while self._pending and start < end:
                 start = self._complete(view, start, end, out)
             if start < end:
-                times = repeat(None) if most is None else repeat(None, most - len(out))
-                stop = frames(data, view, start, end, self._max_body, decoders, self._decode, out, times)
-                if most is not None and len(out) >= most:
+                few = most is not None
+                times = repeat(None, most - len(out)) if most is not None else repeat(None)
+                heavy = _HEAVY_BYTES if few else inf
+                stop = frames(data, view, start, end, self._max_body, decoders, self._decode, out, times, heavy)
+                if few and self._is_whole(view, stop, end):
                     self.position = stop
                 elif stop < end:
                     self._keep(view, stop, end)
@@ -183,6 +193,13 @@ class FrameDecoder:
             self._pending = bytearray()
             raise
         return out
+
+    def _is_whole(self, view: memoryview, start: int, end: int) -> bool:
+        """Whether a whole frame begins there."""
+        if end - start < HEADER_BYTES:
+            return False
+        length: int = _read_header(view, start)[1]
+        return 0 <= length <= min(self._max_body, end - start - HEADER_BYTES)
 
     def _keep(self, view: memoryview, start: int, end: int) -> None:
         """Keeps the beginning of a frame, or refuses its length."""

@@ -13,10 +13,11 @@ background indexer has seen the removal, so its last token can name a removed ke
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from hashlib import sha256
 from struct import Struct
+
+from sortedcontainers import SortedList
 
 from segstore.server.store.errors import IllegalArgument, Unmapped
 
@@ -45,6 +46,7 @@ _SIGN = 0x80_00_00_00_00_00_00_00
 _TOP = (1 << 64) - 1
 _PAIR = Struct(">QQ")
 _LENGTH = Struct(">i")
+_MANY = 16_384
 _HASH_TOKEN_HEADER = bytes.fromhex("0000010000000010")
 
 
@@ -104,51 +106,45 @@ def fixed_key_token(last_key: bytes) -> bytes:
 
 
 class SortedKeys:
-    """The keys of a table in the order of iteration, kept lazily: nothing is held before the first walk.
+    """The keys of a table in the order of iteration, maintained from the first walk on. Those of a table that grows
+    beyond `_MANY` are sorted without one: later, a single request would have to sort millions.
 
-    Invariant, once built: ``_items`` (sorted ``prefix(key) + key``) and ``_fresh`` (keys added since the last walk)
-    are disjoint and together are the keys of the table.
+    keys: those of the table; the caller changes them and reports each change.
     """
 
-    __slots__ = ("_fresh", "_items", "_prefix", "_prefix_size")
+    __slots__ = ("_items", "_keys", "_prefix", "_prefix_size")
 
-    def __init__(self, prefix: Callable[[bytes], bytes] | None = None) -> None:
+    def __init__(self, keys: Collection[bytes], prefix: Callable[[bytes], bytes] | None = None) -> None:
+        self._keys = keys
         self._prefix = prefix
         self._prefix_size = len(prefix(b"")) if prefix is not None else 0
-        self._items: list[bytes] | None = None
-        self._fresh: set[bytes] = set()
+        self._items: SortedList[bytes] | None = None  # `prefix(key) + key` of each
 
     def add(self, key: bytes) -> None:
-        """A key that was not in the table is now."""
+        """A key is about to be in the table."""
         if self._items is not None:
-            self._fresh.add(key)
+            self._items.add(self._item(key))
+        elif len(self._keys) >= _MANY:
+            self._sorted().add(self._item(key))
 
     def discard(self, key: bytes) -> None:
         """A key that was in the table no longer is."""
-        if self._items is None:
-            return
-        if key in self._fresh:
-            self._fresh.remove(key)
-            return
-        item = self._item(key)
-        del self._items[bisect_left(self._items, item)]
+        if self._items is not None:
+            self._items.remove(self._item(key))
 
-    def walk(self, keys: Callable[[], Iterator[bytes]], start: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def walk(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(prefix, key) of the keys at or after ``start`` (a prefix, or a key where there is none), in order.
 
-        ``keys`` gives all keys of the table and is asked on the first walk alone. The table must not change while
-        the walk is under way.
+        The table must not change while the walk is under way.
         """
-        if self._items is None:
-            self._items = sorted(map(self._item, keys()))
-        elif self._fresh:
-            self._items.extend(map(self._item, self._fresh))
-            self._items.sort()  # nearly sorted already: one merge
-            self._fresh.clear()
-        items, cut = self._items, self._prefix_size
-        for index in range(bisect_left(items, start), len(items)):
-            item = items[index]
+        cut = self._prefix_size
+        for item in self._sorted().irange(start):
             yield item[:cut], item[cut:]
+
+    def _sorted(self) -> SortedList[bytes]:
+        if self._items is None:
+            self._items = SortedList(map(self._item, self._keys))
+        return self._items
 
     def _item(self, key: bytes) -> bytes:
         return key if self._prefix is None else self._prefix(key) + key

@@ -142,7 +142,7 @@ class TableSegment:
         self.log = log
         self.key_length = max(key_length, 0)
         self._index: dict[bytes, int] = {}
-        self._order = SortedKeys(None if self.key_length else hash_order)
+        self._order = SortedKeys(self._index, None if self.key_length else hash_order)
         self._live_bytes = 0
         self.index_bytes = 0
         # The start offset that is known to be an entry's, and whether other bytes than entries were appended.
@@ -242,7 +242,7 @@ class TableSegment:
         ``live_bytes`` is what it was then; without it every entry is looked at.
         """
         self._index = dict(positions)
-        self._order = SortedKeys(None if self.key_length else hash_order)
+        self._order = SortedKeys(self._index, None if self.key_length else hash_order)
         self._live_bytes = sum(map(self._entry_bytes, self._index.values())) if live_bytes is None else live_bytes
         self.index_bytes = sum(map(_key_bytes, self._index))
         self._aligned_start, self._foreign = -1, False
@@ -412,7 +412,7 @@ class TableSegment:
         items: list[tuple[bytes, int, bytes]] = []
         last = b""
         if count > 0:
-            for order, key in self._order.walk(self._index.__iter__, start):
+            for order, key in self._order.walk(start):
                 item = self._item(key, with_values)
                 items.append(item)
                 size += self._item_bytes(item, with_values)
@@ -436,7 +436,7 @@ class TableSegment:
         size = self._reply_bytes()
         items: list[tuple[bytes, int, bytes]] = []
         if count > 0:
-            for _, key in self._order.walk(self._index.__iter__, first):
+            for _, key in self._order.walk(first):
                 if key > last:
                     break
                 item = self._item(key, with_values)

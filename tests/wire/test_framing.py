@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,8 @@ from segstore.wire import (
     COMMANDS,
     HEADER_BYTES,
     MAX_FRAME_BYTES,
+    AppendBlock,
+    AppendBlockEnd,
     BadField,
     Command,
     DataAppended,
@@ -28,6 +31,7 @@ from segstore.wire import (
     UnknownCommand,
     WireError,
     encode,
+    framing,
 )
 from segstore.wire.codec import Codec
 from segstore.wire.compiler import Rows
@@ -37,6 +41,8 @@ from tests.wire.agreement import outcome, read_by_schema, refusal
 
 CODECS: tuple[Codec, ...] = ("generated", "construct")
 EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
+PAYLOADS = (AppendBlock, AppendBlockEnd, DataAppended)
+"""Commands whose bytes are payload or few: decoding one is quick, whatever its size."""
 KINDS = st.sampled_from((bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))))
 
 
@@ -95,6 +101,25 @@ def test_only_the_first_bytes_of_a_larger_buffer_are_taken(values: list[Command]
         assert decoder.buffered_bytes == 0
         assert decoder.feed(buffer, len(stream) - 1) == [as_read(value) for value in values[:-1]]
         assert decoder.buffered_bytes == len(encode(values[-1])) - 1
+
+
+@given(st.lists(OFTEN_OR_ANY, max_size=6), st.integers(1, 3), st.integers(8, 200), st.integers(0, 40), KINDS)
+def test_steps_give_all_commands_and_end_behind_a_heavy_one(
+    values: list[Command], most: int, heavy: int, cut: int, kind: Any
+) -> None:
+    stream = b"".join(map(encode, values))
+    end = max(0, len(stream) - cut)
+    for codec in CODECS:
+        decoder, at, found = FrameDecoder(codec=codec), 0, []
+        with patch.object(framing, "_HEAVY_BYTES", heavy):
+            while at < end:
+                step = [as_read(command) for command in decoder.feed(kind(stream), end, at, most=most)]
+                assert len(step) <= most
+                assert all(len(encode(each)) <= heavy or isinstance(each, PAYLOADS) for each in step[:-1])
+                assert decoder.position > at
+                at, found = decoder.position, found + step
+        found += [as_read(command) for command in decoder.feed(stream[end:])]
+        assert found == [as_read(value) for value in values]
 
 
 @settings(max_examples=300)

@@ -446,11 +446,12 @@ def frames_source(
     in_rows: type[Command] | None = None,
     view: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out, times) -> position`: frames one after
-    another.
+    """Source and constants of `frames(b, v, f, end, limit, decoders, slow, out, times, heavy) -> position`: frames one
+    after another.
 
     It appends to `out` the command of every whole frame between `f` and `end` and returns where it stopped: at a frame
-    that is not all there, or whose body is longer than `limit`, or when the iterator `times` ends. The commands that
+    that is not all there, or whose body is longer than `limit`, when the iterator `times` ends, or behind a frame of
+    more than `heavy` bytes with other fields than payload, which take long to decode. The commands that
     come often are decoded in place, header and first fields in one read, as long as they are as today's peers send
     them; all others through `decoders`. With `joined`, a block right in front of its end, both whole and of one writer,
     is one value. Several of `in_rows`, which has fields of a fixed width only, are one `Rows`. What these refuse goes
@@ -485,6 +486,8 @@ def frames_source(
         if joined is not None and cls is joined.block:
             _join(source, joined, values, reader.read["writer_id"])
         line(f"out.append({reader._make(cls, values)})")
+        if any(isinstance(node, low.Text) for node in nodes):
+            line("if e - f > heavy: f = e; break")
         line("f = e")
         line("continue")
         source.depth -= 1
@@ -496,10 +499,11 @@ def frames_source(
     line("if e > end or long and length > limit: break")
     line("try: out.append(decoders[code](b, v, f + 8, e))")
     line(f"except {refusals}: out.append(slow(b, v, code, f + 8, e))")
+    line("if e - f > heavy: f = e; break")
     line("f = e")
     source.depth -= 1
     line("return f")
-    return source.text("def frames(b, v, f, end, limit, decoders, slow, out, times):"), source.constants
+    return source.text("def frames(b, v, f, end, limit, decoders, slow, out, times, heavy):"), source.constants
 
 
 def _rows(source: Source, cls: type[Command]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from segstore.server.store import table_iteration
 from segstore.server.store.chunks import ChunkPool, SegmentData
 from segstore.server.store.errors import (
     BadOffset,
@@ -515,11 +516,23 @@ CHANGES = st.lists(
 )
 
 
-@given(st.sampled_from([0, 1]), CHANGES)
-@settings(deadline=None)
+def all_entries(driver: Driver) -> dict[bytes, tuple[int, bytes]]:
+    pages = driver.table.iterate_entries(100)[0] if driver.table.is_fixed_key else driver.all_pages(2)
+    return {key: (version, value) for key, version, value in pages}
+
+
+@pytest.mark.parametrize("many", [2, 16_384])
+@given(key_length=st.sampled_from([0, 1]), changes=CHANGES, walked=st.booleans())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_table_behaves_as_a_dict_with_versions(
-    key_length: int, changes: list[tuple[bool, list[tuple[bytes, bytes, str]], int]]
+    monkeypatch: pytest.MonkeyPatch,
+    many: int,
+    key_length: int,
+    changes: list[tuple[bool, list[tuple[bytes, bytes, str]], int]],
+    walked: bool,
 ) -> None:
+    """many: from how many keys on they are sorted without a walk. walked: whether they are, after each change."""
+    monkeypatch.setattr(table_iteration, "_MANY", many)
     driver = Driver(key_length)
     model: dict[bytes, tuple[int, bytes]] = {}
     length = 0
@@ -562,8 +575,9 @@ def test_a_table_behaves_as_a_dict_with_versions(
                     model[key] = (length, value)
                     length += 17 + len(key) + len(value)
         assert driver.table.info() == (0, length, len(model), key_length)
-        pages = driver.table.iterate_entries(100)[0] if key_length else driver.all_pages(2)
-        assert {key: (version, value) for key, version, value in pages} == model
+        if walked:
+            assert all_entries(driver) == model
+    assert all_entries(driver) == model
     if key_length:
         assert [key for key, _ in driver.table.iterate_keys(9)[0]] == sorted(model)
         return
