@@ -26,7 +26,7 @@ class LimitSettings(BaseModel):
         The reference bounds what one connection has in flight at 128 MiB.
     total_outstanding_bytes: what is held for all peers together: replies that wait, frames and append blocks that
         have come in part, requests kept for later, reads that wait at a tail. Above half of it, the replies that may
-        wait for one peer shrink to its share; above it, the peer that holds the most is closed. It is passed by no
+        wait for one peer shrink to its share; above it, one of the largest is closed. It is passed by no
         more than what the replies to one read of one connection take (1 MiB and one reply).
     connection_waiting_reads: reads at the tail of a segment that may wait for one peer; one more closes it.
     connection_writer_bytes: memory that the names and numbers of one peer's writers may take; more closes it.

@@ -1,10 +1,11 @@
 """What the connections of a segment store share: a receive buffer, an account of what peers hold, deadlines, the end.
 
 The account is kept in bytes. A connection tells the hub what it holds after each read and each write; what a peer has
-read since then is looked up with the deadlines, twice a second, and when the sum is above half of
-`total_outstanding_bytes`. Then a peer gets no more replies than its share before it reads, and above the limit the
-connection that holds the most is closed, until the sum is within it again. So the account costs an addition for each
-read, and one peer, or hundreds, cannot take what the others need.
+read since then is looked up with the deadlines, twice a second, and for the largest when the sum is above half of
+`total_outstanding_bytes`. Then a peer gets no more replies than its share before it reads, and above the limit one of
+the connections that hold the most is closed, until the sum is within it again. Connections are kept by the power of two
+of what they hold, so that one of the largest is found at once, however many there are. So the account costs an addition
+for each read, and one peer, or hundreds, cannot take what the others need.
 
 Invariants: `outstanding_bytes` is the sum of what the connections say they hold; at most one connection is being run;
 after `close` no connection and no timer is left. Source: `ConnectionTracker`, which bounds the same in the reference
@@ -37,7 +38,9 @@ _RECEIVE_BYTES = 1024 * 1024
 _CROWDED_BYTES = 64 * 1024
 _LENT_BUFFERS = 4
 _SWEEP_S = 0.5
-_LOOK_AGAIN_S = 0.05
+_AT_ONCE: Final = 128
+"""Connections whose deadlines are looked at in one loop iteration, and silent ones that are closed in it."""
+_SIZES: Final = 64
 _FILES_OF_A_CONTAINER: Final = 8
 """Descriptors of its journals, snapshots and chunk files that are open at a time, at most."""
 _OTHER_FILES: Final = 64
@@ -77,10 +80,11 @@ class ConnectionHub:
         self.closing = False
         self.recorder: Recorder | None = None
         self._crowded_bytes = limits.total_outstanding_bytes // 2
-        self._looked_at = float("-inf")
         self._relieving = False
+        self._holders: list[dict[Connection, None]] = [{} for _ in range(_SIZES)]  # by the bit length of what they hold
         self._to_flush: dict[Connection, None] = {}
         self._watched: set[Connection] = set()
+        self._to_ask: list[Connection] = []  # in this sweep
         shortest = min(
             limits.first_frame_timeout_s,
             limits.frame_timeout_s,
@@ -89,7 +93,7 @@ class ConnectionHub:
             limits.linger_s,
         )
         self._sweep_s = min(_SWEEP_S, shortest / 4)
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.Handle | None = None
         self.descriptor_bound = _descriptor_bound(service.settings.containers)
         self._crowded_from = inf if limits.max_connections is None else _CROWDED * limits.max_connections
         self._silent: dict[Connection, float] = {}
@@ -160,6 +164,12 @@ class ConnectionHub:
     def account(self, connection: Connection, difference: int) -> None:
         """What a connection holds has changed by so many bytes."""
         self.outstanding_bytes += difference
+        held = connection.held_bytes
+        before, size = (held - difference).bit_length(), held.bit_length()
+        if size != before:
+            self._holders[before].pop(connection, None)
+            if size:
+                self._holders[size][connection] = None
         if difference > 0 and self.outstanding_bytes > self._crowded_bytes and not self._relieving:
             self._relieving = True
             try:
@@ -168,19 +178,20 @@ class ConnectionHub:
                 self._relieving = False
 
     def _relieve(self, growing: Connection) -> None:
-        limit, now = self.limits.total_outstanding_bytes, asyncio.get_running_loop().time()
-        if self.outstanding_bytes > limit or now >= self._looked_at + _LOOK_AGAIN_S:
-            self._looked_at = now
-            for connection in self.connections:
-                connection.look_up()
-        if self.outstanding_bytes > self._crowded_bytes:
-            growing.shrink(max(1, self._crowded_bytes // len(self.connections)))
-        while self.outstanding_bytes > limit:
-            largest = max(self.connections, key=lambda each: each.held_bytes)
+        limit = self.limits.total_outstanding_bytes
+        while self.outstanding_bytes > self._crowded_bytes:
+            largest = next(iter(next(filter(None, reversed(self._holders)))))
+            held = largest.held_bytes
+            largest.look_up()
+            if largest.held_bytes < held:
+                continue  # its peer has read since; the next one may be larger
+            if self.outstanding_bytes <= limit:
+                growing.shrink(max(1, self._crowded_bytes // len(self.connections)))
+                return
             self.service.counters.evictions += 1
             largest.cut(
                 f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed, "
-                f"and {largest.held_bytes} of them for this one, the most"
+                f"and {largest.held_bytes} of them for this one, one of the largest"
             )
 
     # --- admission --------------------------------------------------------------------------------------------------
@@ -217,11 +228,15 @@ class ConnectionHub:
                 return True
         return False
 
-    def _close_silent_ones(self, now: float) -> None:
+    def _close_silent_ones(self, now: float) -> bool:
+        """Close some of those that have been silent for too long, where many are open; whether there may be more."""
         timeout_s = self.limits.silent_timeout_s
         why = f"it has sent nothing but a Hello for {timeout_s:g} s, and {len(self.connections)} connections are open"
-        while len(self.connections) >= self._crowded_from and self._close_silent(now - timeout_s, why):
+        for _ in range(_AT_ONCE):
+            if len(self.connections) < self._crowded_from or not self._close_silent(now - timeout_s, why):
+                return False
             self.service.counters.deadlines_missed += 1
+        return True
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
@@ -232,19 +247,29 @@ class ConnectionHub:
             self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+        self._to_ask = list(self._watched)
+        self._sweep_some()
+
+    def _sweep_some(self) -> None:
+        """A part of the sweep; the rest is for the loop iterations that follow."""
+        loop, to_ask = asyncio.get_running_loop(), self._to_ask
         now = loop.time()
-        for connection in tuple(self._watched):
+        some = to_ask[-_AT_ONCE:]
+        del to_ask[-_AT_ONCE:]
+        for connection in some:
+            if connection not in self._watched:
+                continue  # it was closed since
             connection.look_up()
             deadline = connection.waits.next_deadline(self.limits)
             if deadline is not None and deadline[0] <= now:
                 connection.missed(deadline[1], now)
             elif deadline is None and not connection.held_bytes:
                 self._watched.discard(connection)
-        self._close_silent_ones(now)
-        if not self._watched and len(self.connections) < self._crowded_from:
-            self._sweeper.cancel()
+        if self._close_silent_ones(now) or to_ask:
+            self._sweeper = loop.call_soon(self._sweep_some)
+        elif self._watched or len(self.connections) >= self._crowded_from:
+            self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+        else:
             self._sweeper = None
 
     # --- ending -----------------------------------------------------------------------------------------------------
