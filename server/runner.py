@@ -45,6 +45,8 @@ _UNWIND_S = 1.0
 _CLEAN_EVERY_S = 60.0
 _MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
+_AT_ONCE = 256
+"""Segments that are looked after in one loop iteration."""
 
 
 class CannotListen(OSError):
@@ -194,22 +196,31 @@ class SegmentStoreServer:
             await asyncio.sleep(_INDEX_EVERY_S)
             try:
                 now_ms = self.service.now_ms()
-                self.store.settle_index(now_ms)
-                self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS)
+                more = True
+                while more:
+                    settled = self.store.settle_index(now_ms, _AT_ONCE)
+                    dropped = self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS, _AT_ONCE)
+                    more = max(settled, dropped) >= _AT_ONCE
+                    await asyncio.sleep(0)
                 if time.monotonic() >= clean_at:
                     clean_at = time.monotonic() + clean_every_s
-                    self.clean_transients(now_ms)
+                    await self.clean_transients(now_ms)
                 self.service.answer_waiting()
             except Exception:
                 self.service.counters.internal_errors += 1
                 log.exception("keeping house failed; the next round tries again")
 
-    def clean_transients(self, now_ms: int) -> int:
+    async def clean_transients(self, now_ms: int) -> int:
         """Deletes the transient segments that were idle for too long (seed 43.6); how many they were."""
-        idle = self.store.expired_transients(now_ms, int(self.settings.transient_idle_s * 1000))
-        for name in idle:
-            self.service.drop_transient(name)
-        return len(idle)
+        idle_ms, deleted = int(self.settings.transient_idle_s * 1000), 0
+        for container in tuple(self.store.containers.values()):
+            for looked_at, name in enumerate(container.transients(), 1):
+                if container.has_expired(name, now_ms, idle_ms):
+                    self.service.drop_transient(name)
+                    deleted += 1
+                if looked_at % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return deleted
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
         """Stops listening, writes what is queued, closes all connections; `drain_s` seconds are theirs to read it.

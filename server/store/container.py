@@ -16,6 +16,7 @@ transient segments that were not used for a while are listed for deletion by clo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -195,13 +196,18 @@ class Container(ContainerState):
         segment = self.segment(name)
         self._commit(SegmentDeleted(name, segment.mapped or segment.length > 0))
 
-    def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
-        """Transient segments that nobody set up or wrote to for ``idle_ms``, and all from before a recovery."""
-        return [
-            name
-            for name, used_ms in self._transients.items()
-            if used_ms is None or now_ms - max(used_ms, self.segments[name].last_modified_ms) >= idle_ms
-        ]
+    def transients(self) -> tuple[str, ...]:
+        """The names of all transient segments."""
+        return tuple(self._transients)
+
+    def has_expired(self, name: str, now_ms: int, idle_ms: int) -> bool:
+        """Whether a transient segment was not set up or written to for ``idle_ms``, or is from before a recovery; False
+        for one that is gone.
+        """
+        if name not in self._transients:
+            return False
+        used_ms = self._transients[name]
+        return used_ms is None or now_ms - max(used_ms, self.segments[name].last_modified_ms) >= idle_ms
 
     # Looking
 
@@ -549,13 +555,14 @@ class Container(ContainerState):
 
     # The index
 
-    def settle_index(self, name: str | None = None, now_ms: int | None = None) -> int:
+    def settle_index(self, name: str | None = None, now_ms: int | None = None, most: int | None = None) -> int:
         """Write the index entries that are due for one segment or for all; how many were.
 
-        Without a time all are due. A caller with a timer calls this to wake readers that wait at an index's tail; all
-        others are served by the calls that ``SegmentStore`` makes before it looks at an index.
+        Without a time all are due. Of all segments, at most ``most`` that changed first are looked at. A caller with a
+        timer calls this to wake readers that wait at an index's tail; all others are served by the calls that
+        ``SegmentStore`` makes before it looks at an index.
         """
-        pending = list(self._unindexed.values()) if name is None else [self._unindexed.get(name)]
+        pending = list(islice(self._unindexed.values(), most)) if name is None else [self._unindexed.get(name)]
         written = 0
         for segment in pending:
             if segment is not None and (now_ms is None or now_ms >= segment.index_due_ms):

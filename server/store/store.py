@@ -14,6 +14,7 @@ index of a segment that was merged into another is deleted after a while, where 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from uuid import UUID
 
 from segstore.server.store.attributes import AttributeUpdate
@@ -189,23 +190,16 @@ class SegmentStore:
             raise IllegalArgument(IS_INDEX, segment=name)
         self._delete_index(name)
 
-    def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
-        """Transient segments to delete, in all containers; see ``Container.expired_transients``."""
-        return [
-            name for container in self.containers.values() for name in container.expired_transients(now_ms, idle_ms)
-        ]
-
-    def drop_merged_indexes(self, now_ms: int, idle_ms: int) -> None:
-        """Delete the indexes of segments that were merged `idle_ms` ago or earlier."""
-        while self._merged:
-            index, merged_ms = next(iter(self._merged.items()))
-            if merged_ms > now_ms - idle_ms:
-                return
+    def drop_merged_indexes(self, now_ms: int, idle_ms: int, most: int | None = None) -> int:
+        """Delete the indexes of segments that were merged `idle_ms` ago or earlier, the first `most`; how many."""
+        due = [each for each, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
+        for index in due:
             del self._merged[index]
             name = index.removesuffix("#index")
             home = self._peer(name)
             if home is None or name not in home.segments:
                 self._delete_index(name)
+        return len(due)
 
     # Looking
 
@@ -393,9 +387,9 @@ class SegmentStore:
 
     # The index
 
-    def settle_index(self, now_ms: int | None = None) -> int:
-        """Write all index entries that are due; see ``Container.settle_index``."""
-        return sum(container.settle_index(now_ms=now_ms) for container in self.containers.values())
+    def settle_index(self, now_ms: int | None = None, most: int | None = None) -> int:
+        """Write all index entries that are due, of a container at most ``most``; see ``Container.settle_index``."""
+        return sum(container.settle_index(now_ms=now_ms, most=most) for container in self.containers.values())
 
     # Tables
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server import AddressInUse, LimitSettings, MockSegmentStore, SegmentStoreServer, StoreSettings
+from segstore.server import AddressInUse, LimitSettings, MockSegmentStore, SegmentStoreServer, StoreSettings, runner
 from segstore.server.runner import CannotListen
+from segstore.server.store.attributes import NULL_VALUE
 from segstore.wire import (
     CreateTransientSegment,
     DataAppended,
@@ -17,6 +18,7 @@ from segstore.wire import (
     SegmentCreated,
     SegmentRead,
 )
+from segstore.wire.names import is_transient
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
@@ -219,10 +221,35 @@ async def test_transient_segments_that_nobody_uses_are_cleaned_and_their_connect
         (created,) = await peer.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
         assert isinstance(created, SegmentCreated)
         now_ms = store.server.service.now_ms()
-        assert store.server.clean_transients(now_ms + 9_000) == 0
-        assert store.server.clean_transients(now_ms + 11_000) == 1
+        assert await store.server.clean_transients(now_ms + 9_000) == 0
+        assert await store.server.clean_transients(now_ms + 11_000) == 1
         assert created.segment not in store.segments
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
+
+
+async def test_many_segments_are_looked_after_some_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_AT_ONCE", 10)
+    async with MockSegmentStore(containers=1) as store:
+        names = [f"scope/stream/{number}.#epoch.0" for number in range(100)]
+        for name in names:
+            store.store.create_segment(name, now_ms=1)
+            store.store.setup_append(name, WRITER, now_ms=1)
+            store.store.append(name, WRITER, 1, 1, b"event", last_event_number=NULL_VALUE, now_ms=1)
+            store.store.create_transient_segment(name, WRITER, f"{len(name):032}", now_ms=1)
+
+        def left() -> tuple[int, int]:
+            transients = sum(is_transient(name) for name in store.segments)
+            return transients, sum(store.segments[f"{name}#index"].length == 0 for name in names)
+
+        cleaning = asyncio.create_task(store.server.clean_transients(1 << 50))
+        before, most = left(), 0
+        while any(before):
+            await asyncio.sleep(0)
+            now = left()
+            most = max(most, *(then - each for then, each in zip(before, now, strict=True)))
+            before = now
+        assert most == 10
+        assert await cleaning == 100
 
 
 async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle_for_long() -> None:
@@ -252,7 +279,7 @@ async def test_what_fails_in_keeping_house_is_counted_and_tried_again(
     async with MockSegmentStore() as store, await Peer.connect(store) as peer:
         await peer.ask(HELLO)
 
-        def fail(_: int) -> int:
+        def fail(*_: int) -> int:
             raise ZeroDivisionError
 
         monkeypatch.setattr(store.store, "settle_index", fail)

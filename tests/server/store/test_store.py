@@ -358,16 +358,6 @@ def test_a_batch_goes_on_after_a_source_that_is_refused(store: SegmentStore) -> 
 # Transients, tables, the admin's requests
 
 
-def test_transient_segments_of_all_containers_are_listed_for_deletion() -> None:
-    store = SegmentStore(4)
-    parents = [name_in(0, 4), name_in(3, 4)]
-    names = {store.create_transient_segment(parent, W, "ab" * 16, now_ms=1) for parent in parents}
-    assert set(store.expired_transients(601, 600)) == names
-    for name in names:
-        store.delete_segment(name)
-    assert store.expired_transients(601, 600) == []
-
-
 def test_tables_are_reached_through_the_store(store: SegmentStore) -> None:
     store.create_table_segment("scope/_tables/t", now_ms=1)
     assert store.update_table("scope/_tables/t", [(b"k", b"v", NULL_VALUE)], now_ms=2) == [0]
