@@ -182,7 +182,8 @@ class StreamStats(BaseModel):
     open_segments: int = Field(description="Those of them that take events.")
     events: int = Field(description="That the segments have taken.")
     bytes: int = Field(description="That the segments hold, from their start offsets.")
-    writers: list[WriterTotals] = Field(description="By name, then by id; in that order.")
+    writers: list[WriterTotals] = Field(description="By name, then by id; in that order; the first 2,000 of them.")
+    writer_count: int = Field(description="How many writers there are, those included that are not listed.")
     uncounted: int = Field(description="Set-ups in these stores for which no count could be kept.")
 
 
@@ -202,7 +203,7 @@ class AllSegments(BaseModel):
 
     total: int = Field(description="How many fit, on all pages.")
     segments: list[SegmentSummary]
-    next: str | None = Field(description="`after` of the next page; null where this is the last.")
+    next: str | None = Field(description="`after` of the next page, also where long names ended this one; null: none.")
 
 
 class SegmentDetails(SegmentSummary):

@@ -13,6 +13,7 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Response
 
 from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.first import First
 from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import TooManyNames
@@ -24,6 +25,7 @@ from segstore.wire.names import is_index, parent_of, stream_of
 __all__ = ["router"]
 
 _AT_ONCE = 20_000
+_MOST_WRITERS = 2_000
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -41,7 +43,7 @@ def router(controlled: Controlled) -> APIRouter:
         for segment in found:
             counts = controlled.counts.of(segment.name)
             await names.find(segment.name, counts)
-            writers.add(counts)
+            await writers.add(counts)
         return StreamStats(
             scope=scope,
             stream=stream,
@@ -49,7 +51,8 @@ def router(controlled: Controlled) -> APIRouter:
             open_segments=sum(not segment.sealed for segment in found),
             events=sum(segment.event_count or 0 for segment in found),
             bytes=sum(segment.length - segment.start_offset for segment in found),
-            writers=writers.sorted(),
+            writers=await writers.first(),
+            writer_count=len(writers),
             uncounted=controlled.counts.uncounted,
         )
 
@@ -76,27 +79,47 @@ def router(controlled: Controlled) -> APIRouter:
 
 
 class _Sums:
-    """Sums by name, and by id where no name is known."""
+    """Sums by name, and by id where no name is known: segments, connections, events, bytes."""
 
     def __init__(self) -> None:
-        self._by: dict[str | bytes, WriterTotals] = {}
+        self._named: dict[str, list[int]] = {}
+        self._others: dict[bytes, list[int]] = {}
 
-    def add(self, counts: dict[bytes, WriterCount]) -> None:
-        """Adds those of one segment."""
-        for id_bytes, count in counts.items():
-            name = count.name
-            key = id_bytes if name is None else name
-            sums = self._by.get(key)
-            if sums is None:
-                unnamed = UUID(bytes=id_bytes) if name is None else None
-                sums = self._by[key] = WriterTotals(name=name, id=unnamed, segments=0, connected=0, events=0, bytes=0)
-            sums.segments += 1
-            sums.connected += count.connected
-            sums.events += count.events
-            sums.bytes += count.bytes
+    def __len__(self) -> int:
+        return len(self._named) + len(self._others)
 
-    def sorted(self) -> list[WriterTotals]:
-        return sorted(self._by.values(), key=lambda each: (each.name is None, each.name or "", str(each.id)))
+    async def add(self, counts: dict[bytes, WriterCount]) -> None:
+        """Adds those of one segment. Gives way to the store now and then."""
+        for done, (id_bytes, count) in enumerate(list(counts.items()), 1):
+            if count.name is None:
+                sums = self._others.setdefault(id_bytes, [0, 0, 0, 0])
+            else:
+                sums = self._named.setdefault(count.name, [0, 0, 0, 0])
+            sums[0] += 1
+            sums[1] += count.connected
+            sums[2] += count.events
+            sums[3] += count.bytes
+            if done % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def first(self) -> list[WriterTotals]:
+        """Those with names first, then by id, as many as one answer has room for. Gives way now and then."""
+        names: First[str] = First(_MOST_WRITERS)
+        for name in self._named:
+            names.add(name)
+        ids: First[bytes] = First(_MOST_WRITERS)
+        for done, id_bytes in enumerate(self._others, 1):
+            ids.add(id_bytes)
+            if done % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        found = [_totals(name, None, self._named[name]) for name in names.names]
+        found += [_totals(None, UUID(bytes=each), self._others[each]) for each in ids.names]
+        return found[:_MOST_WRITERS]
+
+
+def _totals(name: str | None, writer_id: UUID | None, sums: list[int]) -> WriterTotals:
+    segments, connected, events, size = sums
+    return WriterTotals(name=name, id=writer_id, segments=segments, connected=connected, events=events, bytes=size)
 
 
 async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:

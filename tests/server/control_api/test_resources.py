@@ -6,12 +6,16 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from segstore.server import MockSegmentStore
-from segstore.wire import WIRE_VERSION, SegmentCreated
+from segstore.server.control_api.first import First
+from segstore.wire import WIRE_VERSION, SegmentCreated, SetupAppend
 from tests.server.control_api.support import asking, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 
@@ -58,6 +62,41 @@ async def test_segments_are_found_by_a_part_of_their_name_and_counted_on_all_pag
         last = await get(http, "/v1/segments", contains="s1", limit=2, after=page["next"])
         assert ([each["name"] for each in last["segments"]], last["total"]) == (["scope/s11/0.#epoch.0"], 3)
         assert (await get(http, "/v1/segments", contains="nowhere"))["total"] == 0
+
+
+async def test_a_page_of_long_names_ends_before_its_limit() -> None:
+    async with asking() as (mock, http):
+        names = sorted(f"scope/{'s' * 65_000}{number}/0.#epoch.0" for number in range(10))
+        for name in names:
+            mock.store.create_segment(name, now_ms=7)
+        found: list[str] = []
+        after, pages = "", 0
+        while after is not None:
+            page = await get(http, "/v1/segments", limit=10_000, after=after)
+            assert 1 <= len(page["segments"]) <= 4
+            assert page["total"] == 10
+            found += [each["name"] for each in page["segments"]]
+            after, pages = page["next"], pages + 1
+        assert found == names
+        assert pages < 10
+
+
+@given(
+    names=st.lists(st.text() | st.integers(0, 200_000).map("x".__mul__), max_size=20, unique=True),
+    limit=st.integers(1, 20),
+)
+def test_pages_one_after_another_have_every_name_once(names: list[str], limit: int) -> None:
+    found: list[str] = []
+    more = True
+    while more:
+        page: First[str] = First(limit)
+        for name in names:
+            if not found or name > found[-1]:
+                page.add(name)
+        assert len(page.names) <= limit
+        found += page.names
+        more = page.left_out
+    assert found == sorted(names)
 
 
 async def test_a_name_that_utf8_cannot_carry_is_listed_all_the_same() -> None:
@@ -119,6 +158,15 @@ async def test_a_connection_is_closed_by_its_number_and_the_others_stay() -> Non
         assert len(await other.ask(create())) == 1
         assert (await http.delete("/v1/connections/2", params={"drain": True})).status_code == 200
         assert await other.closed() == b""
+
+
+async def test_of_many_writers_the_first_are_listed_and_all_are_counted() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create())
+        await peer.ask(*[SetupAppend(each, UUID(int=each), SEGMENT, "") for each in range(2_500)])
+        stats = await get(http, "/v1/streams/scope/stream/stats")
+        assert [each["id"] for each in stats["writers"]] == [str(UUID(int=each)) for each in range(2_000)]
+        assert stats["writer_count"] == 2_500
 
 
 async def test_connections_without_numbers_are_listed_and_cannot_be_closed() -> None:

@@ -1,0 +1,37 @@
+"""The first of many names, in order, as many as one answer has room for."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import AnyStr, Final, Generic
+
+__all__ = ["First"]
+
+_MOST_BYTES: Final = 256 * 1024
+_ENTRY_BYTES: Final = 100
+"""What an entry of an answer takes beside its name, roughly."""
+
+
+class First(Generic[AnyStr]):
+    """The lowest of what was added: at most `limit`, and one or as many as `_MOST_BYTES` have room for.
+
+    Attributes:
+        names: sorted, without gaps: nothing that was added and left out is below the last of them.
+        left_out: whether anything was.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.names: list[AnyStr] = []
+        self.left_out = False
+        self._limit = limit
+        self._bytes = 0
+
+    def add(self, name: AnyStr) -> None:
+        names = self.names
+        if self.left_out and name > names[-1]:
+            return
+        insort(names, name)
+        self._bytes += len(name) + _ENTRY_BYTES
+        while len(names) > 1 and (len(names) > self._limit or self._bytes > _MOST_BYTES):
+            self._bytes -= len(names.pop()) + _ENTRY_BYTES
+            self.left_out = True
