@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Decider", "Decision", "Plan", "Tally", "Wait"]
 
-_LOG_LENGTH: Final = 100_000
+_LOG_BYTES: Final = 64 * 1024 * 1024
+_DECISION_BYTES: Final = 300
+"""What a decision takes beside the names of segments, roughly."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -104,12 +107,18 @@ class _Rule:
 
 
 class Decider:
-    """Rules with their counts. decisions: the last 100 000; `forgotten_decisions` says how many there were before."""
+    """Rules with their counts.
+
+    Attributes:
+        decisions: the last 64 MiB of them, which is 100,000 and more unless names are long.
+        forgotten_decisions: how many there were before these.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self.decisions: deque[Decision] = deque(maxlen=_LOG_LENGTH)
+        self.decisions: deque[Decision] = deque()
         self.forgotten_decisions = 0
+        self._log_bytes = 0
         self._rules: list[_Rule] = []
         self._named = 0
 
@@ -215,8 +224,6 @@ class Decider:
 
     def _record(self, name: str, action: Action, nth: int, seen: Seen) -> None:
         seen.faults = (*seen.faults, f"{name}: {action.word}")
-        if len(self.decisions) == _LOG_LENGTH:
-            self.forgotten_decisions += 1
         direction = "reply" if seen.direction else "request"
         self.decisions.append(
             Decision(
@@ -232,6 +239,15 @@ class Decider:
                 seen.request_id,
             )
         )
+        self._log_bytes += _cost(self.decisions[-1])
+        while self._log_bytes > _LOG_BYTES:
+            self._log_bytes -= _cost(self.decisions.popleft())
+            self.forgotten_decisions += 1
+
+
+def _cost(decision: Decision) -> int:
+    """Memory that it takes, roughly."""
+    return _DECISION_BYTES + sum(map(getsizeof, decision.segments))
 
 
 def _key(rule: Rule, seen: Seen) -> Any:

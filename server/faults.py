@@ -247,7 +247,7 @@ class Faults:
 
     @property
     def decisions(self) -> list[Decision]:
-        """What rules did, in order; without times, so that two runs can be compared. The last 100 000."""
+        """What rules did, in order; without times, so that two runs can be compared. The last 64 MiB."""
         return list(self._decider.decisions)
 
     def unmatched(self) -> list[str]:

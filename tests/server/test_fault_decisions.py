@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.server import fault_decisions
 from segstore.server.fault_decisions import Decider, Plan, Wait
 from segstore.server.fault_rules import Close, Delay, Rule
 from segstore.server.observe import Seen, request_seen
@@ -120,6 +121,16 @@ def test_a_decision_says_what_it_was_about_and_the_request_what_was_decided() ->
         f"lost: close after at request 12, APPEND_BLOCK_END of {A} on connection 1, fit 1"
     )
     assert seen.faults == ("lost: close after",)
+
+
+def test_decisions_are_kept_as_far_as_their_names_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_decisions, "_LOG_BYTES", 1_000_000)
+    made = decider({})
+    assert all(fires(made, *(read(number, "n" * 65_000) for number in range(100))))
+    assert [each.request for each in made.decisions] == list(range(85, 100))
+    assert made.forgotten_decisions == 85
+    assert all(fires(made, *(read(number) for number in range(1_000))))
+    assert [each.request for each in made.decisions][-1_000:] == list(range(1_000))
 
 
 def test_a_name_is_taken_once_and_a_rule_can_be_taken_out() -> None:
