@@ -63,8 +63,6 @@ log = logging.getLogger(__name__)
 _PATIENCE_S: Final = 10.0
 _ASK_AGAIN_S: Final = 0.05
 _READ_BYTES: Final = 256 * 1024
-_MERGED_AT_ONCE: Final = 100
-"""As the reference's controller (`CommitRequestHandler.MAX_TRANSACTION_COMMIT_BATCH_SIZE`)."""
 
 R = TypeVar("R", bound=Command)
 MakeRequest = Callable[[int, str], Command]
@@ -299,14 +297,10 @@ class RemoteSegments:
     async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
         if (await self._info(target, "merge into")).is_sealed:
             raise SegmentStoreFailed(target, "merge into")
-        for start in range(0, len(sources), _MERGED_AT_ONCE):
-            await self._merge_some(target, list(sources[start : start + _MERGED_AT_ONCE]))
-
-    async def _merge_some(self, target: str, sources: list[str]) -> None:
         await self._ask(
             target,
             "merge into",
-            lambda number, token: MergeSegmentsBatch(number, target, sources, token),
+            lambda number, token: MergeSegmentsBatch(number, target, list(sources), token),
             SegmentsBatchMerged,
         )
 

@@ -64,6 +64,8 @@ class ControllerConfig(BaseModel):
             (`readerGroupStreams.writesWithReadPermissions.enable`).
         max_segments: the most segments of a stream at a time, and partitions of a table; 4,096. The stream cuts of one
             request may name twice as many. Pravega has no bounds.
+        max_transactions: open transactions of a stream; 10,000. Pravega has no bound.
+        max_writers: writers of a stream whose times are remembered for its watermarks; 10,000. Pravega has no bound.
         page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.
         retry_ms: the wait before work that the segment store failed to do is tried again; 1 s.
         scaling: when load scales a stream.
@@ -87,6 +89,8 @@ class ControllerConfig(BaseModel):
     system_scope: bool = False
     group_writes_with_read_permission: bool = True
     max_segments: int = Field(default=4_096, ge=1, le=65_536)
+    max_transactions: int = Field(default=10_000, ge=1)
+    max_writers: int = Field(default=10_000, ge=1)
     page_size: int = Field(default=1_000, ge=1)
     retry_ms: int = Field(default=1_000, ge=1)
     scaling: AutoScaling = AutoScaling()

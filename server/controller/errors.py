@@ -129,10 +129,10 @@ class IllegalState(ControllerError):
 
 
 class TooMany(ControllerError):
-    """A request names `given` of `what`, and may name `limit`."""
+    """A request names `given` of `what`, or would make them so many, and `limit` are allowed."""
 
     def __init__(self, what: str, given: int, limit: int) -> None:
-        super().__init__(f"{given} {what} are more than the {limit} that a request may have")
+        super().__init__(f"{given} {what} are more than the {limit} that are allowed")
         self.what = what
         self.given = given
         self.limit = limit

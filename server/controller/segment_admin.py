@@ -69,7 +69,9 @@ class SegmentAdmin(Protocol):
         ...
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
-        """Move the sources, in order, to the end of the target, all or none; one that is gone was merged before."""
+        """Move the sources, 100 at most, in order to the end of the target, all or none; one that is gone was merged
+        before.
+        """
         ...
 
     async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:

@@ -4,6 +4,8 @@ A transaction belongs to the epoch in which it was opened, told by the top 32 bi
 each segment of that epoch. Committing merges these into the current segments of the same numbers. If the stream was
 scaled since, the transaction's epoch comes again to take them in, and after it the current one (a rolling transaction).
 
+Long work is done in pieces, and a stream has at most `max_transactions` open.
+
 Invariant: `OPEN → COMMITTING → COMMITTED` or `OPEN → ABORTING → ABORTED`, nothing else; the first request to end a
 transaction decides, asking the same again is fine, asking the opposite is refused. Commits happen in the order in which
 they were asked for, those of older epochs first. A lease that ended, with some slack, aborts.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from typing import Final
 from uuid import UUID
@@ -28,6 +31,7 @@ from segstore.server.controller.errors import (
     LeaseTooLarge,
     NotFound,
     SegmentStoreFailed,
+    TooMany,
 )
 from segstore.server.controller.operations import (
     AbortStarted,
@@ -55,6 +59,9 @@ _NO_TIME: Final = -(2**63)
 
 _PLAIN: Final = ScalingPolicy()
 
+_MERGED_AT_ONCE: Final = 100
+"""`CommitRequestHandler.MAX_TRANSACTION_COMMIT_BATCH_SIZE`."""
+
 
 def _opening(transaction: UUID) -> int:
     """Sorts transactions as they were opened."""
@@ -80,6 +87,9 @@ class Transactions:
             found = core.state.stream(scope, stream)
             if found.sealed:
                 raise IllegalState(f"stream {found.full_name} is sealed")
+            count, limit = len(found.transactions) + 1, core.config.max_transactions
+            if count > limit:
+                raise TooMany("open transactions of a stream", count, limit)
             epoch = found.current.reference
             identifier = UUID(int=epoch << 96 | next(core.transaction_ids))
             segments = []
@@ -222,7 +232,7 @@ class Transactions:
                 await self._merge(stream, stream.current.segments, together)
             else:
                 await self._roll(stream, epoch, together)
-            for identifier in together:
+            async for identifier in core.pace.over(together):
                 await self._note_time(stream, stream.transactions[identifier])
                 self._ended(stream, identifier, committed=True)
 
@@ -231,8 +241,12 @@ class Transactions:
         for identifier in identifiers:
             async for segment, name in self._core.pace.over(list(stream.transaction_segments(identifier))):
                 sources.setdefault(segment.number, []).append(name)
-        async for target in self._core.pace.over(targets):
-            await self._core.segments.merge_segments(stream.segment_name(target), sources[target.number])
+        for target in targets:
+            names = sources[target.number]
+            for start in range(0, len(names), _MERGED_AT_ONCE):
+                some = names[start : start + _MERGED_AT_ONCE]
+                await self._core.pace.take(len(some))
+                await self._core.segments.merge_segments(stream.segment_name(target), some)
 
     async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
         """Take transactions of an older epoch in; every step can be done twice."""
@@ -256,8 +270,10 @@ class Transactions:
         position = {}
         async for segment in self._core.pace.over(stream.current.segments):
             position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
-        # A time before the writer's last one does not count, and the transaction is committed all the same.
-        note(self._core, stream, transaction.writer, transaction.timestamp, position)
+        # A time before the writer's last one, or of a writer too many, does not count, and the transaction is committed
+        # all the same.
+        with suppress(TooMany):
+            note(self._core, stream, transaction.writer, transaction.timestamp, position)
 
     def _ended(self, stream: Stream, identifier: UUID, *, committed: bool) -> None:
         core = self._core

@@ -7,10 +7,10 @@ become for readers is in `watermarks`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from segstore.server.controller.core import Core, Due, require
-from segstore.server.controller.errors import NotFound
+from segstore.server.controller.errors import NotFound, TooMany
 from segstore.server.controller.operations import WriterGone, WriterNoted
 from segstore.server.controller.state import Stream
 
@@ -18,10 +18,23 @@ __all__ = ["NoteResult", "Writers", "note"]
 
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 
+_SMALL: Final = 64
+"""Segments of a position. Longer positions are taken while all together have no more than that for each writer."""
+
 
 def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
-    """Note a writer's time, unless it or the position goes back; have the stream's watermarks looked after."""
-    mark = stream.writers.get(writer)
+    """Note a writer's time, unless it or the position goes back; have the stream's watermarks looked after.
+
+    Raises `TooMany` for a writer, or a long position, that there is no room for.
+    """
+    mark, limit = stream.writers.get(writer), core.config.max_writers
+    if mark is None and len(stream.writers) >= limit:
+        raise TooMany("writers that note times", len(stream.writers) + 1, limit)
+    if len(position) > _SMALL:
+        count = len(position) + sum(len(each.position) for each in stream.writers.values() if each is not mark)
+        room = max(_SMALL * limit, core.config.max_cut_entries)
+        if count > room:
+            raise TooMany("segments in the positions of all writers", count, room)
     if mark is not None:
         if mark.timestamp > timestamp:
             return "INVALID_TIME"

@@ -13,6 +13,7 @@ from segstore.server.controller.errors import (
     InvalidArgument,
     LeaseTooLarge,
     NotFound,
+    TooMany,
 )
 from segstore.server.controller.operations import CompletedForgotten, decode
 from segstore.server.controller.policies import ScalingPolicy
@@ -116,6 +117,48 @@ async def test_commits_happen_in_the_order_in_which_they_were_asked_for(world: W
     await world.pass_time(500)
     (merge,) = (call for call in world.store.calls if call[0] == "merge")
     assert merge == ("merge", "a/s/0.#epoch.0", *parts(second, "a/s/0.#epoch.0"), *parts(first, "a/s/0.#epoch.0"))
+
+
+async def test_many_commits_at_once_are_merged_in_pieces_between_which_others_run(world: World) -> None:
+    world.make(commit_delay_ms=500)
+    await world.stream()
+    opened = [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(250)]
+    for each in opened:
+        await world.controller.transactions.commit("a", "s", each)
+    world.store.calls.clear()
+    passing = asyncio.create_task(world.pass_time(500))
+    while not passing.done():
+        await asyncio.sleep(0)
+        world.store.calls.append(("tick",))
+    calls = [each[0] for each in world.store.calls]
+    merges = [each[2:] for each in world.store.calls if each[0] == "merge"]
+    assert [len(each) for each in merges] == [100, 100, 50]
+    assert [name for each in merges for name in each] == [parts(each, "a/s/0.#epoch.0")[0] for each in opened]
+    assert all("tick" in between for between in " ".join(calls).split("merge")[1:])
+    assert len(world.controller.transactions.completed("a", "s")) == 250
+
+
+async def test_a_stream_has_so_many_open_transactions_and_room_for_another_when_one_has_ended(world: World) -> None:
+    world.make(max_transactions=2)
+    await world.stream()
+    first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.open("a", "s", LEASE_MS)
+    before = dict(world.store.lengths)
+    with pytest.raises(TooMany, match="3 open transactions of a stream are more than the 2 that are allowed"):
+        await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert world.store.lengths == before
+    await world.controller.transactions.abort("a", "s", first)
+    await world.controller.transactions.open("a", "s", LEASE_MS)
+
+
+async def test_a_commit_of_a_writer_too_many_is_done_without_its_time(world: World) -> None:
+    world.make(max_writers=1)
+    await world.stream()
+    for writer in ("one", "two"):
+        transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+        await world.controller.transactions.commit("a", "s", transaction, writer, 7)
+        assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+    assert set(world.controller.state.stream("a", "s").writers) == {"one"}
 
 
 async def test_a_lease_that_ends_aborts_after_the_slack(world: World) -> None:

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from segstore.server.controller.epochs import Epoch, Segment
+from segstore.server.controller.errors import TooMany
 from segstore.server.controller.policies import Cut, StreamConfig
 from segstore.server.controller.state import Stream, TransactionStatus, Watermark
 from segstore.server.controller.watermarks import UpperBound, encode_watermark
@@ -220,6 +221,23 @@ async def test_a_stream_that_goes_while_its_writers_are_looked_at_gets_no_waterm
     await world.stream()
     await run
     assert (last(world), world.store.appended) == (None, {})
+
+
+async def test_a_stream_remembers_the_times_of_so_many_writers_and_their_positions_are_bounded(world: World) -> None:
+    world.make(max_writers=150, max_segments=4_000)
+    await world.stream()
+    note = world.controller.writers.note
+    for writer in range(149):
+        assert note("a", "s", str(writer), 1, {}) == "SUCCESS"
+    assert note("a", "s", "0", 2, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
+    assert note("a", "s", "0", 3, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
+    assert note("a", "s", "1", 2, dict.fromkeys(range(1_600), 0)) == "SUCCESS"
+    with pytest.raises(TooMany, match="9665 segments in the positions of all writers"):
+        note("a", "s", "2", 2, dict.fromkeys(range(65), 0))
+    assert note("a", "s", "last", 1, {0: 1}) == "SUCCESS"
+    with pytest.raises(TooMany, match="151 writers that note times are more than the 150"):
+        note("a", "s", "another", 1, {0: 1})
+    assert note("a", "s", "last", 2, {0: 1}) == "SUCCESS"
 
 
 async def test_the_lowest_time_of_all_writers_is_told_with_the_farthest_positions(world: World) -> None:
