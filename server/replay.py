@@ -10,7 +10,8 @@ the trace lacks is none: without an answer to it no client says anything else.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
 scaled; when the server has stopped, no connection and no timer is left. A client that does not read its replies is not
-read either, and neither is the other store; what is to be passed on and is not taken is bounded, too.
+read either, and neither is the other store; what is to be passed on and is not taken is bounded, too, and so are
+replies that are delayed and frames that are not whole. Clients are answered in slices, one after another.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, cast
 
 from segstore.server.accepting import stop_accepting
+from segstore.server.fair_queue import FairQueue
 from segstore.server.replay_problem import Problem, problem, request_frame
 from segstore.server.replay_script import Mode, Replay, ScriptedReply, Step, own_item, type_of
 from segstore.server.runner import AddressInUse, CannotListen
@@ -48,6 +50,12 @@ _MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
 _MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
 _PROBLEM_BYTES: Final = 512
 """What a problem takes beside its frames, roughly."""
+_MOST_HELD_BYTES: Final = 512 * 1024 * 1024
+"""What frames that are not whole, and open blocks, may take of all clients together."""
+_MOST_DELAYED: Final = 4096
+"""A client for which so many replies are delayed is not read until there are fewer."""
+_STEP: Final = 64
+"""So many frames are decoded at a time."""
 _CONNECT_S: Final = 10.0
 
 
@@ -58,6 +66,7 @@ class TraceServer:
     trace does not answer: "error", "close", or "pass", on to the store at `upstream`, (host, port).
     pace: 1 answers after the times of the trace, 2 twice as fast; None at once.
     problems: what was not answered by the trace, the first 64 MiB of it. tell: is called with each as it comes.
+    queue: clients that have sent more than a slice allows. held_bytes: of frames that are not whole, and open blocks.
     """
 
     def __init__(
@@ -83,6 +92,8 @@ class TraceServer:
         self.tell = tell
         self.problems: list[Problem] = []
         self.connections = 0
+        self.queue = FairQueue()
+        self.held_bytes = 0
         self._where = (host, port)
         self._server: asyncio.Server | None = None
         self._open: set[_Conversation] = set()
@@ -158,6 +169,11 @@ class _Conversation(asyncio.Protocol):
         self._timers: deque[asyncio.TimerHandle] = deque()
         self._last_at = 0.0
         self._passing: _Passing | None = None
+        # What was read lies in `_data`, not decoded yet from `_at` on. What is decoded and not answered yet views it.
+        self._data, self._at = b"", 0
+        self._items: deque[Command | Append] = deque()
+        self._broken = self._has_ended = False
+        self._held_bytes = 0
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -173,6 +189,10 @@ class _Conversation(asyncio.Protocol):
             timer.cancel()
         self._timers.clear()
         self._transport = None
+        self._server.queue.discard(self)
+        self._items.clear()
+        self._data = b""
+        self._hold(0)
         if self._passing is not None:
             self._passing.close()
         self._server._open.discard(self)
@@ -186,8 +206,7 @@ class _Conversation(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._server.queue.add(self)
 
     async def end(self) -> None:
         """Closes, and waits until it is."""
@@ -198,18 +217,62 @@ class _Conversation(asyncio.Protocol):
         await self._closed
 
     def data_received(self, data: bytes) -> None:
-        broken = False
+        self._data, self._at = (self._data[self._at :] + data if self._is_behind() else data), 0
+        queue = self._server.queue
+        queue.begin()
         try:
-            commands = self._decoder.feed(data)
+            left = self.advance()
+        finally:
+            queue.end()
+        if left:
+            queue.add(self, heavy=True)
+
+    def eof_received(self) -> bool:
+        self._has_ended = True
+        return self._is_behind()
+
+    def _is_behind(self) -> bool:
+        return bool(self._items) or self._at < len(self._data) or self._broken
+
+    def advance(self) -> bool:
+        """Answers what was read, for a slice, and reads on when all is answered; whether more can be answered."""
+        is_over = self._server.queue.is_over
+        while (transport := self._transport) is not None and not transport.is_closing():
+            if not self._writable.is_set() or len(self._timers) >= _MOST_DELAYED:
+                transport.pause_reading()
+                return False
+            if self._items:
+                self._take(own_item(self._items.popleft()))
+            elif self._broken or (self._has_ended and not self._is_behind()):
+                self._close()
+            elif self._is_behind():
+                self._decode()
+            else:
+                self._data, self._at = b"", 0
+                self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
+                transport.resume_reading()
+                return False
+            if is_over():
+                transport.pause_reading()
+                return True
+        return False
+
+    def _decode(self) -> None:
+        """Makes requests of the next step's worth of what was read."""
+        try:
+            commands = self._decoder.feed(self._data, start=self._at, most=_STEP)
+            self._at = self._decoder.position
             items: Any = self._blocks.feed_all(commands)
         except WireError as error:
-            items, broken = error.decoded, True
-        for item in items:
-            if self._transport is None or self._transport.is_closing():
-                return
-            self._take(own_item(item))
-        if broken:
-            self._close()
+            items, self._broken, self._at = error.decoded, True, len(self._data)
+        self._items.extend(items)
+
+    def _hold(self, size: int) -> None:
+        server = self._server
+        server.held_bytes += size - self._held_bytes
+        self._held_bytes = size
+        if server.held_bytes > _MOST_HELD_BYTES and self._transport is not None:
+            self._transport.abort()
 
     def _take(self, item: Command | Append) -> None:
         server = self._server
@@ -271,6 +334,8 @@ class _Conversation(asyncio.Protocol):
     def _due(self, frame: bytes) -> None:
         self._timers.popleft()
         self._write(frame)
+        if self._is_behind():
+            self._server.queue.add(self)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

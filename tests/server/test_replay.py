@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from segstore.replaying import drive
-from segstore.server import MockSegmentStore
+from segstore.server import MockSegmentStore, replay
 from segstore.server.replay import TraceServer
 from segstore.server.replay_problem import Problem, problem
 from segstore.server.replay_script import Step, read_script
@@ -354,6 +354,63 @@ async def test_of_several_connections_only_one_that_lacks_hello_is_greeted() -> 
         assert await first.ask(HELLO) == [Hello(17, 4)]
         assert await second.ask(HELLO) == [Hello(17, 5)]
         assert server.problems == []
+
+
+async def test_a_client_that_asks_much_does_not_keep_another_waiting(recorded: list[Record]) -> None:
+    asked = 20_000
+    async with (
+        TraceServer(recorded, mode="match") as server,
+        await Peer.connect(server) as greedy,  # type: ignore[arg-type]  # host and port are all it needs
+        await Peer.connect(server) as other,  # type: ignore[arg-type]  # as above
+    ):
+        greedy.send_bytes(encode(DeleteSegment(1, "s", "")) * asked)
+        await until(lambda: server.problems)
+        assert await other.ask(HELLO) == [Hello(17, 5)]
+        assert 0 < len(server.problems) < asked
+        most, before, receiving = 0, len(server.problems), asyncio.create_task(greedy.receive(asked))
+        while not receiving.done():
+            await asyncio.sleep(0)
+            most, before = max(most, len(server.problems) - before), len(server.problems)
+        assert most < asked // 4
+        answers = await receiving
+        assert {type(each) for each in answers} == {ErrorMessage}
+        assert len(server.problems) == asked
+
+
+async def test_a_client_is_not_read_while_many_replies_to_it_are_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_MOST_DELAYED", 10)
+    records = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(1_000_000, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+    ]
+    async with TraceServer(records, mode="match", pace=1) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO)
+        (conversation,) = server._open
+        most, answers = 0, asyncio.create_task(peer.ask(*[HELLO] * 100))
+        while not answers.done():
+            most = max(most, len(conversation._timers))
+            await asyncio.sleep(0)
+        assert await answers == [HELLO] * 100
+        assert most == 10
+
+
+async def test_frames_in_part_are_bounded_for_all_clients_together(
+    recorded: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_MOST_HELD_BYTES", 100_000)
+    part = encode(append(1, bytes(80_000)))[:60_000]
+    async with (
+        TraceServer(recorded) as server,
+        await Peer.connect(server) as one,  # type: ignore[arg-type]  # host and port are all it needs
+        await Peer.connect(server) as other,  # type: ignore[arg-type]  # as above
+    ):
+        one.send_bytes(part)
+        await until(lambda: server.held_bytes == len(part))
+        other.send_bytes(part)
+        assert await other.closed() == b""
+        await until(lambda: server.held_bytes == len(part))
+        one.abort()
+        await until(lambda: server.held_bytes == 0)
 
 
 async def test_problems_are_told_as_they_come(recorded: list[Record]) -> None:
