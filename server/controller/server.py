@@ -45,6 +45,8 @@ _OPTIONS: Final = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),
+    # A connection without a call for so long gives up its place; a client makes another for its next call.
+    ("grpc.max_connection_idle_ms", 300_000),
 )
 _SHARE: Final = 4
 """Connections to a controller take at most one in this many of the descriptors that the process may have."""

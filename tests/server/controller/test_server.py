@@ -19,12 +19,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, Endpoint, TlsFiles
+from segstore.server.controller import server as serving
 from segstore.server.controller.operations import Operation, TransactionEnded
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.state import TransactionStatus
+from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client
 from tests.server.controller.fake_store import FakeStore
+from tests.server.support import PATIENCE_S
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""What an HTTP/2 client says first, with settings of none."""
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -101,6 +107,26 @@ async def test_silent_connections_take_a_share_of_the_descriptors_only(monkeypat
             writer.transport.abort()
 
 
+async def test_connections_without_calls_give_up_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = dict(serving._OPTIONS) | {"grpc.max_connection_idle_ms": 200}
+    monkeypatch.setattr(serving, "_OPTIONS", tuple(idle.items()))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))  # two of them are the controller's
+    async with await ControllerServer.start(controller()) as served:
+        peers = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
+        for reader, writer in peers:
+            writer.write(_PREFACE)
+            assert await reader.readexactly(9)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+            for _ in range(2):  # its own connection has gone before the second call
+                call = channel.unary_unary(METHODS["getControllerServerList"].path)
+                assert await call(b"", timeout=PATIENCE_S, wait_for_ready=True)
+                while channel.get_state() is grpc.ChannelConnectivity.READY:
+                    await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        for reader, writer in peers:
+            await reader.read()
+            writer.transport.abort()
+
+
 async def test_under_tls_clients_are_told_the_published_name(tls: TlsFiles) -> None:
     async with await ControllerServer.start(controller(), tls=tls, published_host="localhost") as server:
         credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
@@ -168,6 +194,7 @@ async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
 
 ON_UVLOOP = """
 import grpc, uvloop
+from segstore.server.controller import server as serving
 from segstore.server.controller import Controller, ControllerServer
 from segstore.wire.controller_api import METHODS, messages as m
 
