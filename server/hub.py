@@ -256,21 +256,25 @@ class ConnectionHub:
         now = loop.time()
         some = to_ask[-_AT_ONCE:]
         del to_ask[-_AT_ONCE:]
-        for connection in some:
-            if connection not in self._watched:
-                continue  # it was closed since
-            connection.look_up()
-            deadline = connection.waits.next_deadline(self.limits)
-            if deadline is not None and deadline[0] <= now:
-                connection.missed(deadline[1], now)
-            elif deadline is None and not connection.held_bytes:
-                self._watched.discard(connection)
-        if self._close_silent_ones(now) or to_ask:
-            self._sweeper = loop.call_soon(self._sweep_some)
-        elif self._watched or len(self.connections) >= self._crowded_from:
-            self._sweeper = loop.call_later(self._sweep_s, self._sweep)
-        else:
-            self._sweeper = None
+        more = False
+        try:
+            for connection in some:
+                if connection not in self._watched:
+                    continue  # it was closed since
+                connection.look_up()
+                deadline = connection.waits.next_deadline(self.limits)
+                if deadline is not None and deadline[0] <= now:
+                    connection.missed(deadline[1], now)
+                elif deadline is None and not connection.held_bytes:
+                    self._watched.discard(connection)
+            more = self._close_silent_ones(now) or bool(to_ask)
+        finally:  # whatever happens, there is a next sweep
+            if more:
+                self._sweeper = loop.call_soon(self._sweep_some)
+            elif self._watched or len(self.connections) >= self._crowded_from:
+                self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+            else:
+                self._sweeper = None
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
