@@ -137,7 +137,8 @@ class ConnectionHub:
                 queue.add(service)
         finally:
             self._running = None
-            self.flush()
+            if self._to_flush:
+                self.flush()
             used_up = queue.end()
         return used_up
 

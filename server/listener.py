@@ -55,6 +55,7 @@ _LARGE_BYTES = 128 * 1024
 _COUNTED_BYTES = 4096
 """A read of fewer bytes that are plain appends takes next to no time."""
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
+_HELLO_BYTES = 16
 _KEPT_ITEM_BYTES = 256
 """What a request that is kept for later takes beside its payload, roughly."""
 
@@ -85,12 +86,14 @@ class Connection(asyncio.BufferedProtocol):
         "_input",
         "_is_heavy",
         "_is_lost",
+        "_is_partial",
         "_loop",
         "_lost_by",
         "_number",
         "_paused",
         "_problem",
         "_progress_bytes",
+        "_received_bytes",
         "_recorder",
         "_shrunk",
         "_stalled",
@@ -124,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_heavy = False  # it used up its last slice
         self._has_ended = False  # its peer sends no more
         self._is_lost = False
+        self._is_partial = False  # of what was decoded last a frame or a block is left in part
+        self._received_bytes = 0
         self._lost_by: Exception | None = None
         self._delayed_bytes = 0  # of what faults let wait
         self._paused = False
@@ -211,6 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         hub = self._hub
         session, counters = self.session, hub.service.counters
         counters.bytes_in += nbytes
+        self._received_bytes += nbytes
         if self._recorder is not None:
             self._recorder.received(self._number, hub.receive_view[:nbytes])
         if session is None or session.ending is not _NOT_YET:
@@ -219,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         if plain == nbytes:
             self._finish_plain()
             return
-        if self._is_behind():  # the transport had this when it was told not to read
+        if self._input:  # the transport had this when it was told not to read
             more = b"".join((memoryview(self._input)[self._at : self._upto], hub.receive_view[:nbytes]))
             self._drop_input()
             self._input, self._at, self._upto = more, 0, len(more)
@@ -232,11 +238,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._input = b""
         # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
-        blocks = self._blocks
         if (
             self._input
-            or self._decoder.buffered_bytes
-            or (blocks is not None and blocks.block_open)
+            or self._is_partial
             or self.held_bytes
             or session.reads
             or session.out_bytes
@@ -372,9 +376,11 @@ class Connection(asyncio.BufferedProtocol):
                 else:
                     break
                 done = self._execute(session, items)
+                executed += done
                 if done < len(items):
                     self._keep(items[done:])
-                executed += done
+                elif self._at == self._upto:
+                    break
                 if executed >= _SLICE_ITEMS or hub.queue.is_over():
                     break
         except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
@@ -405,7 +411,8 @@ class Connection(asyncio.BufferedProtocol):
                 hub.service.counters.protocol_violations += 1
         partial = decoder.buffered_bytes > 0
         block_open = blocks is not None and blocks.block_open
-        if partial or block_open or self.waits.for_bytes:
+        self._is_partial = partial or block_open
+        if self._is_partial or self.waits.for_bytes:
             appends = block_open and any(type(item) is Append for item in items)
             self.waits.received(
                 self._loop.time(), frames=bool(commands), partial=partial, block_open=block_open, appends=appends
@@ -416,11 +423,10 @@ class Connection(asyncio.BufferedProtocol):
     def _execute(self, session: Session, items: Sequence[Command | Append]) -> int:
         """Executes requests; how many of them. It stops where the slice is used up, and where the peer has too much to
         read."""
-        is_over, done, total = self._hub.queue.is_over, 0, len(items)
-        whole = self._at == self._upto
+        done, whole = 0, self._at == self._upto
         while True:
             done = session.receive_all(items, done, whole=whole)
-            if done == total or session.ending is not _NOT_YET or is_over():
+            if done == len(items) or session.ending is not _NOT_YET or self._hub.queue.is_over():
                 return done
             self._write()
             self.look_up()
@@ -450,16 +456,15 @@ class Connection(asyncio.BufferedProtocol):
             or (gate is not None and (gate.full or self._held_back_bytes))
         ):
             return 0
-        if nbytes > _COUNTED_BYTES:
-            hub.queue.begin()
+        began_s = hub.queue.now_s() if nbytes > _COUNTED_BYTES else 0.0
         try:
-            return session.append_plain(self._decoder, hub.receive_view, min(nbytes, _PLAIN_BYTES))
+            plain = session.append_plain(self._decoder, hub.receive_view, min(nbytes, _PLAIN_BYTES))
         except Exception as error:  # noqa: BLE001 — as in `_serve`
             hub.service.failed(session, error)
-            return nbytes  # it is over
-        finally:
-            if nbytes > _COUNTED_BYTES:
-                hub.queue.end()
+            return nbytes  # the connection ends
+        if plain > _COUNTED_BYTES:
+            hub.queue.count(hub.queue.now_s() - began_s)
+        return plain
 
     def _finish_plain(self) -> None:
         """Writes the acknowledgements of `_take_plain`, where nothing else was read."""
@@ -627,7 +632,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_silent(self) -> bool:
         """Whether its peer has sent nothing but a Hello, or not even that."""
-        return self.session is not None and not self.session.has_asked
+        return self._received_bytes <= _HELLO_BYTES
 
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""

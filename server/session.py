@@ -94,7 +94,6 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
-        has_asked: whether the peer has sent anything but a Hello.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends, "" for a peer that went of its own accord.
@@ -118,7 +117,6 @@ class Session:
         "admin",
         "ending",
         "full",
-        "has_asked",
         "out",
         "out_bytes",
         "out_has_payload",
@@ -148,7 +146,6 @@ class Session:
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
-        self.has_asked = False
         self.ending = Ending.NOT_YET
         self.why = ""
         self._on_reply = on_reply
@@ -200,7 +197,7 @@ class Session:
         when one of these failed.
         """
         service = self._service
-        is_over = service.queue.is_over
+        now_s, until_s = service.queue.now_s, service.queue.until_s
         now_ms = service.now_ms()
         writers, containers, acknowledge = self._writers, service.store.containers, service.acknowledge
         done, total, appended = start, len(items), 0
@@ -210,7 +207,7 @@ class Session:
                 done += 1
                 if type(item) is not Append:
                     self._command(item)  # type: ignore[arg-type]  # not an Append
-                    if is_over():
+                    if now_s() >= until_s:
                         break
                 else:
                     segment, writer_id, number = item.segment, item.writer_id, item.event_number
@@ -393,8 +390,6 @@ class Session:
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
-        if type(command) is not Hello:
-            self.has_asked = True
         if special is None:
             self._service.handle(self, command)
         else:

@@ -212,8 +212,10 @@ async def test_a_connection_that_never_asked_gives_way_to_a_new_one(monkeypatch:
         await Peer.connect(store) as silent,
     ):
         await silent.ask(HELLO)
+        await busy.ask(HELLO)
         assert await busy.ask(KeepAlive()) == [KeepAlive()]
         async with await Peer.connect(store) as third:
+            await third.ask(HELLO)
             assert await third.ask(KeepAlive()) == [KeepAlive()]
             assert await silent.closed() == b""
             async with await Peer.connect(store) as fourth:
@@ -226,6 +228,7 @@ async def test_connections_that_never_ask_have_a_deadline_while_many_are_open() 
     limits = LimitSettings(max_connections=4, silent_timeout_s=0.05)
     async with MockSegmentStore(limits=limits) as store, contextlib.AsyncExitStack() as open_ones:
         busy = await open_ones.enter_async_context(await Peer.connect(store))
+        await busy.ask(HELLO)
         assert await busy.ask(KeepAlive()) == [KeepAlive()]
         silent = [await open_ones.enter_async_context(await Peer.connect(store)) for _ in range(3)]
         for each in silent:
