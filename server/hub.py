@@ -198,7 +198,7 @@ class ConnectionHub:
             why = f"{most} are open"
         elif descriptor >= self.descriptor_bound:
             why = f"{descriptor} file descriptors are open"
-        if why and not self._close_silent(now - _GIVES_WAY_S, f"it has sent nothing but a Hello, and {why}"):
+        if why and not self._close_silent(now - _GIVES_WAY_S, f"it has asked for nothing, and {why}"):
             return why
         self.connections.add(connection)
         self._silent[connection] = now
@@ -220,7 +220,7 @@ class ConnectionHub:
 
     def _close_silent_ones(self, now: float) -> None:
         timeout_s = self.limits.silent_timeout_s
-        why = f"it has sent nothing but a Hello for {timeout_s:g} s, and {len(self.connections)} connections are open"
+        why = f"it has asked for nothing in {timeout_s:g} s, and {len(self.connections)} connections are open"
         while len(self.connections) >= self._crowded_from and self._close_silent(now - timeout_s, why):
             self.service.counters.deadlines_missed += 1
 

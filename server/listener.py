@@ -55,7 +55,6 @@ _LARGE_BYTES = 128 * 1024
 _COUNTED_BYTES = 4096
 """A read of fewer bytes that are plain appends takes next to no time."""
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
-_HELLO_BYTES = 16
 _KEPT_ITEM_BYTES = 256
 """What a request that is kept for later takes beside its payload, roughly."""
 
@@ -93,7 +92,6 @@ class Connection(asyncio.BufferedProtocol):
         "_paused",
         "_problem",
         "_progress_bytes",
-        "_received_bytes",
         "_recorder",
         "_shrunk",
         "_stalled",
@@ -128,7 +126,6 @@ class Connection(asyncio.BufferedProtocol):
         self._has_ended = False  # its peer sends no more
         self._is_lost = False
         self._is_partial = False  # of what was decoded last a frame or a block is left in part
-        self._received_bytes = 0
         self._lost_by: Exception | None = None
         self._delayed_bytes = 0  # of what faults let wait
         self._paused = False
@@ -216,7 +213,6 @@ class Connection(asyncio.BufferedProtocol):
         hub = self._hub
         session, counters = self.session, hub.service.counters
         counters.bytes_in += nbytes
-        self._received_bytes += nbytes
         if self._recorder is not None:
             self._recorder.received(self._number, hub.receive_view[:nbytes])
         if session is None or session.ending is not _NOT_YET:
@@ -607,7 +603,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _wait_to_close(self, session: Session) -> None:
         """Nothing more is carried out; replies that are held back leave first."""
-        session.stop_waiting()
         self._drop_rest()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -620,7 +615,6 @@ class Connection(asyncio.BufferedProtocol):
         if session.why:
             level = logging.INFO if self._hub.closing else logging.WARNING
             log.log(level, "connection from %s closed: %s", session.peer, session.why, extra={"peer": session.peer})
-        session.stop_waiting()
         self._drop_rest()
         transport.close()
         self.waits.closing(self._loop.time())
@@ -631,8 +625,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its peer has sent nothing but a Hello, or not even that."""
-        return self._received_bytes <= _HELLO_BYTES
+        """Whether its peer has asked for nothing so far: it sent nothing but Hello and KeepAlive, or not even that."""
+        return self.session is not None and not self.session.has_asked
 
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""
@@ -701,7 +695,6 @@ class Connection(asyncio.BufferedProtocol):
         """Cuts the connection without a word."""
         if self.session is not None:
             self.session.end("")
-            self.session.stop_waiting()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()

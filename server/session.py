@@ -94,6 +94,7 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
+        has_asked: whether the peer has sent more than Hello and KeepAlive.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends, "" for a peer that went of its own accord.
@@ -117,6 +118,7 @@ class Session:
         "admin",
         "ending",
         "full",
+        "has_asked",
         "out",
         "out_bytes",
         "out_has_payload",
@@ -146,6 +148,7 @@ class Session:
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
+        self.has_asked = False
         self.ending = Ending.NOT_YET
         self.why = ""
         self._on_reply = on_reply
@@ -391,6 +394,7 @@ class Session:
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
         if special is None:
+            self.has_asked = True
             self._service.handle(self, command)
         else:
             special(self, command)
@@ -420,12 +424,6 @@ class Session:
     def writer_count(self) -> int:
         """Writers that are set up on it now."""
         return len(self._writers)
-
-    def stop_waiting(self) -> None:
-        """Drops the reads that wait; they are not answered any more."""
-        for read in tuple(self.reads):
-            self._service.forget_read(read)
-        self.woken.clear()
 
     def close(self) -> None:
         """The connection is gone: drops what waits and deletes the transient segments that it created."""
@@ -500,6 +498,7 @@ class Session:
     # --- appends ----------------------------------------------------------------------------------------------------
 
     def _setup_append(self, command: SetupAppend) -> None:
+        self.has_asked = True
         if self.admin:
             self.end("SetupAppend is not served on the admin port")
             return
@@ -600,6 +599,7 @@ class Session:
             self.end(f"{operation} failed: {error}", Ending.FLUSHED)
 
     def _create_transient(self, command: CreateTransientSegment) -> None:
+        self.has_asked = True
         if self.admin:
             self.end("CreateTransientSegment is not served on the admin port")
             return
