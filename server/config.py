@@ -62,7 +62,7 @@ class LimitSettings(BaseModel):
     connection_transient_segments: int = Field(default=1000, gt=0)
     segment_attributes: int = Field(default=MAX_ATTRIBUTES, gt=0)
     max_memory_bytes: int | None = Field(default=None, gt=0)
-    request_keys: int = Field(default=4096, gt=0)
+    request_keys: int = Field(default=1024, gt=0)
     request_segments: int = Field(default=256, gt=0)
     max_connections: int | None = Field(default=None, gt=0)
     silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)

@@ -399,7 +399,7 @@ def test_a_page_of_a_table_ends_where_it_has_enough_entries_and_goes_on_there() 
     while True:
         (page,) = desk.ask(ReadTableKeys(2, "table", "", 1 << 30, TableIteratorArgs(token, b"", b"", b"")))
         assert isinstance(page, TableKeysRead)
-        assert len(page.keys) <= 4096
+        assert len(page.keys) <= 1024
         if not page.keys:
             break
         found += [bytes(each.data) for each in page.keys]
