@@ -52,6 +52,8 @@ _PLAIN_BYTES = 128 * 1024
 """So much of one read is executed as plain appends; a slice could not be longer."""
 _LARGE_BYTES = 128 * 1024
 """Less of what was read is copied to be kept; for more, the connection is left the buffer that it was read into."""
+_HEAVY = 3
+"""A strain for which it takes more than one slice in a row that was used up: the process may have been preempted."""
 _COUNTED_BYTES = 4096
 """A read of fewer bytes that are plain appends takes next to no time."""
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
@@ -83,7 +85,6 @@ class Connection(asyncio.BufferedProtocol):
         "_held_back_bytes",
         "_hub",
         "_input",
-        "_is_heavy",
         "_is_lost",
         "_is_partial",
         "_loop",
@@ -95,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         "_recorder",
         "_shrunk",
         "_stalled",
+        "_strain",
         "_transport",
         "_upto",
         "_wrong",
@@ -122,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wrong: WireError | None = None
         self._backlog: list[Command | Append] = []
         self._backlog_bytes = 0
-        self._is_heavy = False  # it used up its last slice
+        self._strain = 0  # rises where it uses up its slices
         self._has_ended = False  # its peer sends no more
         self._is_lost = False
         self._is_partial = False  # of what was decoded last a frame or a block is left in part
@@ -382,7 +384,8 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
             hub.service.failed(session, error)
         finally:
-            self._is_heavy = hub.leave() or executed >= _SLICE_ITEMS
+            used_up = hub.leave() or executed >= _SLICE_ITEMS
+            self._strain = min(self._strain + 2, 2 * _HEAVY) if used_up else max(self._strain - 1, 0)
         self.flush()
         if self._wrong is not None and not self._backlog:
             self._refuse(self._wrong)
@@ -491,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not transport.is_closing():
             transport.pause_reading()
         if not self._is_paused():
-            self._hub.queue.add(self, heavy=self._is_heavy)
+            self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def _drop_rest(self) -> None:
         """Nothing more is executed."""
@@ -508,7 +511,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _catch_up_soon(self) -> None:
         # Not now: a transport may say that it has room while it is being written to.
-        self._hub.queue.add(self, heavy=self._is_heavy)
+        self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def advance(self) -> bool:
         """Answers woken reads and executes what was kept, as far as the slice goes and the peer reads; then reads on.
