@@ -216,7 +216,7 @@ def _secret(ctx: click.Context, option: click.Parameter, path: Path | None) -> s
         with path.open("rb") as file:
             data = file.read(_SECRET_BYTES + 1)
             if os.fstat(file.fileno()).st_mode & 0o044:
-                click.echo(f"{ctx.command_path}: other users can read {path}: chmod 600 {path}", err=True)
+                echo(f"{ctx.command_path}: other users can read {path}: chmod 600 {path}", err=True)
         text = data.decode().rstrip("\r\n")
     except OSError as error:
         raise click.BadParameter(said(error), ctx, option) from error
@@ -234,7 +234,7 @@ def _auth_key(ctx: click.Context, of_file: str | None, literal: str | None) -> s
         if of_file is not None:
             raise click.UsageError("--auth-key and --auth-key-file: give one of them", ctx)
         shown = "the list of processes shows --auth-key to every user of this machine"
-        click.echo(f"{ctx.command_path}: {shown}; prefer --auth-key-file FILE, or SEGSTORE_AUTH_KEY", err=True)
+        echo(f"{ctx.command_path}: {shown}; prefer --auth-key-file FILE, or SEGSTORE_AUTH_KEY", err=True)
     return of_file or literal
 
 

@@ -42,8 +42,8 @@ class LimitSettings(BaseModel):
     request_segments: segments that one request may merge; more are refused as an illegal argument. The reference's
         controller sends 100 at most (`CommitRequestHandler`).
     max_connections: one more is closed at once; None for as many as there are file descriptors, less a reserve for
-        files. It takes the place of the oldest connection that has sent nothing but a Hello for a second or longer.
-    silent_timeout_s: when three quarters of these are open, a connection that has sent nothing but a Hello for so long
+        files. It takes the place of the oldest connection that has asked for nothing for a second or longer.
+    silent_timeout_s: when three quarters of these are open, a connection that has asked for nothing for so long
         is closed.
     first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
     frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
@@ -62,7 +62,7 @@ class LimitSettings(BaseModel):
     connection_transient_segments: int = Field(default=1000, gt=0)
     segment_attributes: int = Field(default=MAX_ATTRIBUTES, gt=0)
     max_memory_bytes: int | None = Field(default=None, gt=0)
-    request_keys: int = Field(default=4096, gt=0)
+    request_keys: int = Field(default=1024, gt=0)
     request_segments: int = Field(default=256, gt=0)
     max_connections: int | None = Field(default=None, gt=0)
     silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)

@@ -48,6 +48,8 @@ class FairQueue:
     Attributes:
         is_busy: whether reads have used up this loop iteration, so that further ones are to be queued.
         is_crowded: whether so many jobs are queued that nobody should bring much at a time.
+        now_s: the clock.
+        until_s: when the open slice ends by it; infinite where none is open.
     """
 
     def __init__(
@@ -56,14 +58,14 @@ class FairQueue:
         soon: Callable[[Callable[[], Any]], object] | None = None,
     ) -> None:
         """now_s: None is `perf_counter`. soon: None is `call_soon` of the running loop."""
-        self._now_s = now_s or perf_counter
+        self.now_s = now_s or perf_counter
         self._soon = soon or _next_iteration
         self._light: OrderedDict[Job, None] = OrderedDict()
         self._heavy: OrderedDict[Job, None] = OrderedDict()
         self.is_busy = self.is_crowded = False
         self._scheduled = False
         self._began_s = 0.0
-        self._until_s = inf
+        self.until_s = inf
         self._spent_s = 0.0
 
     def __len__(self) -> int:
@@ -71,23 +73,26 @@ class FairQueue:
 
     def begin(self) -> None:
         """Open a slice: `SLICE_S`, or what is left of this iteration where nobody else waits."""
-        self._began_s = now_s = self._now_s()
-        alone = not (self._light or self._heavy)
-        self._until_s = now_s + (max(SLICE_S, TICK_S - self._spent_s) if alone else SLICE_S)
+        self._began_s = now_s = self.now_s()
+        self.until_s = now_s + (SLICE_S if self._light or self._heavy else max(SLICE_S, TICK_S - self._spent_s))
 
     def is_over(self) -> bool:
         """Whether the open slice is used up; False where none is open."""
-        return self._now_s() >= self._until_s
+        return self.now_s() >= self.until_s
 
     def end(self) -> bool:
         """Close the open slice; whether it took `SLICE_S` or more."""
-        spent_s = self._now_s() - self._began_s
-        self._until_s = inf
+        spent_s = self.now_s() - self._began_s
+        self.until_s = inf
+        self.count(spent_s)
+        return spent_s >= SLICE_S
+
+    def count(self, spent_s: float) -> None:
+        """Time of this iteration was spent outside of a slice."""
         self._spent_s += spent_s
         if self._spent_s > TICK_S / 2:  # below that, it may have been in several iterations
             self.is_busy = self._spent_s >= TICK_S
             self._schedule()
-        return spent_s >= SLICE_S
 
     def add(self, job: Job, *, heavy: bool = False) -> None:
         """Queue a job, unless it is queued. heavy: whether it has used up its last slice."""
@@ -112,15 +117,15 @@ class FairQueue:
         try:
             self._serve()
         finally:
-            self._spent_s, self._until_s = 0.0, inf
+            self._spent_s, self.until_s = 0.0, inf
             self.is_busy, self.is_crowded = False, len(self) > _CROWD
             if self._light or self._heavy:
                 self._schedule()
 
     def _serve(self) -> None:
-        until_s, heavy_served = self._now_s() + TICK_S, False
+        until_s, heavy_served = self.now_s() + TICK_S, False
         while True:
-            in_time = self._now_s() < until_s
+            in_time = self.now_s() < until_s
             if self._light and in_time:
                 job, _ = self._light.popitem(last=False)
             elif self._heavy and (in_time or not heavy_served):

@@ -141,7 +141,8 @@ class ConnectionHub:
                 queue.add(service)
         finally:
             self._running = None
-            self.flush()
+            if self._to_flush:
+                self.flush()
             used_up = queue.end()
         return used_up
 
@@ -208,7 +209,7 @@ class ConnectionHub:
             why = f"{most} are open"
         elif descriptor >= self.descriptor_bound:
             why = f"{descriptor} file descriptors are open"
-        if why and not self._close_silent(now - _GIVES_WAY_S, f"it has sent nothing but a Hello, and {why}"):
+        if why and not self._close_silent(now - _GIVES_WAY_S, f"it has asked for nothing, and {why}"):
             return why
         self.connections.add(connection)
         self._silent[connection] = now
@@ -231,7 +232,7 @@ class ConnectionHub:
     def _close_silent_ones(self, now: float) -> bool:
         """Close some of those that have been silent for too long, where many are open; whether there may be more."""
         timeout_s = self.limits.silent_timeout_s
-        why = f"it has sent nothing but a Hello for {timeout_s:g} s, and {len(self.connections)} connections are open"
+        why = f"it has asked for nothing in {timeout_s:g} s, and {len(self.connections)} connections are open"
         for _ in range(_AT_ONCE):
             if len(self.connections) < self._crowded_from or not self._close_silent(now - timeout_s, why):
                 return False

@@ -52,6 +52,8 @@ _PLAIN_BYTES = 128 * 1024
 """So much of one read is executed as plain appends; a slice could not be longer."""
 _LARGE_BYTES = 128 * 1024
 """Less of what was read is copied to be kept; for more, the connection is left the buffer that it was read into."""
+_HEAVY = 3
+"""A strain for which it takes more than one slice in a row that was used up: the process may have been preempted."""
 _COUNTED_BYTES = 4096
 """A read of fewer bytes that are plain appends takes next to no time."""
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
@@ -83,8 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         "_held_back_bytes",
         "_hub",
         "_input",
-        "_is_heavy",
         "_is_lost",
+        "_is_partial",
         "_loop",
         "_lost_by",
         "_number",
@@ -94,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         "_recorder",
         "_shrunk",
         "_stalled",
+        "_strain",
         "_transport",
         "_upto",
         "_wrong",
@@ -121,9 +124,10 @@ class Connection(asyncio.BufferedProtocol):
         self._wrong: WireError | None = None
         self._backlog: list[Command | Append] = []
         self._backlog_bytes = 0
-        self._is_heavy = False  # it used up its last slice
+        self._strain = 0  # rises where it uses up its slices
         self._has_ended = False  # its peer sends no more
         self._is_lost = False
+        self._is_partial = False  # of what was decoded last a frame or a block is left in part
         self._lost_by: Exception | None = None
         self._delayed_bytes = 0  # of what faults let wait
         self._paused = False
@@ -219,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         if plain == nbytes:
             self._finish_plain()
             return
-        if self._is_behind():  # the transport had this when it was told not to read
+        if self._input:  # the transport had this when it was told not to read
             more = b"".join((memoryview(self._input)[self._at : self._upto], hub.receive_view[:nbytes]))
             self._drop_input()
             self._input, self._at, self._upto = more, 0, len(more)
@@ -232,11 +236,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._input = b""
         # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
-        blocks = self._blocks
         if (
             self._input
-            or self._decoder.buffered_bytes
-            or (blocks is not None and blocks.block_open)
+            or self._is_partial
             or self.held_bytes
             or session.reads
             or session.out_bytes
@@ -372,15 +374,18 @@ class Connection(asyncio.BufferedProtocol):
                 else:
                     break
                 done = self._execute(session, items)
+                executed += done
                 if done < len(items):
                     self._keep(items[done:])
-                executed += done
+                elif self._at == self._upto:
+                    break
                 if executed >= _SLICE_ITEMS or hub.queue.is_over():
                     break
         except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
             hub.service.failed(session, error)
         finally:
-            self._is_heavy = hub.leave() or executed >= _SLICE_ITEMS
+            used_up = hub.leave() or executed >= _SLICE_ITEMS
+            self._strain = min(self._strain + 2, 2 * _HEAVY) if used_up else max(self._strain - 1, 0)
         self.flush()
         if self._wrong is not None and not self._backlog:
             self._refuse(self._wrong)
@@ -405,7 +410,8 @@ class Connection(asyncio.BufferedProtocol):
                 hub.service.counters.protocol_violations += 1
         partial = decoder.buffered_bytes > 0
         block_open = blocks is not None and blocks.block_open
-        if partial or block_open or self.waits.for_bytes:
+        self._is_partial = partial or block_open
+        if self._is_partial or self.waits.for_bytes:
             appends = block_open and any(type(item) is Append for item in items)
             self.waits.received(
                 self._loop.time(), frames=bool(commands), partial=partial, block_open=block_open, appends=appends
@@ -416,11 +422,10 @@ class Connection(asyncio.BufferedProtocol):
     def _execute(self, session: Session, items: Sequence[Command | Append]) -> int:
         """Executes requests; how many of them. It stops where the slice is used up, and where the peer has too much to
         read."""
-        is_over, done, total = self._hub.queue.is_over, 0, len(items)
-        whole = self._at == self._upto
+        done, whole = 0, self._at == self._upto
         while True:
             done = session.receive_all(items, done, whole=whole)
-            if done == total or session.ending is not _NOT_YET or is_over():
+            if done == len(items) or session.ending is not _NOT_YET or self._hub.queue.is_over():
                 return done
             self._write()
             self.look_up()
@@ -450,16 +455,15 @@ class Connection(asyncio.BufferedProtocol):
             or (gate is not None and (gate.full or self._held_back_bytes))
         ):
             return 0
-        if nbytes > _COUNTED_BYTES:
-            hub.queue.begin()
+        began_s = hub.queue.now_s() if nbytes > _COUNTED_BYTES else 0.0
         try:
-            return session.append_plain(self._decoder, hub.receive_view, min(nbytes, _PLAIN_BYTES))
+            plain = session.append_plain(self._decoder, hub.receive_view, min(nbytes, _PLAIN_BYTES))
         except Exception as error:  # noqa: BLE001 — as in `_serve`
             hub.service.failed(session, error)
-            return nbytes  # it is over
-        finally:
-            if nbytes > _COUNTED_BYTES:
-                hub.queue.end()
+            return nbytes  # the connection ends
+        if plain > _COUNTED_BYTES:
+            hub.queue.count(hub.queue.now_s() - began_s)
+        return plain
 
     def _finish_plain(self) -> None:
         """Writes the acknowledgements of `_take_plain`, where nothing else was read."""
@@ -490,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None and not transport.is_closing():
             transport.pause_reading()
         if not self._is_paused():
-            self._hub.queue.add(self, heavy=self._is_heavy)
+            self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def _drop_rest(self) -> None:
         """Nothing more is executed."""
@@ -507,7 +511,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _catch_up_soon(self) -> None:
         # Not now: a transport may say that it has room while it is being written to.
-        self._hub.queue.add(self, heavy=self._is_heavy)
+        self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def advance(self) -> bool:
         """Answers woken reads and executes what was kept, as far as the slice goes and the peer reads; then reads on.
@@ -602,7 +606,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _wait_to_close(self, session: Session) -> None:
         """Nothing more is carried out; replies that are held back leave first."""
-        session.stop_waiting()
         self._drop_rest()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -615,7 +618,6 @@ class Connection(asyncio.BufferedProtocol):
         if session.why:
             level = logging.INFO if self._hub.closing else logging.WARNING
             log.log(level, "connection from %s closed: %s", session.peer, session.why, extra={"peer": session.peer})
-        session.stop_waiting()
         self._drop_rest()
         transport.close()
         self.waits.closing(self._loop.time())
@@ -626,7 +628,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its peer has sent nothing but a Hello, or not even that."""
+        """Whether its peer has asked for nothing so far: it sent nothing but Hello and KeepAlive, or not even that."""
         return self.session is not None and not self.session.has_asked
 
     def look_up(self) -> None:
@@ -696,7 +698,6 @@ class Connection(asyncio.BufferedProtocol):
         """Cuts the connection without a word."""
         if self.session is not None:
             self.session.end("")
-            self.session.stop_waiting()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()

@@ -74,7 +74,7 @@ from segstore.wire.names import is_index
 
 __all__ = ["ADMIN_REQUESTS", "REQUESTS", "Request"]
 
-_PAGE_ITEMS: Final = 4096
+_PAGE_ITEMS: Final = 1024
 """A page of a table holds no more, as if its bytes were as many as one may have: a peer that asks for more goes on with
 its token."""
 

@@ -331,9 +331,10 @@ class StoreService:
             self.queue.add(job, heavy=True)
 
     def answer_empty(self, read: WaitingRead) -> None:
-        """Answers a read at the tail whose time has passed."""
+        """Answers a read at the tail whose time has passed, unless its session has ended."""
         self.forget_read(read)
-        self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
+        if not read.session.ended:
+            self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
 
     def forget_read(self, read: WaitingRead) -> None:
         """The read waits no longer and will not be answered from here."""
@@ -391,6 +392,8 @@ class StoreService:
     def _answer_woken(self, read: WaitingRead, reason: WakeReason) -> None:
         session, segment, offset, request_id = read.session, read.segment, read.offset, read.request_id
         self._settle(read)
+        if session.ended:
+            return
         if reason is WakeReason.DELETED:
             self._answer(session, segment, request_id, ReadResult(offset, [], 0, True, False))
             return

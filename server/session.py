@@ -94,7 +94,7 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
-        has_asked: whether the peer has sent anything but a Hello.
+        has_asked: whether the peer has sent more than Hello and KeepAlive.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends, "" for a peer that went of its own accord.
@@ -200,7 +200,7 @@ class Session:
         when one of these failed.
         """
         service = self._service
-        is_over = service.queue.is_over
+        now_s, until_s = service.queue.now_s, service.queue.until_s
         now_ms = service.now_ms()
         writers, containers, acknowledge = self._writers, service.store.containers, service.acknowledge
         done, total, appended = start, len(items), 0
@@ -210,7 +210,7 @@ class Session:
                 done += 1
                 if type(item) is not Append:
                     self._command(item)  # type: ignore[arg-type]  # not an Append
-                    if is_over():
+                    if now_s() >= until_s:
                         break
                 else:
                     segment, writer_id, number = item.segment, item.writer_id, item.event_number
@@ -393,9 +393,8 @@ class Session:
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
-        if type(command) is not Hello:
-            self.has_asked = True
         if special is None:
+            self.has_asked = True
             self._service.handle(self, command)
         else:
             special(self, command)
@@ -425,12 +424,6 @@ class Session:
     def writer_count(self) -> int:
         """Writers that are set up on it now."""
         return len(self._writers)
-
-    def stop_waiting(self) -> None:
-        """Drops the reads that wait; they are not answered any more."""
-        for read in tuple(self.reads):
-            self._service.forget_read(read)
-        self.woken.clear()
 
     def close(self) -> None:
         """The connection is gone: drops what waits and deletes the transient segments that it created."""
@@ -505,6 +498,7 @@ class Session:
     # --- appends ----------------------------------------------------------------------------------------------------
 
     def _setup_append(self, command: SetupAppend) -> None:
+        self.has_asked = True
         if self.admin:
             self.end("SetupAppend is not served on the admin port")
             return
@@ -605,6 +599,7 @@ class Session:
             self.end(f"{operation} failed: {error}", Ending.FLUSHED)
 
     def _create_transient(self, command: CreateTransientSegment) -> None:
+        self.has_asked = True
         if self.admin:
             self.end("CreateTransientSegment is not served on the admin port")
             return

@@ -183,10 +183,11 @@ class FrameDecoder:
                 times = repeat(None, most - len(out)) if most is not None else repeat(None)
                 heavy = _HEAVY_BYTES if few else inf
                 stop = frames(data, view, start, end, self._max_body, decoders, self._decode, out, times, heavy)
-                if few and self._is_whole(view, stop, end):
-                    self.position = stop
-                elif stop < end:
-                    self._keep(view, stop, end)
+                if stop < end:
+                    if few and self._is_whole(view, stop, end):
+                        self.position = stop
+                    else:
+                        self._keep(view, stop, end)
         except WireError as error:
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out

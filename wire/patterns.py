@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-__all__ = ["MOST_WEIGHT", "Pattern", "PatternError", "glob", "regular_expression"]
+__all__ = ["MOST_WEIGHT", "Pattern", "PatternError", "glob", "linear", "regular_expression"]
 
 MOST_WEIGHT: Final = 1_000
 
@@ -64,12 +64,16 @@ def regular_expression(text: str, *, ignore_case: bool = False) -> Pattern:
     _bounded(len(text))
     weight = _bounded(_weight(text))
     expression = _ESCAPE.sub(_escape, _whole(text))
-    schema = core_schema.str_schema(pattern=f"(?i){expression}" if ignore_case else expression)
+    return Pattern(linear(f"(?i){expression}" if ignore_case else expression), weight)
+
+
+def linear(expression: str) -> Callable[[str], bool]:
+    """Whether an expression in the engine's own syntax matches anywhere in a text. Raises PatternError."""
     try:
-        matches = SchemaValidator(schema).isinstance_python
+        matches = SchemaValidator(core_schema.str_schema(pattern=expression)).isinstance_python
     except SchemaError as error:
         raise PatternError(str(error).rstrip().splitlines()[-1].rpartition("error: ")[2]) from error
-    return Pattern(lambda found: matches(found if found.isascii() else _whole(found)), weight)
+    return lambda found: matches(found if found.isascii() else _whole(found))
 
 
 def _bounded(weight: int) -> int:

@@ -4,7 +4,7 @@ An entry is `resource,permission`. The resource is a Java regular expression for
 `*` stands for `.*`; one that does not begin with `prn` matches nothing. The first entry that matches decides. Entries
 of another form are skipped.
 
-Patterns run on the engine of pydantic-core, which takes linear time, since callers choose the names that are matched.
+Patterns run in linear time (`segstore.wire.patterns`), since callers choose the names that are matched.
 They are translated token by token. Invariant: an entry gives what Pravega gives, or is refused whenever it is reached.
 Refused: what is no regular expression in Java, where Pravega fails, too; and what this engine or the translation lacks:
 flags, look-around, back-references, named groups, possessive quantifiers, classes within classes, `\\b`, `\\p{…}`, and
@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from pydantic_core import SchemaError, SchemaValidator, core_schema
-
 from segstore.server.controller.errors import UnusableEntry
+from segstore.wire.patterns import PatternError, linear
 
 __all__ = ["Entry", "Permission", "permission_of", "read_entries"]
 
@@ -111,14 +110,10 @@ def _matcher(pattern: str) -> Callable[[str], bool] | None:
         translated += _translated(token)
         at = token.end()
     try:
-        _compiled(translated)  # by itself, too, or its parentheses could end the group around it
-        return _compiled(rf"\A(?:{translated})\z").isinstance_python
-    except SchemaError:
+        linear(translated)  # by itself, too, or its parentheses could end the group around it
+        return linear(rf"\A(?:{translated})\z")
+    except PatternError:
         return None
-
-
-def _compiled(pattern: str) -> SchemaValidator:
-    return SchemaValidator(core_schema.str_schema(pattern=pattern))
 
 
 def _translated(token: re.Match[str]) -> str:

@@ -119,6 +119,8 @@ class SortedKeys:
         self._prefix = prefix
         self._prefix_size = len(prefix(b"")) if prefix is not None else 0
         self._items: SortedList[bytes] | None = None  # `prefix(key) + key` of each
+        if len(keys) >= _MANY:
+            self._sorted()
 
     def add(self, key: bytes) -> None:
         """A key is about to be in the table."""

@@ -45,7 +45,7 @@ class Transport:
         self.closed = False
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        return ("127.0.0.1", 1)
+        return default if name == "socket" else ("127.0.0.1", 1)
 
     def write(self, data: bytes) -> None:
         self.written += data

@@ -19,8 +19,10 @@ from segstore.wire import (
     CreateTransientSegment,
     DataAppended,
     FlushToStorage,
+    GetStreamSegmentInfo,
     Hello,
     KeepAlive,
+    NoSuchSegment,
     SegmentCreated,
     SegmentRead,
     StorageFlushed,
@@ -204,6 +206,10 @@ async def test_one_connection_too_many_is_closed_and_counted() -> None:
             assert await fourth.ask(HELLO) == [Hello(17, 5)]
 
 
+INFO = GetStreamSegmentInfo(1, "a/b/0", "")
+NO_SEGMENT = NoSuchSegment(1, "a/b/0", "", -1)
+
+
 async def test_a_connection_that_never_asked_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_GIVES_WAY_S", 0.0)
     async with (
@@ -211,10 +217,13 @@ async def test_a_connection_that_never_asked_gives_way_to_a_new_one(monkeypatch:
         await Peer.connect(store) as busy,
         await Peer.connect(store) as silent,
     ):
-        await silent.ask(HELLO)
-        assert await busy.ask(KeepAlive()) == [KeepAlive()]
+        assert await silent.ask(HELLO)
+        assert await silent.ask(KeepAlive()) == [KeepAlive()]
+        assert await busy.ask(HELLO)
+        assert await busy.ask(INFO) == [NO_SEGMENT]
         async with await Peer.connect(store) as third:
-            assert await third.ask(KeepAlive()) == [KeepAlive()]
+            assert await third.ask(HELLO)
+            assert await third.ask(INFO) == [NO_SEGMENT]
             assert await silent.closed() == b""
             async with await Peer.connect(store) as fourth:
                 assert await fourth.closed() == b""
@@ -226,7 +235,8 @@ async def test_connections_that_never_ask_have_a_deadline_while_many_are_open() 
     limits = LimitSettings(max_connections=4, silent_timeout_s=0.05)
     async with MockSegmentStore(limits=limits) as store, contextlib.AsyncExitStack() as open_ones:
         busy = await open_ones.enter_async_context(await Peer.connect(store))
-        assert await busy.ask(KeepAlive()) == [KeepAlive()]
+        assert await busy.ask(HELLO)
+        assert await busy.ask(INFO) == [NO_SEGMENT]
         silent = [await open_ones.enter_async_context(await Peer.connect(store)) for _ in range(3)]
         for each in silent:
             await each.ask(HELLO)

@@ -10,6 +10,7 @@ import jwt
 import pytest
 
 from segstore.server import LimitSettings
+from segstore.server.fair_queue import FairQueue
 from segstore.server.session import Ending
 from segstore.server.store.store import SegmentStore
 from segstore.wire import (
@@ -90,6 +91,30 @@ def test_an_append_and_the_read_that_waits_for_it_may_share_a_connection(writer:
     answers = writer.ask(read(), append(0, b"news"), read(4, request_id=5))
     assert [type(each).__name__ for each in answers] == ["DataAppended", "SegmentRead"]
     assert len(writer.session.reads) == 1
+
+
+@pytest.mark.parametrize("appended", [True, False])
+def test_reads_of_a_session_that_has_ended_are_dropped_in_slices_and_not_answered(
+    writer: Desk, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, appended: bool
+) -> None:
+    """appended: they are woken; else their time passes."""
+    reader = Desk(writer.service)
+    reader.ask(*(read(request_id=each) for each in range(1, 6)))
+    reader.session.end("")
+    assert len(reader.session.reads) == 5
+    if appended:
+        writer.ask(append(0, b"news"))
+    else:
+        clock.advance(21)
+    assert reader.take() == []
+    assert reader.session.reads == set()
+    leaver = Desk(writer.service)
+    leaver.ask(*(read(4 if appended else 0, request_id=each) for each in range(1, 6)))
+    monkeypatch.setattr(FairQueue, "is_over", lambda _: True)
+    left = []
+    while not leaver.session.close_some():
+        left.append(len(leaver.session.reads))
+    assert left == [4, 3, 2, 1, 0]
 
 
 def test_a_read_at_the_tail_is_answered_empty_when_its_time_is_over(writer: Desk, clock: FakeClock) -> None:
@@ -374,7 +399,7 @@ def test_a_page_of_a_table_ends_where_it_has_enough_entries_and_goes_on_there() 
     while True:
         (page,) = desk.ask(ReadTableKeys(2, "table", "", 1 << 30, TableIteratorArgs(token, b"", b"", b"")))
         assert isinstance(page, TableKeysRead)
-        assert len(page.keys) <= 4096
+        assert len(page.keys) <= 1024
         if not page.keys:
             break
         found += [bytes(each.data) for each in page.keys]

@@ -29,6 +29,7 @@ from segstore.wire import (
     DeleteSegment,
     Event,
     MergeSegments,
+    SegmentCreated,
     SetupAppend,
 )
 from tests.soak.unfair import Peer, served
@@ -85,14 +86,19 @@ async def use_table(pravega: Client, scope: str) -> None:
         await table.remove_all((key, None) for key in keys)
 
 
-def merge_by_hand(peer: Peer, name: str) -> None:
-    """A segment is written conditionally, merged into another, and that deleted; a transient one is left behind."""
+def merge_by_hand(peer: Peer, name: str, *, stays: bool) -> None:
+    """A segment is written conditionally, merged into another, and that deleted; a transient one is deleted, or goes
+    with its connection.
+    """
     writer, source, target = uuid4(), f"{name}/source/0.#epoch.0", f"{name}/target/0.#epoch.0"
     for segment in (source, target):
         peer.ask(CreateSegment(1, segment, 0, 0, "", 0))
     peer.ask(SetupAppend(2, writer, source, ""))
     peer.ask(ConditionalAppend(writer, 1, 0, Event(b"event"), 3))
-    peer.ask(CreateTransientSegment(4, writer, target, ""))
+    transient = peer.ask(CreateTransientSegment(4, writer, target, ""))
+    assert isinstance(transient, SegmentCreated)
+    if stays:
+        peer.ask(DeleteSegment(7, transient.segment, ""))
     peer.ask(MergeSegments(5, target, source, ""))
     peer.ask(DeleteSegment(6, target, ""))
 
@@ -115,7 +121,7 @@ async def work(uri: str, port: int, scope: str, until_s: float, *, stays: bool) 
                     await round_of(fresh, scope, rounds)
                 peer.socket.close()
                 peer = Peer(port)
-            merge_by_hand(peer, f"{scope}-{rounds}")
+            merge_by_hand(peer, f"{scope}-{rounds}", stays=stays)
         peer.socket.close()
     return rounds
 

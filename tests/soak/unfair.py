@@ -302,6 +302,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "1,000 transient segments of 14 that close": Attack(14, lambda: _transients, _create_tail),
     "table updates of 500,000 of 4": Attack(4, lambda: _again(encode(_update(500_000))), _create_table),
     "table updates of 1,024 of 4": Attack(4, lambda: _again(encode(_update(1_024))), _create_table),
+    "table updates of 1,024 of 16": Attack(16, lambda: _again(encode(_update(1_024))), _create_table),
     "table reads of 650,000 of 4": Attack(4, lambda: _again(encode(_read_keys(650_000))), _create_table),
     "table reads of 1,024 of 4": Attack(4, lambda: _again(encode(_read_keys(1_024))), _create_table),
     "pages of 300,000 keys of 4": Attack(4, lambda: _again(encode(_page(1 << 30))), _fill_table),
