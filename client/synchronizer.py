@@ -121,7 +121,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             await asyncio.sleep(pause_s)
 
     async def _catch_up(self, revision: Revision, attempts: Attempts) -> None:
-        """Reads what was written behind a revision; what refuses a write and does not show is waited for."""
+        """Reads what was written after a revision; pauses if the write that caused a refusal is not visible yet."""
         await self.fetch()
         if self.revision != revision:
             attempts.progress()

@@ -357,8 +357,11 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
     ("option", "said"),
     [
         ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),
-        ("configuration_zookeeper", "configuration_zookeeper needs zookeeper, by which processes are one cluster"),
-        ("zookeeper_auth", "zookeeper_auth needs zookeeper, by which processes are one cluster"),
+        (
+            "configuration_zookeeper",
+            "configuration_zookeeper needs zookeeper, which makes processes one cluster",
+        ),
+        ("zookeeper_auth", "zookeeper_auth needs zookeeper, which makes processes one cluster"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:

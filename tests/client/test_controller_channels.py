@@ -182,7 +182,7 @@ async def test_a_call_in_flight_that_is_not_repeatable_has_an_unknown_outcome(me
         call = asyncio.create_task(channels.ask(method, METHODS[method].request()))
         await ending.has(1)
         await ending.end(how)
-        with pytest.raises(OutcomeUnknown, match=f"{method}, which may or may not have been applied") as caught:
+        with pytest.raises(OutcomeUnknown, match=f"{method}; the call may or may not have been applied") as caught:
             await call
         assert caught.value.facts() == {"endpoint": str(ending.endpoint), "method": method}
         assert other.asked == []
@@ -196,7 +196,7 @@ async def test_a_refusal_is_repeated_unless_it_says_that_the_call_may_have_been_
         await node.has(1)
         node.refusal = None
         if unknown:
-            with pytest.raises(OutcomeUnknown, match="of a/s, which may or may not"):
+            with pytest.raises(OutcomeUnknown, match="of a/s; the call may or may not"):
                 await call
             assert node.asked == ["createStream"]
         else:

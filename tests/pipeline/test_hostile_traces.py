@@ -238,7 +238,7 @@ def test_a_key_that_comes_twice_among_very_many_is_found(tmp_path: Path) -> None
         (row["kind"], row["error"])
         for row in rows_of((json.dumps(FIRST) + "\n{" + keys + ',"199999":0}').encode(), "a.jsonl")
     ]
-    assert "199999: the key stands there twice" in error
+    assert "199999: the key is duplicated" in error
 
 
 def test_numbers_with_more_digits_than_python_writes_are_refused_by_name() -> None:

@@ -185,7 +185,7 @@ async def test_a_request_with_a_list_that_would_take_too_long_to_read_ends_its_c
         peer.send(ReadTable(1, "table", "", tuple(TableKey(b"key") for _ in range(161))))
         assert await peer.closed() == b""
         assert "READ_TABLE.keys at byte" in caplog.text
-        assert "161 elements are announced, and at most 160 are taken" in caplog.text
+        assert "a list of 161 elements exceeds 160" in caplog.text
 
 
 async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own() -> None:

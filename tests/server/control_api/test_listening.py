@@ -98,7 +98,7 @@ TOKEN = "0123456789abcdef"
 
 async def test_off_loopback_it_listens_only_with_a_token(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::"):
-        with pytest.raises(CannotListen, match=r"is not loopback, where requests need a token: --http-token-file$"):
+        with pytest.raises(CannotListen, match=r"is not loopback, so a token is required: --http-token-file$"):
             await ControlApi(Controlled([]), host, 0).start()
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")

@@ -58,7 +58,7 @@ def test_a_pattern_that_cannot_be_translated_is_refused_and_named(text: str) -> 
         ("prn::", "not resource,permission"),
         ("prn::*,WRITE;prn::*,READ", "not resource,permission"),
         ("*,READ_UPDATE", "does not begin with prn"),
-        ("prn::(,READ", "no regular expression"),
+        ("prn::(,READ", "not a supported regular expression"),
     ],
 )
 def test_an_entry_that_does_not_give_what_it_seems_to_is_a_problem_without_its_text(text: str, says: str) -> None:

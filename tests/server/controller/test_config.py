@@ -58,10 +58,10 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("max_segments = 1000000", "max_segments: Input should be less than or equal to 65536"),
         ("[scaling]\nmute_minutes = inf", "scaling.mute_minutes: Input should be a finite number"),
         ("[scaling]\nmute_minutes = nan", "scaling.mute_minutes: "),
-        ("page_size", "this is no TOML: "),
-        ("page_size = 5\npage_size = 6", "this is no TOML: "),
-        ("x = " + "[" * 100_000, "this is no TOML: "),
-        (b"page_size = 5 # \xff", "this is no TOML: "),
+        ("page_size", "this is not TOML: "),
+        ("page_size = 5\npage_size = 6", "this is not TOML: "),
+        ("x = " + "[" * 100_000, "this is not TOML: "),
+        (b"page_size = 5 # \xff", "this is not TOML: "),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it_and_the_field(

@@ -136,7 +136,7 @@ async def test_a_request_that_is_no_message_is_refused(server: ControllerServer)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await ask(b"\xff\xff\xff")
         assert refused.value.code() is grpc.StatusCode.INTERNAL
-        assert refused.value.details() == "the request is no StreamConfig"
+        assert refused.value.details() == "the request is not a StreamConfig"
 
 
 # Long work that is allowed -------------------------------------------------------------------------------------------
