@@ -295,7 +295,7 @@ async def test_strangers_neither_read_nor_change_a_node_of_a_cluster_that_has_cr
         with pytest.raises(Unreachable, match="refuses these credentials for node /segstore"):
             await ZooKeeperCoordinator(place, credentials=SecretStr("cluster:guessed")).connect()
         assert refused(tmp_path / "data", place, *SMALL) == (
-            "segstore: ZooKeeper refuses these credentials for node /segstore/cluster; give those that it was made with"
+            "segstore: ZooKeeper refuses these credentials for node /segstore/cluster; give those used to create it"
         )
         assert "hidden" not in "".join(each.said() for each in processes.all)
 
@@ -339,7 +339,7 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
     options = ("--auth-key-file", str(tmp_path / "key"), "--password-file", str(tmp_path / "users"))
     for path in ("key", "users"):
         (tmp_path / path).chmod(0o600)
-    assert refused(tmp_path / "data", place, *options).endswith("or trust_network if that is meant")
+    assert refused(tmp_path / "data", place, *options).endswith("or trust_network if this is intended")
     assert not (tmp_path / "data").exists()
     settings = IMPATIENT.model_copy(update={"username": "admin", "password": SecretStr("secret")})
     async with Processes(tmp_path, place, 2, *SMALL, *PATIENT, *options, "--trust-network") as processes:

@@ -99,7 +99,7 @@ def test_a_process_that_would_send_secrets_in_clear_is_refused_unless_the_networ
         return ClusterProcess(settings, "127.0.0.1:1", authority=authority, **options)
 
     tls: dict[str, Path] = {}
-    with pytest.raises(ValueError, match="give tls_cert and tls_key, or trust_network if that is meant"):
+    with pytest.raises(ValueError, match="give tls_cert and tls_key, or trust_network if this is intended"):
         made()
     made(trust_network=True)
     tls = dict(zip(("tls_cert", "tls_key"), write_certificate(tmp_path), strict=True))

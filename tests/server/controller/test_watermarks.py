@@ -97,7 +97,7 @@ def test_positions_in_what_the_stream_never_had_do_not_count_and_are_told_in_one
     caplog.clear()
     assert upper_bound(SCALED, [{77: 5, 0: 6}, dict.fromkeys(range(100, 1_100), 1)], {}) == {0: 6}
     (line,) = caplog.messages
-    assert line == "writers of stream a/s noted 1001 positions in segments that it never had, such as 1099"
+    assert line == "writers of stream a/s reported 1001 positions in segments that it never had, such as 1099"
 
 
 def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
