@@ -427,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
                 return done
 
     def _take_plain(self, nbytes: int) -> int:
-        """Applies the plain appends at the start of a read, if nothing else is pending; returns the number of their bytes.
+        """Applies the plain appends at the start of a read if nothing else is pending; returns their number of bytes.
 
         Many writers with few appends in flight send nothing else, so this is a reduced `_serve`.
         """
