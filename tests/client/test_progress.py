@@ -1,4 +1,4 @@
-"""Peers that answer, and with which nothing goes on: what is asked of them is bounded, and ends with an error."""
+"""Peers that answer but make no progress: the number of requests is bounded, and they end with an error."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ SEGMENT = "a/s/0.#epoch.0"
 HANG_S = 60.0
 
 Follows = Callable[[int], list[int]]
-"""Of a segment id its successors."""
+"""Returns the successors of a segment id."""
 
 
 class LyingController:
-    """Channels to a controller: answers about successors as a test says, and counts."""
+    """Channels to a controller that returns the successors given by a test, and counts the calls."""
 
     def __init__(self, follows: Follows = lambda _: [], pages: Iterator[str] | None = None) -> None:
         self.asked = 0
@@ -118,7 +118,7 @@ def _range(identifier: int) -> m.SegmentRange:
 
 
 def ended(peer: ScriptedPeer, command: Command) -> None:
-    """A store all whose segments are sealed and empty."""
+    """A store whose segments are all sealed and empty."""
     match command:
         case SetupAppend(request_id=request_id, segment=segment):
             peer.send(SegmentIsSealed(request_id, segment, "", 0))
@@ -135,7 +135,7 @@ async def store_of(
 
 
 def got(store: ScriptedStore, kind: type[Command]) -> int:
-    """How many commands of a kind a store was sent."""
+    """The number of commands of a type that a store received."""
     return sum(isinstance(each, kind) for peer in store.peers for each in peer.got)
 
 
@@ -208,12 +208,12 @@ async def test_successors_without_end_are_followed_until_the_recovery_deadline(u
         with pytest.raises(RetriesExhausted, match=r"ended one after another in .* nothing was read") as caught:
             await user(pool, liar.controller, store)
     assert caught.value.details["bounded_by"] == "recovery_timeout_ms"
-    # It has followed all that there were until then, each once.
+    # All successors until then were followed, each once.
     assert caught.value.segment == name_of("a", "s", of(int(caught.value.actual or 0) - 1))
 
 
 class Steps:
-    """A clock that a test sets."""
+    """A clock set by a test."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -250,7 +250,7 @@ async def test_only_segments_that_end_at_once_and_in_vain_count_against_the_dead
 
 
 def empty(*, at_tail: bool, length: int = 0, sealed: bool = False) -> Callable[[ScriptedPeer, Command], None]:
-    """A store that answers reads with nothing, at once."""
+    """A store that answers reads at once, without data."""
 
     def script(peer: ScriptedPeer, command: Command) -> None:
         match command:
@@ -321,7 +321,7 @@ async def test_reads_that_do_not_wait_at_the_tail_are_asked_for_less_and_less_of
             assert not chunk.data
         monkeypatch.undo()
         reader.close()
-        assert got(peer, ReadSegment) == 21, "none is asked for before it is wanted"
+        assert got(peer, ReadSegment) == 21, "there is no read-ahead"
     assert [0.8 * 0.005 * 2**failed <= pause_s <= 0.5 for failed, pause_s in enumerate(pauses[:6])] == [True] * 6
     assert min(pauses[8:]) >= 0.4
 
@@ -344,7 +344,7 @@ async def test_a_segment_that_begins_later_with_each_read_is_no_progress() -> No
 
 
 def circle(before: int, length: int) -> Iterator[str]:
-    """Tokens that come round again after some that do not."""
+    """Tokens that repeat after a number of distinct ones."""
     yield from (f"before {number}" for number in range(before))
     while True:
         yield from (f"token {number}" for number in range(length))

@@ -182,7 +182,7 @@ def enhanced(data: bytes, number: int = 0, ticks: int = 0, options: bytes = b"")
 
 
 def found_in(path: Path, data: bytes, ports: tuple[int, ...] = ()) -> tuple[list[Record], list[Skipped]]:
-    """What a reader finds in a file with these bytes; whatever they are, nothing is raised."""
+    """What a reader finds in a file with these bytes; any bytes are read without an error."""
     path.write_bytes(data)
     records, skipped = [], []
     for piece in plan([str(path)]):
@@ -305,7 +305,7 @@ def test_pieces_of_a_stream_in_any_order_give_a_beginning_of_it(data: st.DataObj
 
 
 class _Counted(trace_packets.Reassembly):
-    """Checks at each packet that all that is held is bounded."""
+    """Checks at each packet that memory is bounded."""
 
     most_connections = most_waiting = 0
 

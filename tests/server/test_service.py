@@ -358,7 +358,7 @@ def test_requests_that_name_too_many_keys_are_refused_and_change_nothing() -> No
     for request in requests:
         (refused,) = desk.ask(request)
         assert isinstance(refused, ErrorMessage)
-        assert "4 keys, and 3 are taken" in refused.message
+        assert "4 keys, but at most 3 are allowed" in refused.message
     assert desk.service.store.table("table").info().entry_count == 0
     assert not desk.service.store.segment("table").sealed
     (updated,) = desk.ask(UpdateTableEntries(2, "table", "", TableEntries(tuple(entries[:3]))))

@@ -69,7 +69,7 @@ def test_it_is_said_before_it_is_done(machine: Machine) -> None:
     machine.apt_get(f'case "$1" in install) cp "{machine.bin}/id" "{machine.bin}/thing";; esac')
     (machine.bin / "cp").symlink_to("/bin/cp")
     assert machine.run() == [
-        "thing is not here, for tests of things: installing it with apt-get; NO_SYSTEM_PACKAGES=1 skips this"
+        "thing is missing, for tests of things: installing it with apt-get; NO_SYSTEM_PACKAGES=1 skips this"
     ]
     assert [each.partition(" ")[0] for each in machine.asked] == ["update", "install"]
     assert list((machine.folder / "venv").iterdir()) == []
@@ -79,7 +79,7 @@ def test_it_is_said_before_it_is_done(machine: Machine) -> None:
 def test_it_can_be_skipped(machine: Machine) -> None:
     machine.apt_get("exit 0")
     (line,) = machine.run(NO_SYSTEM_PACKAGES="1")
-    assert line.startswith("thing is not here, for tests of things: NO_SYSTEM_PACKAGES is set; ")
+    assert line.startswith("thing is missing, for tests of things: NO_SYSTEM_PACKAGES is set; ")
     assert line.endswith("reported as not run")
     assert machine.asked == []
 
@@ -98,7 +98,7 @@ def test_a_failure_shows_the_output_and_is_not_repeated_on_that_day(machine: Mac
     machine.apt_get('echo "E: no such package" >&2; exit 100')
     said = machine.run()
     assert "E: no such package" in said
-    assert said[-1].startswith("thing is not here, for tests of things: it could not be installed; ")
+    assert said[-1].startswith("thing is missing, for tests of things: it could not be installed; ")
     asked = machine.asked
     (line,) = machine.run()
     assert "it could not be installed" in line

@@ -71,20 +71,23 @@ ENDLESS = "CREATE VIEW groups AS WITH RECURSIVE c(id) AS (SELECT 1 UNION ALL SEL
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda db: db.execute(ENDLESS + "id, 0 AS first FROM c WHERE id < 0"), "something else"),
-        (lambda db: db.execute(ENDLESS + "id, zeroblob(1000000000) AS payload FROM c"), "something else"),
-        (rows(schema=SCHEMA.replace("payload BLOB NOT NULL", "payload BLOB NOT NULL DEFAULT x''")), "something else"),
-        (lambda db: (rows()(db), db.execute("CREATE TABLE more (x)")), "something else"),
-        (lambda db: (rows()(db), db.execute("CREATE INDEX more ON groups (payload)")), "something else"),
+        (lambda db: db.execute(ENDLESS + "id, 0 AS first FROM c WHERE id < 0"), "not a journal database"),
+        (lambda db: db.execute(ENDLESS + "id, zeroblob(1000000000) AS payload FROM c"), "not a journal database"),
+        (
+            rows(schema=SCHEMA.replace("payload BLOB NOT NULL", "payload BLOB NOT NULL DEFAULT x''")),
+            "not a journal database",
+        ),
+        (lambda db: (rows()(db), db.execute("CREATE TABLE more (x)")), "not a journal database"),
+        (lambda db: (rows()(db), db.execute("CREATE INDEX more ON groups (payload)")), "not a journal database"),
         (
             lambda db: (
                 rows()(db),
                 db.execute("CREATE TRIGGER t DELETE ON groups BEGIN DELETE FROM groups; END"),
             ),
-            "something else",
+            "not a journal database",
         ),
-        (lambda db: db.execute("CREATE VIRTUAL TABLE groups USING fts5(first, last)"), "something else"),
-        (lambda db: (db.execute("CREATE TABLE t (x)"), db.execute("DROP TABLE t")), "something else"),
+        (lambda db: db.execute("CREATE VIRTUAL TABLE groups USING fts5(first, last)"), "not a journal database"),
+        (lambda db: (db.execute("CREATE TABLE t (x)"), db.execute("DROP TABLE t")), "not a journal database"),
         (lambda db: db.execute(SCHEMA), "begins with is not there"),
         (rows(group("x")), "has no numbers"),
         (rows(group(0, last="x")), "has no numbers"),
