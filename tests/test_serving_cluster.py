@@ -301,7 +301,7 @@ async def test_strangers_neither_read_nor_change_a_node_of_a_cluster_that_has_cr
 
 
 async def is_kept_from(session: ZooKeeperSession, path: str) -> None:
-    """Neither read, listed, changed, deleted nor given a child."""
+    """A node cannot be read, listed, changed or deleted, nor given a child."""
     calls = [
         session.get(path),
         session.children(path),
@@ -402,14 +402,14 @@ async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_pa
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper of one test, which may be wiped."""
+    """A ZooKeeper for one test, whose data may be wiped."""
     (tmp_path / "zookeeper").mkdir()
     with zookeeper_server(tmp_path / "zookeeper", lasting_port) as server:
         yield server
 
 
 async def with_many_streams(processes: Processes) -> Workload:
-    """A workload after more changes of the ZooKeeper than looking for its loss makes."""
+    """A workload, after more changes of ZooKeeper than the checks for its loss cause."""
     work = Workload(processes.uri, 2)
     await work.make(4)
     async with connect(processes.uri, IMPATIENT) as client:

@@ -1,4 +1,4 @@
-"""What processes of a cluster send each other: to whom, and without what."""
+"""Credentials and tokens that processes of a cluster send each other, and to whom."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CREDENTIALS = "Basic YW5uOnNlY3JldA=="
 
 
 class Leader(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs have it generic, which it is not
-    """Answers every call and keeps its metadata."""
+    """Answers every call and records its metadata."""
 
     def __init__(self) -> None:
         self.heard: list[dict[str, str]] = []
@@ -46,7 +46,7 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs have it
 
 
 async def handed_on(tls: TlsFiles | None, **options: Any) -> dict[str, str]:
-    """The metadata of a call with credentials as the leader hears it."""
+    """The metadata that the leader gets of a call with credentials."""
     leader, server = Leader(), grpc.aio.server()
     server.add_generic_rpc_handlers((leader,))
     if tls is None:

@@ -1,4 +1,4 @@
-"""Jobs in turn: who is served when, by a clock that is set by hand."""
+"""The order in which jobs are served, with a manual clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from segstore.server.fair_queue import SLICE_S, TICK_S, FairQueue
 
-STEP_S = SLICE_S / 4 * 1.001  # above what rounding takes
+STEP_S = SLICE_S / 4 * 1.001  # more than rounding errors
 
 
 class Loop:
-    """A clock, and the loop iterations that a queue asks for."""
+    """A clock, and the loop iterations that a queue schedules."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -137,8 +137,8 @@ def test_a_slice_is_longer_where_nobody_else_waits(loop: Loop) -> None:
     queue.begin()
     loop.now_s += 2 * SLICE_S
     assert not queue.is_over()
-    assert queue.end(), "as much as one beside others gets is used up"
-    assert not queue.is_over(), "none is open"
+    assert queue.end(), "it took at least SLICE_S"
+    assert not queue.is_over(), "no slice is open"
     queue.add(Job(loop, "a", 1, []))
     queue.begin()
     loop.now_s += SLICE_S * 1.001

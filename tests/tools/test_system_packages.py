@@ -1,4 +1,4 @@
-"""Programs of the system are installed after saying so, never where that is not wanted, and a failure is shown."""
+"""System programs are installed after a message, never against the user's wish, and failures are shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOOLS = ("sh", "find", "mkdir", "rm", "tail", "timeout", "touch", "chmod")
 
 
 class Machine:
-    """A PATH on which apt-get is a script of the test's, and who runs it is root or not."""
+    """A PATH on which apt-get and id are scripts of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,12 +34,12 @@ class Machine:
 
     @property
     def asked(self) -> list[str]:
-        """What apt-get was asked for."""
+        """The arguments of the calls to apt-get."""
         file = self.folder / "asked"
         return file.read_text().splitlines() if file.exists() else []
 
     def run(self, **environment: str) -> list[str]:
-        """The lines that are said; it never fails."""
+        """The printed lines; asserts that the script succeeds."""
         done = subprocess.run(
             [SCRIPT, "thing", "tests of things"],
             env={"PATH": str(self.bin), "VENV": str(self.folder / "venv"), **environment},

@@ -202,7 +202,7 @@ async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pyt
         dripping = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
         assert (await http.get("/v1/health")).status_code == 200  # on its connection of before
         late = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
-        for each in dripping:  # the first to wait are the first to go
+        for each in dripping:  # the longest waiting are closed first
             await each.ended()
         async with httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as other:
             assert (await other.get("/v1/health")).status_code == 200

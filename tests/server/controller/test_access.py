@@ -1,4 +1,4 @@
-"""Access-control entries give what Pravega's authorizer gives, or are refused."""
+"""Access-control entries grant what Pravega's authorizer grants, or are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALPHABET: Final = (*"ab.*+?()|[]^$-&~{}\\,; :/", "{2}", "(?:", "(?i)", "\\Q", "\
 
 
 def given_for(text: str, resource: str) -> str:
-    """What entries give for a resource, as a letter of the table."""
+    """The permission that entries grant for a resource, as a letter of the table."""
     entries, _ = read_entries(text)
     try:
         return LETTERS[permission_of(entries, resource)]

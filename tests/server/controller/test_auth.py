@@ -93,7 +93,7 @@ def test_an_entry_that_cannot_be_matched_refuses_what_reaches_it() -> None:
 
 @pytest.fixture
 def hashes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The hashes that are computed: the name of the thread, and how many iterations."""
+    """The computed hashes: name of the thread, and number of iterations."""
     computed: list[tuple[str, int]] = []
 
     def pbkdf2(name: str, password: bytes, salt: bytes, iterations: int, length: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The file with the controller's settings: what it may hold, what is said of what it may not, and the page about it."""
+"""The file with the controller's settings: valid content, errors, and its page in the docs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "controller.md"
 
 
 def fields() -> dict[str, Any]:
-    """All settings with their defaults, those of scaling under the name of their table."""
+    """All settings with their defaults; those of scaling with the prefix of their table."""
     plain = ControllerConfig().model_dump()
     scaling = plain.pop("scaling")
     return plain | {f"scaling.{name}": value for name, value in scaling.items()}
 
 
 def other(value: Any) -> Any:
-    """A value that is no default."""
+    """A value that differs from the default."""
     return not value if isinstance(value, bool) else 7 if value is None else value + 1
 
 
@@ -81,7 +81,7 @@ def test_whole_minutes_need_no_point(tmp_path: Path) -> None:
 
 
 def shown(value: Any) -> str:
-    """A default as the page has it."""
+    """A default as written on the page."""
     if value is None:
         return "none"
     return f"{value:,}" if type(value) is int else str(value).lower()

@@ -1,4 +1,4 @@
-"""Calls that ask for too much are refused before anything is made; those for as much as is allowed let others run."""
+"""Oversized calls are refused before they change anything; the largest allowed ones do not block others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's end answers to calls in flight."""
+"""Answers to calls in flight when a server shuts down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
 class Slow(grpc.GenericRpcHandler):
-    """Answers when a test says so."""
+    """Answers when a test allows it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Semaphore(0)

@@ -241,7 +241,7 @@ async def test_the_ends_of_transactions_are_forgotten_after_a_day(world: World) 
 
 
 async def ended(world: World, count: int) -> list[UUID]:
-    """Opens transactions and aborts them in the opposite order, a millisecond apart; gives them as they were opened."""
+    """Opens transactions and aborts them in reverse order, a millisecond apart; returns them in order of opening."""
     opened = [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(count)]
     for each in reversed(opened):
         world.clock.now_ms += 1
@@ -274,7 +274,7 @@ async def test_the_ends_of_so_many_transactions_are_remembered(world: World) -> 
         assert len(world.controller.state.stream("a", "s").completed) <= 55
     assert len(world.controller.state.stream("a", "s").completed) >= 50
     forgotten = sum(type(decode(each)) is CompletedForgotten for each in world.journal)
-    assert 20 <= forgotten <= 40, "many are forgotten at a time"
+    assert 20 <= forgotten <= 40, "they are forgotten in batches"
 
 
 async def test_ids_are_the_epoch_and_a_number_that_counts_up(world: World) -> None:

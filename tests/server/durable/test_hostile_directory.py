@@ -1,4 +1,4 @@
-"""Directories that a stranger made, with right checksums: each is refused as damaged, in bounded time and memory."""
+"""Forged directories with valid checksums: each is refused as damaged, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def group(number: Any, payload: Any = b"payload", parts: Any = 1, *, last: Any =
 
 
 def made(folder: Path, build: Callable[[sqlite3.Connection], object]) -> tuple[Path, int]:
-    """A database in WAL mode that was built so, with its log; its path and the checksum that a manifest would keep."""
+    """Builds a database in WAL mode, with its log; returns its path and the checksum for a manifest."""
     (folder / "made").mkdir()
     path = folder / "journal-0000000001.sqlite"
     source = folder / "made" / path.name
@@ -112,7 +112,7 @@ def test_a_journal_of_many_groups_is_read(tmp_path: Path) -> None:
 
 
 def interior(child: int, count: int) -> bytes:
-    """A page of a table's tree whose children are all one page."""
+    """A page of a table's B-tree whose children are all the same page."""
     page = bytearray(4096)
     for at in range(count):
         start = 4096 - 5 * (at + 1)
@@ -123,7 +123,7 @@ def interior(child: int, count: int) -> bytes:
 
 
 def with_log(path: Path, data: bytearray) -> int:
-    """Writes a database as one with a log, which is empty; its checksum."""
+    """Marks a database as one in WAL mode, with an empty log; returns its checksum."""
     data[18:20] = b"\2\2"
     data[28:32] = struct.pack(">I", len(data) // 4096)
     path.write_bytes(data)
