@@ -258,7 +258,7 @@ class Reassembly:
             if side.lost:
                 reason = (
                     f"packets of the {direction.name.lower()}s of connection {connection.number} are missing: "
-                    f"{side.lost} bytes behind them are not read"
+                    f"{side.lost} bytes after them are not read"
                 )
                 yield Skipped(self.path, connection.place, side.lost, reason)
         self.due = self.writer.closed(self.now, connection.number) or self.due
