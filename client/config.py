@@ -166,7 +166,7 @@ class ClientSettings(BaseModel):
     @classmethod
     def _is_one_word(cls, given: SecretStr | None) -> SecretStr | None:
         if given is not None and not all("!" <= each <= "~" for each in given.get_secret_value()):
-            raise ValueError("a token is one word of printable ASCII")
+            raise ValueError("a token must be one word of printable ASCII characters")
         return given
 
     @property

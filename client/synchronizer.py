@@ -152,7 +152,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         `change` is called again, with the newer state, each time that somebody else was faster. Raises ConditionFailed
         if the state was never initialised, and what `change` raises.
         """
-        attempts = self._stream.attempts(f"a change of the state in {self._stream.segment}")
+        attempts = self._stream.attempts(f"changing the state in {self._stream.segment}")
         while True:
             state, revision = await self._current()
             updates = list(change(state))
