@@ -418,7 +418,7 @@ async def with_many_streams(processes: Processes) -> Workload:
     return work
 
 
-async def test_processes_end_when_zookeeper_has_lost_its_data_and_have_theirs_when_started_again(
+async def test_processes_end_when_zookeeper_has_lost_its_data_and_keep_theirs_over_a_restart(
     tmp_path: Path, own_server: ZooKeeperServer
 ) -> None:
     async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT) as processes:
@@ -443,7 +443,7 @@ async def test_processes_end_when_zookeeper_has_lost_its_data_and_have_theirs_wh
         await watched.aclose()
 
 
-async def test_with_reconnect_processes_go_on_when_zookeeper_has_lost_its_data_and_identify_themselves_again(
+async def test_with_reconnect_processes_continue_after_zookeeper_lost_its_data_and_register_again(
     tmp_path: Path, own_server: ZooKeeperServer
 ) -> None:
     async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT, *RECONNECT) as processes:

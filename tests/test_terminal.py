@@ -232,7 +232,7 @@ def test_the_log_of_a_server_is_clean_and_short_whatever_peers_send() -> None:
     assert max(map(len, log.splitlines())) < 1300
 
 
-def test_what_is_handed_to_users_of_the_library_is_clean() -> None:
+def test_texts_of_the_library_are_clean() -> None:
     cut = CutPoint("READ_SEGMENT", 1, "before")
     found = Exploration(1, [Finding(cut, (f"lost: {NAME} has not {HOSTILE}",), [])], [cut])
     clean(str(found))

@@ -219,7 +219,7 @@ async def draining(node: Ending, channels: ControllerChannels) -> AsyncIterator[
     await stopping
 
 
-async def test_a_node_that_ends_in_order_may_answer_what_it_has_while_other_calls_go_on() -> None:
+async def test_a_node_that_shuts_down_may_answer_calls_in_flight_while_other_calls_continue() -> None:
     async with cluster() as ((ending, _), channels), draining(ending, channels) as call:
         ending.go.set()
         assert (await call).node == ending.endpoint

@@ -227,7 +227,7 @@ class Steps:
     [(0.5, True, True), (0.5, False, False), (1.5, True, False)],
     ids=["at once", "with progress", "after a while"],
 )
-async def test_only_segments_that_end_at_once_and_in_vain_count_against_the_deadline(
+async def test_only_unused_segments_that_end_at_once_count_against_the_deadline(
     step_s: float, in_vain: bool, ends: bool
 ) -> None:
     liar, clock = LyingController(lambda each: [each + of(1)]), Steps()
@@ -295,14 +295,14 @@ async def test_a_read_that_brings_nothing_where_data_is_counts_as_failed(user: U
 
 @pytest.mark.parametrize("user", [read_bytes_at, read_revisions])
 @pytest.mark.parametrize("sealed", [False, True], ids=["the tail", "the end"])
-async def test_a_store_that_denies_the_data_that_it_has_is_not_asked_for_ever(user: User, sealed: bool) -> None:
+async def test_reads_from_a_store_that_denies_its_data_are_bounded(user: User, sealed: bool) -> None:
     async with store_of(empty(at_tail=True, length=10, sealed=sealed)) as (peer, pool, store):
         with pytest.raises(ProtocolViolation if sealed else RetriesExhausted):
             await user(pool, LyingController().controller, store)
         assert got(peer, ReadSegment) == (1 if sealed else ATTEMPTS)
 
 
-async def test_reads_that_do_not_wait_at_the_tail_are_asked_for_less_and_less_often(
+async def test_reads_that_do_not_wait_at_the_tail_are_repeated_with_growing_delays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
@@ -404,7 +404,7 @@ async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str
 # --- writers that have nothing to write -----------------------------------------------------------------------------
 
 
-async def test_an_idle_writer_that_is_set_up_and_sent_away_again_and_again_gives_up() -> None:
+async def test_an_idle_writer_whose_set_ups_are_always_revoked_gives_up() -> None:
     def script(peer: ScriptedPeer, command: Command) -> None:
         if isinstance(command, SetupAppend):
             peer.send(

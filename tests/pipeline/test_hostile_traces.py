@@ -127,9 +127,7 @@ def overlapping(count: int) -> bytes:
 @pytest.mark.parametrize(
     "hostile", [MARK * 20_000, MARK[:8] * 40_000, overlapping(5_000)], ids=["mark", "magic", "nested"]
 )
-def test_what_only_looks_like_blocks_is_not_read_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: bytes
-) -> None:
+def test_false_blocks_are_not_read_repeatedly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: bytes) -> None:
     path = tmp_path / "a.wtrace"
     path.write_bytes(METADATA_BLOCK + hostile)
     counted = _Counted(monkeypatch)

@@ -132,7 +132,7 @@ def test_reads_that_fill_an_iteration_make_it_busy_until_the_next(loop: Loop) ->
     assert not queue.is_busy
 
 
-def test_a_slice_is_longer_where_nobody_else_waits(loop: Loop) -> None:
+def test_a_slice_is_longer_if_no_other_job_is_queued(loop: Loop) -> None:
     queue = loop.queue
     queue.begin()
     loop.now_s += 2 * SLICE_S
@@ -146,7 +146,7 @@ def test_a_slice_is_longer_where_nobody_else_waits(loop: Loop) -> None:
     queue.end()
 
 
-def test_what_one_job_raises_does_not_stop_the_queue(loop: Loop) -> None:
+def test_an_exception_in_one_job_does_not_stop_the_queue(loop: Loop) -> None:
     log: list[str] = []
 
     class Broken:

@@ -161,7 +161,7 @@ async def test_reads_that_wait_share_timers_and_are_answered_empty_in_slices() -
         assert len(mock.store.waiters) == 0
 
 
-async def test_a_connection_with_many_writers_and_segments_is_taken_apart_in_slices() -> None:
+async def test_a_connection_with_many_writers_and_segments_is_cleaned_up_in_slices() -> None:
     async with MockSegmentStore(watched=False) as mock, await writer_of(mock) as victim:
         busy = await Peer.connect(mock)
         sent = [SetupAppend(number, UUID(int=100 + number), SEGMENT, "") for number in range(2_000)]

@@ -176,7 +176,7 @@ async def test_a_full_store_refuses_what_adds_and_the_rest_goes_on(
 
 
 @pytest.mark.parametrize("filling", [appends, updates_of_one_key])
-async def test_memory_that_is_truncated_away_is_written_to_again(filling: Callable[[], Iterator[Command]]) -> None:
+async def test_memory_freed_by_truncation_is_used_again(filling: Callable[[], Iterator[Command]]) -> None:
     async with MockSegmentStore(limits=LIMITS, watched=False) as store:
         assert await filled(store, filling, together=1) > 20
         name = SEGMENT if filling is appends else TABLE
@@ -200,7 +200,7 @@ async def test_appends_up_to_the_limit_are_acknowledged_and_none_beyond_is_store
                 assert last.last_event_number == stored - 1
 
 
-async def test_removals_have_room_of_their_own_and_not_without_end() -> None:
+async def test_removals_have_a_bounded_reserve() -> None:
     async with MockSegmentStore(limits=LIMITS, watched=False) as store:
         await filled(store, updates_of_one_key, together=1)
         async with await Peer.connect(store) as peer:
@@ -259,7 +259,7 @@ async def test_a_controller_says_that_its_store_is_full_and_goes_on_when_it_is_n
 
 
 @pytest.mark.parametrize("filling", [names, attributes, entries])
-async def test_a_data_directory_has_the_bytes_and_memory_the_rest(
+async def test_with_a_data_directory_only_the_rest_counts_as_memory(
     grpc_runs: None, tmp_path: Path, filling: Callable[[], Iterator[Command]]
 ) -> None:
     limit, together = FILLING[filling]

@@ -58,14 +58,14 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_what_is_there_is_not_installed(machine: Machine) -> None:
+def test_a_program_that_exists_is_not_installed(machine: Machine) -> None:
     machine.apt_get("exit 1")
     machine.program("thing", "exit 0")
     assert machine.run() == []
     assert machine.asked == []
 
 
-def test_it_is_said_before_it_is_done(machine: Machine) -> None:
+def test_a_message_comes_before_the_installation(machine: Machine) -> None:
     machine.apt_get(f'case "$1" in install) cp "{machine.bin}/id" "{machine.bin}/thing";; esac')
     (machine.bin / "cp").symlink_to("/bin/cp")
     assert machine.run() == [
@@ -84,7 +84,7 @@ def test_it_can_be_skipped(machine: Machine) -> None:
     assert machine.asked == []
 
 
-def test_where_it_cannot_be_done_it_is_not_tried(machine: Machine) -> None:
+def test_no_attempt_is_made_without_root_or_apt_get(machine: Machine) -> None:
     (line,) = machine.run()
     assert "there is no apt-get" in line
     machine.apt_get("exit 0")

@@ -123,7 +123,7 @@ async def test_calls_with_the_same_credentials_wait_for_one_check(hashes: list[t
     assert len(hashes) == 1
 
 
-async def test_only_so_many_credentials_are_checked_at_a_time_and_those_verified_before_are_known_at_once(
+async def test_pending_checks_of_credentials_are_bounded_and_verified_ones_need_no_check(
     hashes: list[tuple[str, int]],
 ) -> None:
     known = authority(f"anna:{hashed('secret')}")

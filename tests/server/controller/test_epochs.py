@@ -294,7 +294,7 @@ def spans_in_order(epochs: list[Epoch], one: dict[int, int], other: dict[int, in
         spans_in_order,
     ],
 )
-def test_what_is_asked_of_cuts_takes_steps_as_they_have_segments_and_not_as_they_have_pairs(
+def test_questions_about_cuts_take_time_linear_in_their_segments(
     question: Callable[..., Any],
 ) -> None:
     epochs, one, other = wide()

@@ -86,7 +86,7 @@ async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outco
     assert slow.ended == ["cancelled"]
 
 
-async def test_a_call_that_is_finished_in_time_is_answered_and_the_end_waits_no_longer() -> None:
+async def test_a_call_that_finishes_in_time_is_answered_and_the_server_stops_at_once() -> None:
     slow = Slow()
     served = Served(slow)
     async with served as channel:

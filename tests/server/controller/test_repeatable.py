@@ -83,7 +83,7 @@ CHANGING = sorted(name for name in METHODS if not name.startswith(READING))
 
 
 @pytest.mark.parametrize("method", CHANGING)
-async def test_a_change_that_is_repeated_is_granted_again_just_where_its_method_is_repeatable(
+async def test_a_repeated_change_succeeds_exactly_if_its_method_is_repeatable(
     world: World, server: ControllerServer, call: Client, method: str
 ) -> None:
     request = (await changes(call))[method]

@@ -255,7 +255,7 @@ async def test_transactions_that_ended_are_listed_in_the_order_of_their_opening(
     assert list(world.controller.transactions.completed("a", "s")) == opened
 
 
-async def test_those_that_ended_last_are_listed(world: World) -> None:
+async def test_the_transactions_that_ended_last_are_listed(world: World) -> None:
     world.make(completed_listed=5)
     await world.stream()
     opened = await ended(world, 12)
@@ -264,7 +264,7 @@ async def test_those_that_ended_last_are_listed(world: World) -> None:
     assert len(world.controller.transactions.completed("a", "s")) == 5
 
 
-async def test_the_ends_of_so_many_transactions_are_remembered(world: World) -> None:
+async def test_the_outcomes_of_a_bounded_number_of_transactions_are_remembered(world: World) -> None:
     world.make(completed_max=50)
     await world.stream()
     status = world.controller.transactions.status

@@ -90,7 +90,7 @@ def test_the_bound_does_not_fall_behind_the_last_one() -> None:
     assert upper_bound(SCALED, [{LOW.id: 2, HIGH.id: 9}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 9}
 
 
-def test_positions_in_what_the_stream_never_had_do_not_count_and_are_told_in_one_line(
+def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert upper_bound(SCALED, [{77: 5}], {}) == {}
@@ -208,7 +208,7 @@ async def test_many_writers_are_looked_at_in_pieces(world: World) -> None:
     assert last(world) == Watermark(1, 100, 1_099, {0: 999})
 
 
-async def test_a_stream_that_goes_while_its_writers_are_looked_at_gets_no_watermark(world: World) -> None:
+async def test_a_stream_deleted_while_its_writers_are_examined_gets_no_watermark(world: World) -> None:
     await world.stream()
     for at in range(1_000):
         world.controller.writers.note("a", "s", f"writer {at}", 100, {0: at})

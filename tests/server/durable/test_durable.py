@@ -74,7 +74,7 @@ async def test_a_closed_directory_holds_no_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("journals", [1, 3])
-async def test_what_only_a_controller_wrote_is_there_again_however_many_journals_it_filled(
+async def test_the_controllers_state_is_recovered_however_many_journals_it_filled(
     tmp_path: Path, journals: int
 ) -> None:
     written: list[bytes] = []
