@@ -35,7 +35,7 @@ setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
 serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port 0"
 	@$(VENV)/bin/segstore serve $(ARGS)
 
-test: $(DEV) ## run every test; options for pytest in ARGS; as root it installs chromium, but for NO_SYSTEM_PACKAGES=1
+test: $(DEV) ## run every test; options for pytest in ARGS; installs chromium if root, unless NO_SYSTEM_PACKAGES=1
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
@@ -45,14 +45,14 @@ test-lowest: ## run the codec's tests with the lowest versions that pyproject.to
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[dev]'
 	$(VENV)-lowest/bin/pytest -n $(WORKERS) tests/wire $(ARGS)
 
-audit: $(DEV) ## look up known holes of what is installed, and of the lowest versions that pyproject.toml allows, at PyPI
+audit: $(DEV) ## look up known vulnerabilities of the installed and the lowest allowed versions on PyPI
 	@test -x $(VENV)-audit/bin/pip-audit || { $(PY) -m venv $(VENV)-audit && \
 		$(VENV)-audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit; }
 	$(PY) -m pip --disable-pip-version-check freeze --exclude-editable >$(VENV)-audit/installed.txt
 	$(PY) tools/lowest_versions.py pyproject.toml >$(VENV)-audit/lowest.txt
 	@status=0; for each in installed lowest; do \
 		$(VENV)-audit/bin/pip-audit --strict --disable-pip --no-deps -r $(VENV)-audit/$$each.txt || { status=1; \
-		echo "$$each versions: holes were found, or PyPI could not be asked about them" >&2; }; done; exit $$status
+		echo "$$each versions: vulnerabilities found, or PyPI could not be reached" >&2; }; done; exit $$status
 
 lint: $(DEV) ## ruff, and mypy --strict over all that ships
 	$(VENV)/bin/ruff check .

@@ -307,7 +307,7 @@ class ByteReader(ClosedAfter, _ByteStream):
                 data += chunk.data
                 if chunk.end_of_segment and reader.offset < end:
                     raise ProtocolViolation(
-                        f"{segment} ends at {reader.offset} where {end} was its length", segment=segment
+                        f"{segment} ends at {reader.offset}, but its length was {end}", segment=segment
                     )
         return bytes(data[: end - offset]) if data else b""
 

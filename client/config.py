@@ -87,7 +87,7 @@ class ClientSettings(BaseModel):
         read_ahead_bytes: what a stream's reader keeps for its user.
     Statistics
         control_api: `http://host:port` of a segstore server, where names of writers are registered; None for nowhere.
-        control_api_token: what that server asks for (`--http-token-file`); sent in clear.
+        control_api_token: the token that this server requires (`--http-token-file`); sent unencrypted.
     Security
         username, password: basic authentication with the controller.
         bearer_token: a token for the controller, instead of those; `connect(credentials=Bearer(…))` takes a source of
@@ -166,7 +166,7 @@ class ClientSettings(BaseModel):
     @classmethod
     def _is_one_word(cls, given: SecretStr | None) -> SecretStr | None:
         if given is not None and not all("!" <= each <= "~" for each in given.get_secret_value()):
-            raise ValueError("a token is one word of printable ASCII")
+            raise ValueError("a token must be one word of printable ASCII characters")
         return given
 
     @property

@@ -30,7 +30,7 @@ def check_url(url: str) -> tuple[str, int]:
 
 
 async def register_writer(url: str, name: str, timeout_ms: float, token: SecretStr | None = None) -> None:
-    """Registers a writer's name, with the server's token if it has one.
+    """Registers a writer's name; `token` is sent if the server requires one.
 
     Raises ConnectFailed, RequestTimedOut, PeerRefused.
     """

@@ -144,10 +144,10 @@ class Controller:
     async def _pages(
         self, method: str, request: Callable[..., Any], scope: str | None, names: Callable[[Any], Sequence[str]]
     ) -> AsyncIterator[str]:
-        """Asks with each page's token for the next; behind the last is one without names. scope: if it is about one.
+        """Requests page after page, each with the token of the previous one, until a page has no names.
 
-        Raises ProtocolViolation for tokens that come round again: each is compared with one from before, which is the
-        token of page 1, 2, 4, 8, … (Brent's algorithm).
+        scope: the scope of the listing, if it has one. Raises ProtocolViolation for repeated tokens: each token is
+        compared with that of page 1, 2, 4, 8, … (Brent's algorithm).
         """
         about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
         token = seen = ""
@@ -164,7 +164,7 @@ class Controller:
             token = page.continuationToken.token
             if token == seen:
                 raise ProtocolViolation(
-                    f"{answer.node} gives token {token[:80]!r} again with page {pages} of {method}",
+                    f"{answer.node} repeats token {token[:80]!r} with page {pages} of {method}",
                     endpoint=str(answer.node),
                     method=method,
                     actual=pages,
@@ -259,13 +259,13 @@ class Controller:
         return {each.segmentId.segmentId: each.offset for each in answer.segments}
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """What follows a segment, [] if nothing does (yet). Raises ProtocolViolation for one of no later epoch."""
+        """The successors of a segment; [] if it has none (yet). Raises ProtocolViolation for one of no later epoch."""
         request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
         answer = await self._ask("getSegmentsImmediatelyFollowing", request)
         found = [Successor(_range(each.segment), tuple(each.value)) for each in answer.message.segments]
         epoch, _ = split_segment_id(segment_id)
         for successor in found:
-            if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # who follows it comes back in a circle
+            if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # following it could lead in a circle
                 raise ProtocolViolation(
                     f"{answer.node} says that {successor.segment.name} follows "
                     f"{name_of(scope, stream, segment_id)}, which is not of an earlier epoch",
@@ -482,7 +482,7 @@ class ControllerLocations:
 
 
 def parts_of(segment: str) -> tuple[str, str, int]:
-    """Scope, stream and id of a segment's qualified name. Raises RequestRejected for what is none of a stream's."""
+    """Scope, stream and id in a segment's qualified name. Raises RequestRejected for other names."""
     parsed = SegmentName.parse(segment)
     if parsed.stream is None or parsed.segment_id is None:
         raise RequestRejected(f"{segment} is no segment of a stream", segment=segment)

@@ -4,9 +4,9 @@ gRPC's own reconnecting and retrying are kept out of the way: a channel that is 
 is DISCONNECTED, and `NodeStates` says which node is asked next and how long its set-up may take.
 
 Invariants: every call ends by its deadline; a set-up that took too long leaves no channel; after `aclose`, which can be
-called twice, no task and no channel is left. A call that was lost, as its node shut down or its connection broke, is
-made again at another node if its method is repeatable; else it fails, and what became of it is unknown. Follows KIP-601
-(seed 601.5).
+called twice, no task and no channel is left. A call that is lost because its node shuts down or its connection breaks
+is repeated at another node if its method is repeatable; otherwise it fails with OutcomeUnknown. Follows KIP-601 (seed
+601.5).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OPTIONS: Final = (
 )
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _ASK_AGAIN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-"""CANCELLED is how servers of gRPC end their calls in flight when they shut down."""
+"""gRPC servers end calls in flight with CANCELLED when they shut down."""
 
 
 class Answer(NamedTuple):
@@ -100,7 +100,7 @@ class ControllerChannels:
         self._credentials = credentials or _of(settings)
         elsewhere = [each for each in endpoints if not _is_loopback(each.host)]
         if self._credentials is not None and elsewhere and not tls:
-            log.warning("credentials go to controller %s in clear; tls:// encrypts them", elsewhere[0])
+            log.warning("credentials are sent to controller %s unencrypted; tls:// encrypts them", elsewhere[0])
         self._loop = asyncio.get_running_loop()
         self._random = random or Random()
         self.states: NodeStates[Endpoint] = NodeStates(
@@ -128,7 +128,7 @@ class ControllerChannels:
     async def ask(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Answer:
         """The answer to one unary call, whose own status field is the caller's to read.
 
-        Raises NoNodeAvailable, PeerRefused (until the time was up), RequestTimedOut, NoSuchStream (not found),
+        Raises NoNodeAvailable, PeerRefused (until the deadline), RequestTimedOut, NoSuchStream (not found),
         TokenRefused, RequestRejected, OutcomeUnknown, Closed.
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -185,13 +185,13 @@ class ControllerChannels:
 
     @staticmethod
     def _check_repeatable(method: str, node: Endpoint, request: Message, cause: BaseException) -> None:
-        """Raises OutcomeUnknown for a method that must not be called again."""
+        """Raises OutcomeUnknown for a method that must not be repeated."""
         if METHODS[method].repeatable:
             return
         stream = _stream_of(request)
         raise OutcomeUnknown(
-            f"{node} was lost before it answered {method}" + (f" of {stream}" if stream else "") + ", "
-            "which may or may not have been applied",
+            f"{node} was lost before it answered {method}" + (f" of {stream}" if stream else "") + "; "
+            "the call may or may not have been applied",
             endpoint=str(node),
             stream=stream,
             method=method,
@@ -304,14 +304,14 @@ class ControllerChannels:
         if channel is None:
             return  # another call on it noticed first
         self.states.disconnected(node, self._now_ms())
-        # A node that shuts down in order answers the calls that it has.
+        # A node that shuts down cleanly answers its calls in flight.
         drained = _close(channel, self._settings.request_timeout_ms / 1000)
         task = self._loop.create_task(drained, name=f"closing the channel to {node}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Ends the set-ups and closes the channels; calls in flight fail."""
+        """Cancels set-ups and closes the channels; calls in flight fail."""
         self._closed = True
         tasks = [*self._set_ups.values()]
         for task in tasks:
@@ -340,7 +340,7 @@ async def _close(channel: grpc.aio.Channel, grace_s: float) -> None:
 
 
 def _was_refused(error: grpc.aio.AioRpcError) -> bool:
-    """Whether a node that is still connected did not apply the call."""
+    """Whether the node, which is still connected, has not applied the call."""
     trailing: Any = error.trailing_metadata() or ()
     return error.code() is grpc.StatusCode.UNAVAILABLE and OUTCOME_UNKNOWN not in tuple(trailing)
 

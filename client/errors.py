@@ -18,7 +18,7 @@
         ├── IncompatibleVersion, ProtocolViolation
         ├── Closed             a flow, pool, writer or reader that was closed
         ├── RetriesExhausted   a Retriable happened too often; the last is its cause
-        ├── OutcomeUnknown     a call to the controller was lost that may or may not have been applied
+        ├── OutcomeUnknown     a lost call to the controller may or may not have been applied
         ├── SegmentTruncated, SegmentExists, NotSupported
         ├── ConditionFailed    of what was expected something is not so (BadKeyVersion, NoSuchKey, TransactionOver)
         ├── EventTooLarge, EntryRefused
@@ -26,9 +26,9 @@
         ├── ReaderExists, ReaderOffline
         └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
-The text of an error is one sentence, in which what a peer has said stands printable and shortened; the facts in it are
-attributes as well, as they came. `advice` says what the caller can do; a
-traceback shows it, with the facts, as a note. Causes are chained.
+The text of an error is one sentence; text from peers is printable and shortened in it. The facts in it are attributes
+as well, unchanged. `advice` says what the caller can do; a traceback shows it, with the facts, as a note. Causes are
+chained.
 """
 
 from __future__ import annotations
@@ -277,10 +277,10 @@ class RetriesExhausted(Final):
 class OutcomeUnknown(Final):
     """A call to the controller was lost in flight: it may or may not have been applied, and is not safe to repeat.
 
-    ``details["method"]`` names it.
+    ``details["method"]`` names the method.
     """
 
-    advice = "look whether it was applied, then decide whether to ask again"
+    advice = "check whether the call was applied before repeating it"
 
 
 class SegmentTruncated(Final):

@@ -76,7 +76,7 @@ class GroupEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class _End(NamedTuple):
-    """Stands behind a segment's last event. in_vain: none was read of it here."""
+    """Position after a segment's last event. in_vain: no event of the segment was read here."""
 
     segment: str
     in_vain: bool
@@ -209,7 +209,7 @@ class GroupReader(OpenedBefore):
                         offset = begins
                         pause_s = attempts.failed(truncated)
                     except SegmentMissing:
-                        break  # all of it was truncated; if the stream is gone, asking for successors says so
+                        break  # all of it was truncated; if the stream is gone, the request for successors fails
                     else:
                         break
                 await asyncio.sleep(pause_s)

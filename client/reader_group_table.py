@@ -131,12 +131,12 @@ class GroupTable:
                 illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
                 if not illegal or not asked or from_scratch:
                     raise
-                self._forget()  # the table was made again, and is shorter
+                self._forget()  # the table was recreated, and is shorter
                 from_scratch = True
                 continue
             if delta.items and delta.position <= asked:
                 raise ProtocolViolation(
-                    f"{self._table.name} gives entries behind {asked} and then goes on from {delta.position}",
+                    f"{self._table.name} returned entries after {asked}, but continues from {delta.position}",
                     segment=self._table.name,
                 )
             if delta.clear:

@@ -96,7 +96,7 @@ class RevisionedStream(ClosedAfter):
         return revision.offset
 
     def attempts(self, what: str) -> Attempts:
-        """The attempts at something that takes several calls; `what` is it, for the error's sentence."""
+        """The attempts at an operation of several calls; `what` describes it in the error's sentence."""
         return Attempts(self._pool.settings, what, segment=self.segment, random=self._random)
 
     # --- revisions --------------------------------------------------------------------------------------------------

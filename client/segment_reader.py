@@ -5,10 +5,10 @@ keeps one request id; only a read that must be asked anew gets another.
 
 The store may refuse a token with the read's offset where the request id belongs (seed 36.30); the connection brings it
 here all the same. When a read was not answered for `read_timeout_ms` the reader asks where the segment ends: if nothing
-is there to read, the read still waits; if there is, its answer was lost and it is asked again. So neither a lost answer
-nor a refusal that went elsewhere hangs it, and a store that never answers by time is not asked over and over. A store
-that answers with nothing is asked again after a growing pause; where data must be, that is a failure, and tried again
-as often and as long as others.
+is there to read, the read still waits; if there is, the reply was lost and the read is repeated. So neither a lost
+reply nor a refusal that went elsewhere hangs it, and a store that never replies in time is not asked continuously.
+After an empty reply the read is repeated with a growing delay. Where data must be, an empty reply is a failure, and
+retried like others.
 
 Invariants: chunks come in order without gap or overlap; cancelling a read loses nothing. Follows
 `AsyncSegmentInputStreamImpl` and `SegmentInputStreamImpl` (Pravega's client).
@@ -46,7 +46,7 @@ __all__ = ["Chunk", "SegmentReader"]
 
 _MIN_READ_BYTES: Final = 8
 _PAUSES: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
-"""From one read at the tail to the next, at least."""
+"""Minimum interval between two reads at the tail."""
 
 
 class Chunk(NamedTuple):
@@ -82,8 +82,8 @@ class SegmentReader(FreedAfter):
         known_to: int = 0,
         random: Random | None = None,
     ) -> None:
-        """Connects with the first read. read_ahead: ask for the next chunk before it is wanted. known_to: data is
-        there up to this offset, as the store has said."""
+        """Connects with the first read. read_ahead: request the next chunk before it is needed. known_to: the store has
+        reported data up to this offset."""
         self.segment: Final = segment
         self.offset = offset
         self.stale_replies = 0
@@ -94,7 +94,7 @@ class SegmentReader(FreedAfter):
         self._read_ahead = read_ahead
         self._known_to = known_to
         self._empty = 0
-        """Answers in a row that waited at the tail and brought nothing."""
+        """Number of consecutive empty replies at the tail."""
         self._asked_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._pooled = self._settings.enable_connection_pooling
@@ -140,11 +140,11 @@ class SegmentReader(FreedAfter):
             await asyncio.sleep(pause_s)
 
     def _check_progress(self, chunk: Chunk) -> None:
-        """Raises PeerRefused for a chunk without data where data is."""
+        """Raises PeerRefused for an empty chunk where there is data."""
         if chunk.data or chunk.end_of_segment or (chunk.at_tail and chunk.offset >= self._known_to):
             return
         raise PeerRefused(
-            f"{self._endpoint} answers a read of {self.segment} at {chunk.offset} with nothing, where data should be",
+            f"{self._endpoint} returned nothing for a read of {self.segment} at {chunk.offset}, where there is data",
             endpoint=str(self._endpoint),
             segment=self.segment,
             request_id=self._request_id,
@@ -182,14 +182,14 @@ class SegmentReader(FreedAfter):
         return chunk
 
     async def _pause(self) -> None:
-        """A store has reads wait at the tail. One that answers with nothing instead is asked less and less often."""
+        """Delays the next read at the tail. Stores normally hold such reads; the delay grows with each empty reply."""
         if self._empty:
             pause_s = _PAUSES.delay_ms(self._empty, self._random) / 1000 - (self._loop.time() - self._asked_s)
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
 
     def _ask_ahead(self, chunk: Chunk) -> None:
-        """Asks for what follows the last chunk that came, if it had data."""
+        """Requests the data after the last chunk, unless that was empty."""
         flow = self._flow
         if (
             not self._read_ahead

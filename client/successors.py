@@ -1,7 +1,7 @@
-"""What follows the segments that a reader or a writer has come to the end of.
+"""Finds the successors of segments whose end a reader or writer has reached.
 
-Invariant: segments that end one after another as soon as they are found, with nothing read or stored in any, are
-followed for `recovery_timeout_ms` at most. `Controller` checks that a successor is of a later epoch.
+Invariant: segments that end as soon as they are found, with nothing read or stored in any of them, are followed for at
+most `recovery_timeout_ms`. `Controller` checks that a successor is of a later epoch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from segstore.client.errors import Retriable, RetriesExhausted
 __all__ = ["Successors"]
 
 _AT_ONCE_S: Final = 1.0
-"""A segment that was open for longer was of use: its reader or writer waited there."""
+"""A segment that stays open for longer counts as progress: its reader or writer waited there."""
 
 
 class _Chain(NamedTuple):
-    """Segments that ended at once, one after another. found_s: when the last one was found."""
+    """Segments that ended as soon as they were found, one after another. found_s: when the last one was found."""
 
     began_s: float
     length: int
@@ -47,14 +47,14 @@ class Successors:
         self._random = random
         self._now_s = now_s
         self._chains: dict[str, _Chain] = {}
-        """That have led to segments which have not ended."""
+        """Segment → the chain that led to it, for segments that have not ended."""
 
     async def of(self, segment: str, *, in_vain: bool) -> list[Successor]:
-        """The successors of a segment that has ended, [] for one of a sealed stream.
+        """The successors of a segment that has ended; [] if its stream is sealed.
 
-        in_vain: nothing was read from it, or stored in it. A scale may not have come as far yet: then it asks again,
-        as often and as long as the settings say for readers and writers. Raises RetriesExhausted, ProtocolViolation,
-        and what calls to the controller raise.
+        in_vain: nothing was read from it or stored in it. A scale may still be in progress; then the request is retried
+        as the settings for readers and writers say. Raises RetriesExhausted, ProtocolViolation, and the errors of calls
+        to the controller.
         """
         chain = self._chain(segment, in_vain=in_vain)
         scope, stream, segment_id = parts_of(segment)
@@ -76,7 +76,7 @@ class Successors:
         return found
 
     def _chain(self, segment: str, *, in_vain: bool) -> _Chain | None:
-        """The chain that ends with this segment, if it has ended in vain. Raises RetriesExhausted for a long one."""
+        """The chain that ends with this segment; None unless `in_vain`. Raises RetriesExhausted if it took too long."""
         chain, now_s = self._chains.pop(segment, None), self._now_s()
         if not in_vain:
             return None
@@ -85,8 +85,8 @@ class Successors:
         elapsed_s, length = now_s - chain.began_s, chain.length + 1
         if elapsed_s * 1000 >= self._settings.recovery_timeout_ms:
             raise RetriesExhausted(
-                f"{length} segments, the last of them {segment}, ended one after another in {elapsed_s:.1f} s, and "
-                "nothing was read from or stored in any",
+                f"{length} segments, the last of them {segment}, ended one after another in {elapsed_s:.1f} s; "
+                "nothing was read from or stored in any of them",
                 segment=segment,
                 actual=length,
                 elapsed_ms=round(elapsed_s * 1000),

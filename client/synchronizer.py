@@ -121,7 +121,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             await asyncio.sleep(pause_s)
 
     async def _catch_up(self, revision: Revision, attempts: Attempts) -> None:
-        """Reads what was written behind a revision; what refuses a write and does not show is waited for."""
+        """Reads what was written after a revision; pauses if the write that caused a refusal is not visible yet."""
         await self.fetch()
         if self.revision != revision:
             attempts.progress()
@@ -152,7 +152,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         `change` is called again, with the newer state, each time that somebody else was faster. Raises ConditionFailed
         if the state was never initialised, and what `change` raises.
         """
-        attempts = self._stream.attempts(f"a change of the state in {self._stream.segment}")
+        attempts = self._stream.attempts(f"changing the state in {self._stream.segment}")
         while True:
             state, revision = await self._current()
             updates = list(change(state))

@@ -37,7 +37,7 @@ __all__ = ["RECOVERABLE", "SetUpOwner", "WriterSetup"]
 RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
 """After these another attempt may do better."""
 _HELD_S: Final = 1.0
-"""A set-up that an idle writer lost sooner counts as a failed attempt."""
+"""A set-up that an idle writer loses sooner counts as a failed attempt."""
 
 
 class SetUpOwner(FlowHandler, Protocol):
@@ -59,7 +59,7 @@ class WriterSetup:
     Attributes:
         request_id: of all its commands.
         endpoint: the store of the last attempt.
-        failures: consecutive ones. Its owner sets 0 when an event was stored.
+        failures: number of consecutive failed attempts. The owner resets it when an event is stored.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class WriterSetup:
         self._task = loop.create_task(self._trying(error), name=f"setting up a writer of {self._segment}")
 
     def idle(self) -> None:
-        """It was set up with nothing to store: if it stays so for a while, that is as good as an event stored."""
+        """The writer was set up with nothing to store. If it stays so for a while, that counts like a stored event."""
         self._idle_since_s = asyncio.get_running_loop().time()
 
     def answered(self) -> None:

@@ -1,8 +1,8 @@
 """Packets in capture files (pcap, pcapng), and the TCP segments in them.
 
 Invariants: one packet is held at a time, of at most `MOST_PACKET_BYTES`; every length is checked before anything is
-read; the work is linear in the size of the file and of each packet. A file that breaks its format is a `BadPackets`
-with the byte from which on nothing can be read. Not read: fragments of IP, tunnels, MPLS, packets without a time.
+read; the work is linear in the size of the file and of each packet. A malformed file raises `BadPackets` with the
+offset of the first byte that cannot be read. IP fragments, tunnels, MPLS and packets without a time are not read.
 Follows the specifications of the IETF's opsawg: `draft-ietf-opsawg-pcap`, `draft-ietf-opsawg-pcapng`.
 """
 
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 __all__ = ["ACK", "LINKS", "MOST_PACKET_BYTES", "RST", "SYN", "BadPackets", "Packet", "Segment", "packets_of", "tcp_in"]
 
 MOST_PACKET_BYTES: Final = 1 << 20
-"""Four times what tcpdump writes at most."""
+"""Four times the maximum of tcpdump."""
 _MOST_INTERFACES: Final = 4096
 SYN, RST, ACK = 0x02, 0x04, 0x10
 
@@ -24,7 +24,7 @@ _ETHERNET, _NULL, _LOOP, _SLL, _SLL2 = 1, 0, 108, 113, 276
 _RAW: Final = (12, 14, 101, 228, 229)
 LINKS: Final = frozenset((_ETHERNET, _NULL, _LOOP, _SLL, _SLL2, *_RAW))
 """Link types whose packets `tcp_in` reads."""
-_PCAP: Final = {  # magic → byte order, nanoseconds of a unit of the fraction
+_PCAP: Final = {  # magic → byte order, nanoseconds per unit of the fraction
     bytes.fromhex("a1b2c3d4"): (">", 1000),
     bytes.fromhex("d4c3b2a1"): ("<", 1000),
     bytes.fromhex("a1b23c4d"): (">", 1),
@@ -40,7 +40,7 @@ _TCP, _AUTHENTICATION, _FRAGMENT, _OPTIONS = 6, 51, 44, (0, 43, 60)
 
 
 class BadPackets(ValueError):
-    """From the byte `offset` on, a file is no packet capture."""
+    """A file is not a valid packet capture from the byte `offset` on."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class BadPackets(ValueError):
 
 
 class Packet(NamedTuple):
-    """A packet: the byte at which its header starts, its time (ns since 1970), its link type, its bytes."""
+    """A packet: offset of its header, time (ns since 1970), link type, bytes."""
 
     at: int
     ts_ns: int
@@ -57,7 +57,7 @@ class Packet(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A TCP segment; source and target are an address of 4 or 16 bytes, and a port."""
+    """A TCP segment. source, target: an address of 4 or 16 bytes, and a port."""
 
     source: tuple[bytes, int]
     target: tuple[bytes, int]
@@ -67,7 +67,7 @@ class Segment(NamedTuple):
 
 
 class _Interface(NamedTuple):
-    """What an interface description says: a time is `offset_s` and ticks, `ticks_per_s` of them a second."""
+    """An interface description. Times are `offset_s` plus a number of ticks, `ticks_per_s` per second."""
 
     link: int
     ticks_per_s: int
@@ -115,7 +115,7 @@ def _pcapng(fd: int) -> Iterator[Packet]:
             raise BadPackets(at, "no section of a packet capture starts here")
         kind, size = struct.unpack_from(order + "II", head)
         if size < 12 or size % 4 or at + size > end or _read(fd, at + size - 4, 4) != head[4:8]:
-            raise BadPackets(at, f"a block of {size} bytes does not end where it says")
+            raise BadPackets(at, f"the length at the end of a block of {size} bytes does not match")
         if kind in (_INTERFACE, _PACKET, _OLD_PACKET):
             if size > MOST_PACKET_BYTES:
                 raise BadPackets(at, f"a block of {size} bytes exceeds {MOST_PACKET_BYTES}")
@@ -126,7 +126,7 @@ def _pcapng(fd: int) -> Iterator[Packet]:
                 else:
                     yield _packet(at, body, order, interfaces, old=kind == _OLD_PACKET)
             except struct.error as cause:
-                raise BadPackets(at, f"a block of {size} bytes is too short for what it says") from cause
+                raise BadPackets(at, f"a block of {size} bytes is too short for its fields") from cause
             if len(interfaces) > _MOST_INTERFACES:
                 raise BadPackets(at, f"a section has more than {_MOST_INTERFACES} interfaces")
         at += size
@@ -151,13 +151,13 @@ def _interface(body: bytes, order: str) -> _Interface:
 def _packet(at: int, body: bytes, order: str, interfaces: list[_Interface], *, old: bool) -> Packet:
     number, high, low, size, _ = struct.unpack_from(order + ("HxxIIII" if old else "IIIII"), body)
     if number >= len(interfaces):
-        raise BadPackets(at, f"a packet is of interface {number}, and {len(interfaces)} are described")
+        raise BadPackets(at, f"a packet names interface {number}, but only {len(interfaces)} are described")
     if size > len(body) - 20:
-        raise BadPackets(at, f"a packet of {size} bytes is in a block that has room for {len(body) - 20}")
+        raise BadPackets(at, f"a packet of {size} bytes is in a block with room for {len(body) - 20}")
     link, ticks_per_s, offset_s = interfaces[number]
     ts_ns = (high << 32 | low) * _SECOND_NS // ticks_per_s + offset_s * _SECOND_NS
     if not -_INT64 <= ts_ns < _INT64:
-        raise BadPackets(at, f"a time of {ts_ns // _SECOND_NS} s since 1970 is not one of 64 bits in nanoseconds")
+        raise BadPackets(at, f"a time of {ts_ns // _SECOND_NS} s since 1970 exceeds 64 bits in nanoseconds")
     return Packet(at, ts_ns, link, body[20 : 20 + size])
 
 
@@ -165,7 +165,7 @@ def _packet(at: int, body: bytes, order: str, interfaces: list[_Interface], *, o
 
 
 def tcp_in(link: int, packet: bytes) -> Segment | None:
-    """The TCP segment of a packet; None for any other packet, for a fragment, and for one that is cut off."""
+    """The TCP segment of a packet; None for other packets, fragments and truncated packets."""
     try:
         return _network(link, packet)
     except (struct.error, IndexError):
@@ -190,7 +190,7 @@ def _ip(packet: bytes, at: int) -> Segment | None:
     header = (first & 15) * 4
     if protocol != _TCP or fragment & 0x3FFF or header < 20:
         return None
-    # A length of 0 is that of a packet whose segments the network card cuts.
+    # Packets that the network card splits into segments (TSO) have length 0.
     return _segment(packet[: at + size] if size else packet, at + header, source, target)
 
 

@@ -170,7 +170,7 @@ class Segments:
     # --- bytes ------------------------------------------------------------------------------------------------------
 
     def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True, known_to: int = 0) -> SegmentReader:
-        """read_ahead, known_to: as there."""
+        """Reads a segment from `offset` on. read_ahead, known_to: see `SegmentReader`."""
         pool, locations = self.client.pool, self.locations
         return SegmentReader(pool, locations, segment, offset, read_ahead=read_ahead, known_to=known_to)
 

@@ -80,7 +80,7 @@ class Registry:
                 return
             if page and page[-1].key < first:
                 raise ProtocolViolation(
-                    f"{self._table.name} gives keys before those that were asked for", segment=self._table.name
+                    f"{self._table.name} returned keys before the requested ones", segment=self._table.name
                 )
             for each in page:
                 yield each

@@ -376,7 +376,7 @@ def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
 def _read_block(
     fd: int, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
 ) -> Columns | None:
-    """The records of the block with this header; None for one of metadata or one that is not wanted."""
+    """The records of the block with this header; None for a metadata block or a block that is not wanted."""
     if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
         return None
     wanted = min(HEADER_BYTES + header.stored, size - at)
@@ -447,7 +447,7 @@ def _first_line(fd: int) -> tuple[bytes, int]:
 
 
 def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Each line with where it starts; one is never longer in memory than `LONGEST_LINE` and a window."""
+    """Each line with its offset. A line takes at most `LONGEST_LINE` bytes and one window of memory."""
     at, rest = start, b""
     while at + len(rest) < stop and (window := os.pread(fd, min(_WINDOW, stop - at - len(rest)), at + len(rest))):
         *lines, rest = (rest + window).split(b"\n")

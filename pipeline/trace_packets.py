@@ -1,13 +1,13 @@
 """Packet captures (pcap, pcapng) as traces: TCP connections are reassembled, and frames found in them.
 
-What counts is the bytes between two hosts: the one that opens a connection, or is seen first, is the client. Without
-ports being named, a connection is taken if its first bytes are those of a Hello; others are ignored.
+The client is the host that opens a connection, or whose packets are seen first. If no ports are named, connections that
+begin with a Hello are read; others are ignored.
 
-Invariants: bytes are in order and once, whatever was sent again or overtook. From the first gap on a direction is not
-read, since where its next frame starts is unknown; the bytes lost are reported. Memory is bounded whatever the file:
-pieces that wait for others before them, or for the first bytes of a client, take `MOST_WAITING_BYTES` at most; at most
-`MOST_CONNECTIONS` are open, and one more ends the one that has been silent the longest. Times are those of the packets.
-Not read: what TLS hides, and what `segstore.pipeline.packet_files` does not read.
+Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
+read any further, because the start of its next frame is unknown; the lost bytes are reported. Memory is bounded: data
+that waits for earlier packets, or for the first bytes of a client, takes at most `MOST_WAITING_BYTES`; at most
+`MOST_CONNECTIONS` are open, and one more ends the one that has been silent longest. Times are those of the packets.
+Not read: TLS, and whatever `segstore.pipeline.packet_files` does not read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_WAITING_BYTES: Final = 128 * 1024 * 1024
 MOST_CONNECTIONS: Final = 65_536
 
 _PIECE_BYTES: Final = 128
-"""What a waiting piece takes beside its data, roughly."""
+"""Estimated overhead of a queued piece, in addition to its data."""
 PIECES_AT_ONCE: Final = 65_536
 """A chunk ends after this many pieces, however short they are."""
 _HELLO: Final = struct.pack(">ii", -127, 8)
@@ -45,8 +45,8 @@ _Key = tuple[_End, _End]
 class Side:
     """One direction of a connection: bytes in order.
 
-    next: position of the next byte, which unlike a sequence number never wraps. waiting: memory of the pieces that came
-    too early. lost: bytes behind a gap.
+    next: position of the next byte; unlike a sequence number it never wraps. waiting: memory, in bytes, of pieces that
+    came too early. lost: number of bytes after a gap.
     """
 
     __slots__ = ("_ahead", "_order", "broken", "lost", "next", "waiting")
@@ -60,7 +60,7 @@ class Side:
         self.broken = False
 
     def take(self, sequence: int, data: bytes) -> list[bytes]:
-        """The pieces that are next in order, now that this one is here."""
+        """Adds a piece; returns the pieces that are now in order."""
         if self.next is None:
             self.next = sequence
         if self.broken:
@@ -92,7 +92,7 @@ class Side:
             self.waiting += len(data) - len(before or b"")
 
     def give_up(self) -> None:
-        """Ends the reading of this direction if it has a gap."""
+        """Stops reading this direction if it has a gap."""
         if self._ahead:
             self.broken = True
             self.lost += sum(map(len, self._ahead.values()))
@@ -102,7 +102,7 @@ class Side:
 
 
 class _Connection:
-    """One TCP connection; `number` is its place in the trace, None until it is known to be one of a store."""
+    """One TCP connection. number: its number in the trace; None until it is known to be a connection to a store."""
 
     __slots__ = ("client", "early", "early_bytes", "first", "number", "other", "place", "sides")
 
@@ -118,11 +118,11 @@ class _Connection:
 
     @property
     def waiting(self) -> int:
-        """Memory of all that waits."""
+        """Memory of all queued data, in bytes."""
         return self.sides[0].waiting + self.sides[1].waiting + self.early_bytes
 
     def leave_alone(self) -> None:
-        """This is no connection of a store."""
+        """Marks this as no connection to a store, and drops its data."""
         self.other = True
         self.early.clear()
         self.early_bytes = 0
@@ -130,9 +130,9 @@ class _Connection:
 
 
 def read_packets(path: str, ports: tuple[int, ...] = ()) -> Iterator[Chunk | Skipped]:
-    """The records of a packet capture; in their place, what is skipped.
+    """The records of a packet capture, and what is skipped, in order.
 
-    ports: of stores; none for all connections that begin with a Hello.
+    ports: the stores' ports; empty for all connections that begin with a Hello.
     """
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — as it is named
@@ -241,11 +241,11 @@ class Reassembly:
         connection.early_bytes = 0
 
     def _evict(self, at: int) -> Iterator[Skipped]:
-        """Ends the connection that has been silent the longest, for one that begins at this packet."""
+        """Ends the connection that has been silent longest, to make room for one that begins at this packet."""
         key, connection = next(iter(self.connections.items()))
         yield from self._end(key)
         if connection.number is not None:
-            reason = f"connection {connection.number} is not read on: more than {MOST_CONNECTIONS} connections are open"
+            reason = f"connection {connection.number} is dropped: more than {MOST_CONNECTIONS} connections are open"
             yield Skipped(self.path, at, 0, reason)
 
     def _end(self, key: _Key) -> Iterator[Skipped]:
@@ -258,7 +258,7 @@ class Reassembly:
             if side.lost:
                 reason = (
                     f"packets of the {direction.name.lower()}s of connection {connection.number} are missing: "
-                    f"{side.lost} bytes behind them are not read"
+                    f"{side.lost} bytes after them are not read"
                 )
                 yield Skipped(self.path, connection.place, side.lost, reason)
         self.due = self.writer.closed(self.now, connection.number) or self.due

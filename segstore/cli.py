@@ -45,7 +45,7 @@ class _OneSentence(click.Group):
         log_plainly()
         codec = os.environ.get("SEGSTORE_CODEC", "generated")
         if codec not in ("generated", "construct"):
-            # Without the codec, which a wrong name keeps from being imported, there is no `echo`.
+            # `echo` needs the codec, which cannot be imported under a wrong name.
             click.echo(f"segstore: SEGSTORE_CODEC is {codec!r}; it can be 'generated' or 'construct'", err=True)
             sys.exit(2)
         try:
@@ -209,7 +209,7 @@ def _containers(ctx: click.Context, option: click.Parameter, given: str | None) 
 
 
 def _secret(ctx: click.Context, option: click.Parameter, path: Path | None) -> str | None:
-    """What a file holds, without the end of its line."""
+    """The content of a file, without its line ending."""
     if path is None:
         return None
     try:
@@ -229,11 +229,11 @@ def _secret(ctx: click.Context, option: click.Parameter, path: Path | None) -> s
 
 
 def _auth_key(ctx: click.Context, of_file: str | None, literal: str | None) -> str | None:
-    """The key: that of the file before that of the environment."""
+    """The token key; the file takes precedence over the environment."""
     if ctx.get_parameter_source("auth_key") is ParameterSource.COMMANDLINE:
         if of_file is not None:
-            raise click.UsageError("--auth-key and --auth-key-file: give one of them", ctx)
-        shown = "the list of processes shows --auth-key to every user of this machine"
+            raise click.UsageError("give either --auth-key or --auth-key-file, not both", ctx)
+        shown = "the process list shows --auth-key to every user of this machine"
         echo(f"{ctx.command_path}: {shown}; prefer --auth-key-file FILE, or SEGSTORE_AUTH_KEY", err=True)
     return of_file or literal
 
@@ -252,17 +252,17 @@ def _pem(help_text: str) -> dict[str, Any]:
     "--http-token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Token that requests to it bear; needed off loopback.",
+    help="Token that requests to the control API must carry; required off loopback.",
 )
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep everything here.")
 @click.option(
-    "--memory-bytes", type=int, metavar="N", help="Of segments' bytes in memory, with --data; 512 MiB if not given."
+    "--memory-bytes", type=int, metavar="N", help="With --data: segment bytes to hold in memory; 512 MiB if not given."
 )
 @click.option(
     "--max-memory",
     type=click.IntRange(1),
     metavar="BYTES",
-    help="For what is stored; more is refused. Half of the machine's if not given.",
+    help="Bound on what is stored in memory; more is refused. Half of the machine's memory if not given.",
 )
 @click.option("--containers", type=click.IntRange(1), default=4, show_default=True, help="Containers of the cluster.")
 @click.option("--own", metavar="N,N,…", callback=_containers, help="Containers that this store owns; all if not given.")
@@ -272,13 +272,13 @@ def _pem(help_text: str) -> dict[str, Any]:
     metavar="KEY",
     envvar="SEGSTORE_AUTH_KEY",
     show_envvar=True,
-    help="The key itself, which the list of processes then shows.",
+    help="The key itself; the process list shows it.",
 )
 @click.option(
     "--token-ttl-s", type=click.IntRange(-1), default=600, show_default=True, help="Lifetime of tokens; -1: no expiry."
 )
-@click.option("--open-controller", is_flag=True, help="Give tokens to every caller: a key without --password-file.")
-@click.option("--open-stores", is_flag=True, help="Ask for no tokens: --password-file without a key.")
+@click.option("--open-controller", is_flag=True, help="Allow a key without --password-file: every caller gets tokens.")
+@click.option("--open-stores", is_flag=True, help="Allow --password-file without a key: stores require no tokens.")
 @click.option("--strict-auth", is_flag=True, help="Ask for a token also where the reference does not.")
 @click.option("--stack-traces", is_flag=True, help="Put stack traces into failure replies.")
 @click.option("--tls-cert", **_pem("Certificate, with its chain (PEM)."))
@@ -309,7 +309,9 @@ def _pem(help_text: str) -> dict[str, Any]:
 @click.option("--strict-request-ids", is_flag=True, help="A refused read carries its request id, not its offset.")
 @click.option("--strict-transient-attributes", is_flag=True, help="A transient segment has its writer's number only.")
 @click.option("--strict-wire-version", is_flag=True, help="Refuse what an older --wire-version did not know at all.")
-@click.option("--max-connections", type=click.IntRange(1), help="Most connections; by default what descriptors allow.")
+@click.option(
+    "--max-connections", type=click.IntRange(1), help="Maximum; as many as file descriptors allow if not given."
+)
 @click.option(
     "--faults",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -322,7 +324,7 @@ def _pem(help_text: str) -> dict[str, Any]:
     "trace",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Record all traffic, to a new capture (.wtrace), without delegation tokens.",
+    help="Record all traffic to a new capture (.wtrace), without delegation tokens.",
 )
 @click.option("--record-tokens", is_flag=True, help="Keep delegation tokens in the recording.")
 @click.option(
@@ -337,9 +339,9 @@ def _pem(help_text: str) -> dict[str, Any]:
     "--zookeeper-auth-file",
     "zookeeper_auth",
     callback=_secret,
-    **_pem("user:password that the nodes in ZooKeeper belong to; anyone may change them if not given."),
+    **_pem("user:password that protects the nodes in ZooKeeper; anyone may change them if not given."),
 )
-@click.option("--trust-network", is_flag=True, help="With --zookeeper: send passwords and tokens without TLS.")
+@click.option("--trust-network", is_flag=True, help="With --zookeeper: allow passwords and tokens without TLS.")
 @click.option("--configuration-zookeeper", metavar="HOST:PORT", help="For scopes and stream policies, if another.")
 @click.option("--session-timeout-ms", type=_MS, default=10_000.0, show_default=True, help="Of the ZooKeeper session.")
 @click.option(

@@ -46,7 +46,7 @@ VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
 
 _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 _FRAME_BYTES: Final = 256
-"""What a frame that waits takes beside its bytes, roughly."""
+"""Estimated overhead of a queued frame, in addition to its bytes."""
 
 
 class ReplyDifference(NamedTuple):
@@ -111,8 +111,8 @@ def report(difference: ReplyDifference, *, left: str = "expected", right: str = 
 class _Peer:
     """A connection to the store: what came and was not claimed.
 
-    came: frames, whether or not they decode, each with its time and what it belongs to. rest: bytes behind them that
-    make no frame, or none so far. ended: why nothing more is to be expected.
+    came: frames, whether or not they decode, each with its time and the request that it belongs to. rest: the bytes
+    after them that form no complete frame. ended: why no more bytes are expected.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -203,7 +203,7 @@ class _Peer:
         return at_ns, frame
 
     async def close(self, timeout_s: float) -> None:
-        """Closes, once the store has taken what was sent, or when the time is up."""
+        """Closes the connection when the store has read everything sent, or after `timeout_s`."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.writer.close()

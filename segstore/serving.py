@@ -71,24 +71,24 @@ class ServeOptions(StoreSettings):
     """What `segstore serve` takes beside the settings of the store.
 
     controller_port, http_port: where the controller and the control API listen; None for nowhere.
-    http_token_file: the token that requests to the control API bear; needed off loopback.
+    http_token_file: file with the token that requests to the control API must carry; required off loopback.
     controller_config: TOML file with the fields of `ControllerConfig`; None for the defaults.
-    commit_delay_ms, scale_delay_ms, lease_cap_ms: as there, before what that file says; None for what it says.
+    commit_delay_ms, scale_delay_ms, lease_cap_ms: override those fields; None for the values of the file.
     stores: how many segment stores share the containers; the first has the ports.
     password_file: users of the controller, see `segstore.server.controller.auth`; None for no check of callers.
     token_ttl_s: lifetime of issued tokens in seconds, with `auth_key`; -1 for no expiry.
-    open_controller: with `auth_key` alone, the controller gives tokens for everything to every caller.
-    open_stores: with `password_file` alone, the stores ask for no tokens.
+    open_controller: allows `auth_key` without `password_file`: every caller gets tokens for everything.
+    open_stores: allows `password_file` without `auth_key`: the stores require no tokens.
     published_host: the name under which clients find the stores and the controller; None for `host`.
     data: folder that everything is kept in; None for memory.
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`; None for 512 MiB.
     faults: file of what is to go wrong, see `segstore.server.fault_file`; None for nothing.
     trace: new file that all traffic of the stores is recorded to; None for no recording.
-    record_tokens: whether the recording keeps delegation tokens.
+    record_tokens: whether the recording contains delegation tokens.
     announce: "text" or "json".
     zookeeper: HOST:PORT of the ZooKeeper that makes several processes one cluster; None for this process alone.
-    zookeeper_auth: "user:password" that the nodes made there belong to; None for nodes that anyone may change.
-    trust_network: without TLS, passwords and tokens go to whatever address a node of ZooKeeper names.
+    zookeeper_auth: "user:password" that protects the nodes created there; None for nodes that anyone may change.
+    trust_network: allows passwords and tokens to be sent without TLS to the addresses that nodes of ZooKeeper name.
     configuration_zookeeper: the one that holds scopes and stream policies, with `zookeeper`; None for the same one.
     zookeeper_patience_ms: so long ZooKeeper may be silent before this process ends.
     session_timeout_ms, session_expired_policy, session_reconnect_retries, takeover_delay_ms, preload, stale_node,
@@ -133,13 +133,13 @@ class ServeOptions(StoreSettings):
         has_key, has_users = self.auth_key is not None, self.password_file is not None
         if has_key and not has_users and self.controller_port is not None and not self.open_controller:
             raise ValueError(
-                "with a key and no password file the controller gives tokens for everything to every caller; give "
-                "--password-file FILE, or --open-controller if that is meant"
+                "with a key but no password file the controller gives tokens for everything to every caller; give "
+                "--password-file FILE, or --open-controller if this is intended"
             )
         if has_users and not has_key and not self.open_stores:
             raise ValueError(
-                "with a password file and no key the stores take requests from every peer; give --auth-key-file FILE, "
-                "or --open-stores if that is meant"
+                "with a password file but no key the stores accept requests from every peer; give "
+                "--auth-key-file FILE, or --open-stores if this is intended"
             )
         return self
 
@@ -161,9 +161,9 @@ def announcement(addresses: dict[str, tuple[str, int] | None], form: str) -> str
 
 
 def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
-    """The memory that this process may take: that of the machine, or less where a control group has a limit.
+    """Bytes of memory available to this process: the machine's, or the limit of its control group if that is lower.
 
-    cgroup, own: where control groups are mounted, and which ones this process is in.
+    cgroup: where control groups are mounted. own: the file that lists the control groups of this process.
     """
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
             mount, name = (cgroup / "memory", "memory.limit_in_bytes") if kinds else (cgroup, "memory.max")
             group = mount / path.lstrip("/")
             for each in (group, *group.parents):
-                with contextlib.suppress(OSError, ValueError):  # a namespace may show it under another path
+                with contextlib.suppress(OSError, ValueError):  # in a namespace the path may differ
                     found.append(int((each / name).read_text()))
                 if each == mount:
                     break
@@ -182,8 +182,8 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
 
 
 def _memory_line(limit: int, *, durable: bool) -> str:
-    what = "names, attributes and keys" if durable else "what is stored"
-    return f"Memory for {what}: at most {limit / (1 << 20):.0f} MiB (--max-memory); what needs more is refused."
+    what = "names, attributes and keys" if durable else "stored data"
+    return f"Memory for {what}: at most {limit / (1 << 20):.0f} MiB (--max-memory); requests for more are refused."
 
 
 def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None = None) -> str:
@@ -229,7 +229,7 @@ def _controller_config(options: ServeOptions) -> ControllerConfig:
 
 
 def _limited(options: ServeOptions) -> ServeOptions:
-    """The options with a bound on memory: half of the machine's where none is given."""
+    """The options with a bound on memory; the default is half of the available memory."""
     limits = options.limits
     if limits.max_memory_bytes is not None:
         return options
@@ -274,7 +274,7 @@ def _cluster(options: ServeOptions) -> Cluster | ClusterProcess:
         )
     for name in ("configuration_zookeeper", "zookeeper_auth"):
         if getattr(options, name) is not None:
-            raise ValueError(f"{name} needs zookeeper, by which processes are one cluster")
+            raise ValueError(f"{name} needs zookeeper, which makes processes one cluster")
     return Cluster(settings, authority=authority, faults=faults)
 
 
@@ -390,7 +390,7 @@ def allow_many_connections() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        except (ValueError, OSError) as error:  # a system with a bound of its own
+        except (ValueError, OSError) as error:  # some systems have a lower bound of their own
             log.info("%d connections and files at most: %s", soft, error)
     if 0 <= soft < _FEW_DESCRIPTORS:
         log.warning("at most %d connections and files can be open at a time (ulimit -n)", soft)

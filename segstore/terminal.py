@@ -1,7 +1,7 @@
-"""What the command line prints, and how its log looks.
+"""Output of the command line: printed lines and log format.
 
-Invariant: foreign text reaches a terminal through `printable` only, so neither a file nor a peer can move the cursor or
-pose as another line. A line of the log is short, whatever names a peer has chosen.
+Invariant: text from files and peers reaches a terminal only through `printable`, so it can neither move the cursor nor
+imitate another line. Log lines have a bounded length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def echo(line: object, *, err: bool = False) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Messages on one line, cut; tracebacks line by line."""
+    """Prints a message on one line of bounded length, and each line of a traceback."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 — as the base class has it
         from segstore.wire.printable import printable
@@ -39,13 +39,13 @@ class LogFormatter(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """The log of a server: warnings, with their time."""
+    """Sets up the log of a server: warnings with a timestamp, on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler])
 
 
 def log_plainly() -> None:
-    """Warnings of a command that sets up no log look as its other lines do."""
+    """Formats warnings like other output, for commands that set up no log."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogFormatter("%(message)s"))

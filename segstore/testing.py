@@ -112,9 +112,9 @@ class Servers(Host):
 
         controller: the settings of the controller. users: lines of a password file for it. faults: a fault file, or
         what is in one. record: a new file that the stores' traffic is recorded to, with what `record_values` says in
-        its head; record_tokens: whether delegation tokens are kept in it. Others: fields of `StoreSettings`, and those
+        its head; record_tokens: whether it contains delegation tokens. Others: fields of `StoreSettings`, and those
         that `MockCluster` names. With `auth_key` the controller makes tokens that the stores accept. Raises ValueError
-        for a setting that does not do, FaultFileError, OSError.
+        for an invalid setting, FaultFileError, OSError.
         """
         given = {"controller": controller, "users": users, "faults": faults, "record": record}
         recorded = {"record_tokens": record_tokens, "record_values": record_values}
@@ -171,10 +171,10 @@ class Running(ABC):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the store; of several, of the first. LookupError for a tap that knows of none yet."""
+        """Host and port of the first store. Raises LookupError for a tap that knows of no store yet."""
         addresses = self.addresses
         if not addresses:
-            raise LookupError("the tap knows of no store: it hears of one when the controller names it")
+            raise LookupError("the tap knows of no store yet: it learns of stores from the controller's replies")
         return addresses[0]
 
     @property
@@ -303,7 +303,7 @@ class RunningTap(Running):
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each store that is known by now, through the tap."""
+        """Host and port of the tap's port for each store that it knows of."""
         found: list[tuple[str, int]] = self._do(ServedTap.addresses)
         return found
 

@@ -2,8 +2,8 @@
 
 Invariants: a file that is written appears under its name when it is whole, or not at all, so that a trace may be
 converted onto itself; a recording is the exception, it grows block by block and is never longer than what it has, and
-never takes the place of a file that is there. Only its owner can read a file that is written here. A recording has no
-delegation tokens unless they are asked for. What of a capture is damaged is reported, not skipped in silence.
+never takes the place of a file that is there. Files written here are readable by their owner only. A recording contains
+delegation tokens only on request. Damaged parts of a capture are reported, not skipped in silence.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compre
 
 
 def _owners(path: str, flags: int) -> int:
-    """Opens a file that only its owner can read: it holds what peers said, and tokens where they are recorded."""
+    """Opens a file that only its owner can read, because traffic is confidential and may contain tokens."""
     return os.open(path, flags, 0o600)
 
 

@@ -246,10 +246,10 @@ class MockCluster(Cluster):
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
-    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`; with `data`,
-    everything is kept in that directory, and another cluster with it goes on from there. `ownership` says how several
-    stores own their containers and what they do when a session expires; `coordinator` and `configuration` are the
-    services with which they have sessions, a `ZooKeeperCoordinator` for instance; without, these are in this process.
+    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. With `data`,
+    everything is kept in that directory, and another cluster with it continues from there. `ownership` says how several
+    stores own their containers and what they do when a session expires. `coordinator` and `configuration` are the
+    services with which they have sessions, such as a `ZooKeeperCoordinator`; by default these are in this process.
     Other keyword arguments are the fields of `StoreSettings`.
 
     With several stores, what happens to a cluster happens by a call:

@@ -89,8 +89,8 @@ class ClusterProcess:
         """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
         patience_ms: so long ZooKeeper may be silent before this process ends. configuration_zookeeper: the one that
         holds scopes and stream policies, if it is another; this process does not end when it is lost. zookeeper_auth:
-        "user:password" for both, see `ZooKeeperCoordinator`. trust_network: without TLS, credentials and tokens go to
-        whatever address a node of ZooKeeper names.
+        "user:password" for both, see `ZooKeeperCoordinator`. trust_network: allows credentials and tokens to be sent
+        without TLS to the addresses that nodes of ZooKeeper name.
 
         Raises ValueError for settings that are not for a process of several.
         """
@@ -101,8 +101,8 @@ class ClusterProcess:
         guarded = settings.store.auth_key is not None or (authority is not None and not authority.is_open)
         if guarded and settings.tls is None and not trust_network:
             raise ValueError(
-                "without TLS, passwords and tokens would go to whatever address a node of ZooKeeper names; give "
-                "tls_cert and tls_key, or trust_network if that is meant"
+                "without TLS, passwords and tokens would be sent unprotected to any address in ZooKeeper; give "
+                "tls_cert and tls_key, or trust_network if this is intended"
             )
         self.settings = settings
         self.stores = [
@@ -307,7 +307,7 @@ class ClusterProcess:
         if control_api is not None:
             await control_api.stop()
         front, self._front = self._front, None
-        if front is not None:  # while this process may lead, so that calls in flight can be answered
+        if front is not None:  # before this process stops leading, so that calls in flight can be answered
             await front.aclose(min(drain_s, 1.0))
         following, self._following = self._following, None
         if following is not None:
@@ -377,14 +377,14 @@ class ClusterProcess:
             await asyncio.gather(over, *tasks, return_exceptions=True)
 
     async def _identify(self, session: CoordinationSession) -> None:
-        """Has ZooKeeper know the cluster, also after it has lost its data. Raises DataError if it knows another."""
+        """Records the cluster in ZooKeeper, again if that has lost its data. Raises DataError for another cluster."""
         assert self._folder is not None
         with suppress(SessionExpired):
             while True:
                 try:
                     return await confirm(session, self._where, self._folder)
                 except Disconnected as error:
-                    log.info("whether ZooKeeper knows this cluster: %s; asking again", error)
+                    log.info("cannot check whether ZooKeeper knows this cluster: %s; trying again", error)
                 await asyncio.sleep(_AGAIN_S)
 
     async def _watch_over(self, session: CoordinationSession) -> None:

@@ -27,7 +27,7 @@ class ClusterSettings(BaseModel):
     controller_port: where the controller listens; 0 picks a free one, None is for no controller.
     controller: how the controller behaves.
     http_port: where the control API listens; 0 picks a free port, None is for none.
-    http_token_file: the token that its requests bear, in a file; None for none, which is for loopback only.
+    http_token_file: file with the token that its requests must carry; None for no token, allowed on loopback only.
     published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
         loopback address, because a certificate names hosts.
     ownership: how several stores own their containers.
@@ -35,7 +35,7 @@ class ClusterSettings(BaseModel):
     memory_bytes: how much of the segments' bytes is in memory at a time, with `data`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be a key
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # the input may contain a key
 
     store: StoreSettings = StoreSettings()
     stores: int = Field(default=1, ge=1)

@@ -31,20 +31,20 @@ class LimitSettings(BaseModel):
     connection_waiting_reads: reads at the tail of a segment that may wait for one peer; one more closes it.
     connection_writer_bytes: memory that the names and numbers of one peer's writers may take; more closes it.
     connection_transient_segments: transient segments of one peer that may exist at a time; one more closes it.
-    segment_attributes: extended attributes of a segment, among them one for each writer that was ever set up; a request
+    segment_attributes: extended attributes of a segment, including one for each writer that was ever set up; a request
         for one more closes the connection. The reference has no bound: it writes them to its storage.
-    max_memory_bytes: what is stored in memory by all stores of a process, roughly: bytes, segments, attributes, keys of
-        tables, writers that are set up. With a data directory, without the bytes. What adds more closes the connection;
-        reads, truncations, merges and deletions go on. None for no bound.
+    max_memory_bytes: what all stores of a process hold in memory, estimated: bytes, segments, attributes, keys of
+        tables, and writers. With a data directory the bytes are not counted. A request that needs more closes its
+        connection; reads, truncations, merges and deletions still work. None for no bound.
     request_keys: keys, entries or attributes that one request may name; more are refused as an illegal argument. The
-        official client sends 256 at most (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`), the reference's store bounds only
-        their bytes. A request that names more than 16 times as many is not read, and its connection ends.
+        official client sends at most 256 (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`); the reference's store bounds only
+        their bytes. A request with a list of more than 16 times as many is not read, and its connection is closed.
     request_segments: segments that one request may merge; more are refused as an illegal argument. The reference's
-        controller sends 100 at most (`CommitRequestHandler`).
-    max_connections: one more is closed at once; None for as many as there are file descriptors, less a reserve for
-        files. It takes the place of the oldest connection that has asked for nothing for a second or longer.
-    silent_timeout_s: when three quarters of these are open, a connection that has asked for nothing for so long
-        is closed.
+        controller sends at most 100 (`CommitRequestHandler`).
+    max_connections: one more replaces the oldest connection that has requested nothing for at least a second; if there
+        is none, it is closed at once. None for as many as there are file descriptors, less a reserve for files.
+    silent_timeout_s: when three quarters of `max_connections` are open, a connection that has requested nothing since
+        it was opened, for this long, is closed.
     first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
     frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
         Bytes that come meanwhile do not prolong it; time in which the store does not read the peer does not count.
@@ -96,7 +96,7 @@ class StoreSettings(BaseModel):
     tls_cert, tls_key: PEM files; both or neither.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # it may be the key
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # the input may contain the key
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=12345, ge=0, le=65535)
@@ -127,5 +127,5 @@ class StoreSettings(BaseModel):
 
     @property
     def signing_key(self) -> str | None:
-        """`auth_key` in clear."""
+        """`auth_key` as plain text."""
         return None if self.auth_key is None else self.auth_key.get_secret_value()

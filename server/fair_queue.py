@@ -1,13 +1,13 @@
-"""Work that may take longer than one loop iteration, done slice by slice, in turn with that of others.
+"""Round-robin queue for jobs that may take longer than one loop iteration.
 
-A job is served at once where that is possible: a connection when it was read, a timer when it fires. What is left when
-its slice is used up is queued. In each loop iteration queued jobs get one slice after another, round robin, for
-`TICK_S` together; then the loop polls its sockets again. Once reads have filled `TICK_S`, further ones are queued too.
-A job that did not use up its last slice is served before those that did, so a peer that asks for little does not wait
-for the whole queue; one of the others is served in each iteration all the same.
+A job is served at once if possible: a connection when it was read, a timer when it fires. If its slice is used up, the
+rest is queued. In each loop iteration queued jobs get slices, round robin, for `TICK_S` in total; then the loop polls
+its sockets again. Once reads have taken `TICK_S`, further ones are queued, too. Jobs that did not use up their last
+slice (light jobs) are served before those that did (heavy jobs), so a peer with few requests does not wait for the
+whole queue; at least one heavy job is served in each iteration.
 
-Invariants: a job is queued at most once; at most one slice is open; every queued job is served in the end. No I/O here;
-the clock and the way into the next loop iteration are arguments.
+Invariants: a job is queued at most once; at most one slice is open; every queued job is served eventually. No I/O here;
+the clock and the call that schedules the next loop iteration are arguments.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any, Final, Protocol
 __all__ = ["SLICE_S", "TICK_S", "FairQueue", "Job"]
 
 SLICE_S: Final = 0.0005
-"""How long a job is served at a time; it looks at the clock itself, after each step."""
+"""How long a job is served at a time. The job checks the clock itself, after each step."""
 
 TICK_S: Final = 0.008
-"""How long queued jobs are served in one loop iteration, and how long reads are."""
+"""How long queued jobs are served in one loop iteration; also the limit for reads."""
 
 _CROWD: Final = 8
 
 
 class Job(Protocol):
-    """Something that is done in slices."""
+    """Work that is done in slices."""
 
     def advance(self) -> bool:
-        """Do a slice of it; whether more is left that can be done."""
+        """Execute one slice; returns whether there is more to do now."""
         ...
 
 
@@ -43,13 +43,13 @@ def _next_iteration(callback: Callable[[], Any]) -> None:
 
 
 class FairQueue:
-    """The jobs of one loop that share their time.
+    """The jobs that share the time of one event loop.
 
     Attributes:
-        is_busy: whether reads have used up this loop iteration, so that further ones are to be queued.
-        is_crowded: whether so many jobs are queued that nobody should bring much at a time.
+        is_busy: whether reads have used up this loop iteration; further ones should be queued.
+        is_crowded: whether many jobs are queued; reads should be small.
         now_s: the clock.
-        until_s: when the open slice ends by it; infinite where none is open.
+        until_s: when the open slice ends; infinite where none is open.
     """
 
     def __init__(
@@ -57,7 +57,9 @@ class FairQueue:
         now_s: Callable[[], float] | None = None,
         soon: Callable[[Callable[[], Any]], object] | None = None,
     ) -> None:
-        """now_s: None is `perf_counter`. soon: None is `call_soon` of the running loop."""
+        """now_s: the clock; None for `perf_counter`. soon: schedules a callback for the next loop iteration; None for
+        `call_soon` of the running loop.
+        """
         self.now_s = now_s or perf_counter
         self._soon = soon or _next_iteration
         self._light: OrderedDict[Job, None] = OrderedDict()
@@ -72,7 +74,7 @@ class FairQueue:
         return len(self._light) + len(self._heavy)
 
     def begin(self) -> None:
-        """Open a slice: `SLICE_S`, or what is left of this iteration where nobody else waits."""
+        """Open a slice of `SLICE_S`, or of the rest of this iteration if no other job is queued."""
         self._began_s = now_s = self.now_s()
         self.until_s = now_s + (SLICE_S if self._light or self._heavy else max(SLICE_S, TICK_S - self._spent_s))
 
@@ -81,28 +83,28 @@ class FairQueue:
         return self.now_s() >= self.until_s
 
     def end(self) -> bool:
-        """Close the open slice; whether it took `SLICE_S` or more."""
+        """Close the open slice; returns whether it took `SLICE_S` or more."""
         spent_s = self.now_s() - self._began_s
         self.until_s = inf
         self.count(spent_s)
         return spent_s >= SLICE_S
 
     def count(self, spent_s: float) -> None:
-        """Time of this iteration was spent outside of a slice."""
+        """Count time of this iteration that was spent outside of a slice."""
         self._spent_s += spent_s
-        if self._spent_s > TICK_S / 2:  # below that, it may have been in several iterations
+        if self._spent_s > TICK_S / 2:  # a shorter time may be the sum of several iterations
             self.is_busy = self._spent_s >= TICK_S
             self._schedule()
 
     def add(self, job: Job, *, heavy: bool = False) -> None:
-        """Queue a job, unless it is queued. heavy: whether it has used up its last slice."""
+        """Queue a job, unless it is queued already. heavy: whether it used up its last slice."""
         if job not in self._light and job not in self._heavy:
             (self._heavy if heavy else self._light)[job] = None
             self.is_crowded = len(self) > _CROWD
             self._schedule()
 
     def discard(self, job: Job) -> None:
-        """Forget a job, if it is queued."""
+        """Remove a job, if it is queued."""
         self._light.pop(job, None)
         self._heavy.pop(job, None)
 
@@ -112,7 +114,7 @@ class FairQueue:
             self._soon(self._iterate)
 
     def _iterate(self) -> None:
-        """One loop iteration begins."""
+        """Runs once per loop iteration while jobs are queued."""
         self._scheduled = False
         try:
             self._serve()

@@ -123,7 +123,7 @@ class Decider:
         self._named = 0
 
     def add(self, rule: Rule) -> str:
-        """Adds a rule behind the others; its name. Raises ValueError for a name that is taken or a rule too many."""
+        """Appends a rule; returns its name. Raises ValueError for a name that is taken, or for one rule too many."""
         check_size([*(each.rule for each in self._rules), rule])
         self._named += 1
         while not rule.name and any(each.name == f"rule {self._named}" for each in self._rules):

@@ -1,8 +1,7 @@
 """Fault files: YAML or JSON, read with the place of whatever does not fit.
 
-Refused with `FaultFileError`, whose text names file, line and path within the file. A key that stands twice is refused:
-one of the two would be lost. Anchors, aliases, merge keys and tags of YAML are refused: they can make a small file
-large.
+Refused with `FaultFileError`, whose text names file, line and path within the file. A duplicate key is refused: one of
+the two would be lost. YAML anchors, aliases, merge keys and tags are refused: they can make a small file large.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ _FORMS: Final = {
     "tag:yaml.org,2002:float": (r"[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)", "-+0123456789"),
     "tag:yaml.org,2002:null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
 }
-"""How plain scalars look that are no texts; `on` is a text, as in YAML 1.2: it is the name of a condition."""
+"""Patterns of plain scalars that are not strings. `on` is a string, as in YAML 1.2: it is the name of a condition."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads of YAML what JSON has too, so that a document is no larger than its text."""
+    """Reads the part of YAML that JSON can express, so that a document is no larger than its text."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 — as the base class has it
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
         if getattr(event, "anchor", None) is not None:
-            raise yaml.MarkedYAMLError(problem="anchors and aliases are not taken", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
         if getattr(event, "tag", None) is not None:
-            raise yaml.MarkedYAMLError(problem="tags are not taken", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="tags are not allowed", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -83,7 +82,7 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
             given = json.loads(text)
         except (ValueError, RecursionError) as error:
             line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-            raise FaultFileError(source, line, "", f"this is no JSON: {_what(error)}") from error
+            raise FaultFileError(source, line, "", f"this is not JSON: {_what(error)}") from error
         text = text.replace("\t", " ")  # which YAML, read for the lines alone, does not take as a blank
     try:
         loader = _Loader(text)
@@ -94,11 +93,11 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = None if mark is None else mark.line + 1
-        raise FaultFileError(source, line, "", f"this is no YAML: {error.problem}") from error
+        raise FaultFileError(source, line, "", f"this is not YAML: {error.problem}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if isinstance(error, FaultFileError):
             raise
-        raise FaultFileError(source, None, "", f"this is no YAML: {_what(error)}") from error
+        raise FaultFileError(source, None, "", f"this is not YAML: {_what(error)}") from error
     if given is None:
         given = {}
     if not isinstance(given, dict):
@@ -116,7 +115,7 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
 
 
 def _what(error: Exception) -> str:
-    return "it is nested too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
 
 
 def rule_problem(error: ValidationError) -> str:

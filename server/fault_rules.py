@@ -271,7 +271,7 @@ Action = Annotated[
 class Rule(BaseModel):
     """When something goes wrong, and what.
 
-    name: for `release`, `clear` and reports, at most 255 characters; a number if not given.
+    name: for `release`, `clear` and reports; at most 255 characters; a number if not given.
     match: a filter (`segstore.wire.filters`) of what it means; "" for all.
     on: whether it looks at requests, and acts on them or their replies, or at replies alone.
     store: the number of the store in its cluster, from 0; all if not given.
@@ -320,17 +320,17 @@ class Rule(BaseModel):
 
     @cached_property
     def filter(self) -> Filter | None:
-        """What `match` says; None for all."""
+        """The parsed `match`; None for all."""
         return parse_filter(self.match) if self.match.strip() else None
 
 
 def check_size(rules: Collection[Rule]) -> None:
-    """Raises ValueError for more rules, or terms of their filters, than may be looked at for each request."""
+    """Raises ValueError for more rules, or terms of their filters, than may be evaluated for each request."""
     if len(rules) > _MOST_RULES:
-        raise ValueError(f"at most {_MOST_RULES} rules can be asked, not {len(rules)}")
+        raise ValueError(f"{len(rules)} rules exceed the limit of {_MOST_RULES}")
     terms = sum(each.filter.terms for each in rules if each.filter is not None)
     if terms > _MOST_TERMS:
-        raise ValueError(f"the filters of all rules have at most {_MOST_TERMS} terms together, not {terms}")
+        raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
 
 
 class FaultSettings(BaseModel):
@@ -338,7 +338,7 @@ class FaultSettings(BaseModel):
 
     seed: of what happens by chance.
     round_trip_ms: how long every reply takes at least; one number, or one for each store by its number.
-    rules: in the order in which they are asked, at most 1,000.
+    rules: in the order in which they are evaluated; at most 1,000.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,6 +1,6 @@
-"""What rules of faults keep waiting on a connection, of a store or of a tap.
+"""Pending delays of fault rules on a connection of a store or a tap.
 
-Invariant: a wait that is over calls back once, unless `clear` came before: then never.
+Invariant: a wait calls back once when it ends, unless `clear` was called before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["FaultWaits"]
 
 
 class FaultWaits:
-    """The waits of a connection, which are over when it is."""
+    """The pending waits of one connection. Its owner calls `clear` when the connection is closed."""
 
     __slots__ = ("_cleared", "_faults", "_waiting")
 
@@ -27,7 +27,7 @@ class FaultWaits:
         self._cleared = False
 
     def add(self, wait: Wait, go_on: Callable[[], object]) -> None:
-        """Calls back when a wait is over, maybe at once."""
+        """Calls `go_on` when the wait ends, possibly at once."""
         waiting: Waiting | None = None
         over = False
 
@@ -44,7 +44,7 @@ class FaultWaits:
             self._waiting.add(waiting)
 
     def clear(self) -> None:
-        """Nothing waits any more, and nothing is called back."""
+        """Cancels all waits; nothing is called back any more."""
         self._cleared = True
         for waiting in tuple(self._waiting):
             waiting.cancel()

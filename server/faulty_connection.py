@@ -123,7 +123,7 @@ class FaultyConnection(Connection):
         return left
 
     def _drop_waiting(self) -> None:
-        """Nothing waits any more, nor what is behind a request that did."""
+        """Cancels all waits, and drops the requests queued after a waiting one."""
         if self._blocked:
             self._drop_rest()
         self._blocked = False

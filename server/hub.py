@@ -42,7 +42,7 @@ _AT_ONCE: Final = 128
 """Connections whose deadlines are looked at in one loop iteration, and silent ones that are closed in it."""
 _SIZES: Final = 64
 _FILES_OF_A_CONTAINER: Final = 8
-"""Descriptors of its journals, snapshots and chunk files that are open at a time, at most."""
+"""Maximum number of descriptors open at a time for journals, snapshots and chunk files."""
 _OTHER_FILES: Final = 64
 _CROWDED: Final = 0.75
 _GIVES_WAY_S: Final = 1.0
@@ -55,15 +55,15 @@ class ConnectionHub:
         service: what carries out their requests.
         connections: all that are open.
         outstanding_bytes: what is held for all peers, as the connections said last.
-        queue: the connections that have more to execute than a slice allows, with all else of the store that waits.
+        queue: connections with more to execute than a slice allows, and other long work of the store.
         receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
-        crowded_view: the part of it that one read may fill while many are queued.
+        crowded_view: the part of it that one read may fill while many jobs are queued.
         recorder: is told what connections carry that begin from now on; None for nobody.
         fence: is called before requests are carried out: it takes away what is not this store's any more. None where
             nobody else can have it.
         gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
-        descriptor_bound: a connection whose socket has this descriptor or a higher one is one too many. The system
-            gives the lowest that is free, so that many are open, whoever has opened them.
+        descriptor_bound: a connection whose socket has this descriptor or a higher one is refused. The system assigns
+            the lowest free descriptor, so this also counts descriptors that others have opened.
     """
 
     def __init__(self, service: StoreService, gate: Gate | None = None) -> None:
@@ -111,8 +111,9 @@ class ConnectionHub:
         self.crowded_view = self.receive_view[:_CROWDED_BYTES]
 
     def lend_buffer(self) -> bool:
-        """Leave the receive buffer to the connection that was read into it, and take another one for the next reads.
-        False if too many are lent, and nothing was done.
+        """Lend the receive buffer to the connection that was read into it, and use another one for the next reads.
+
+        Returns False, and does nothing, if too many are lent.
         """
         if not self._buffers and self._buffers_made > _LENT_BUFFERS:
             return False
@@ -120,21 +121,21 @@ class ConnectionHub:
         return True
 
     def give_back(self, buffer: bytearray) -> None:
-        """A buffer that was lent is not needed any more."""
+        """Takes back a buffer that was lent."""
         self._buffers.append(buffer)
 
     # --- running and flushing ---------------------------------------------------------------------------------------
 
     def enter(self, connection: Connection) -> None:
-        """A slice of a connection's requests is executed; it writes its own replies. What the fence takes away may end
-        the connection."""
+        """Call before a slice of a connection's requests, which writes its own replies. Containers lost to the fence
+        may close the connection."""
         self.queue.begin()
         if self.fence is not None:
             self.fence()
         self._running = connection
 
     def leave(self) -> bool:
-        """It was: answer those whom it woke, and write. Whether the slice was used up."""
+        """Call after the slice: answers the reads that it woke, and writes. Returns whether the slice was used up."""
         service, queue = self.service, self.queue
         try:
             if service.store.waiters.woken and service.advance():
@@ -198,9 +199,9 @@ class ConnectionHub:
     # --- admission --------------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, descriptor: int) -> str:
-        """Count a new connection, whose socket has this descriptor; "" or why there is no room for it.
+        """Count a new connection, whose socket has this descriptor; returns "", or why there is no room for it.
 
-        Where there is none, the oldest connection that never asked for anything gives way.
+        If there is no room, it replaces the oldest connection that has sent no request.
         """
         most, now, why = self.limits.max_connections, asyncio.get_running_loop().time(), ""
         if descriptor >= _CROWDED * self.descriptor_bound:
@@ -216,7 +217,7 @@ class ConnectionHub:
         return ""
 
     def _close_silent(self, since: float, why: str) -> bool:
-        """Close the oldest connection that has been silent since then; whether there is one."""
+        """Close the oldest connection that has been silent since then; returns whether there was one."""
         while self._silent:
             oldest, opened = next(iter(self._silent.items()))
             if not oldest.is_silent:
@@ -317,7 +318,7 @@ class ConnectionHub:
 
 
 def _descriptor_bound(containers: int) -> int:
-    """Descriptors for sockets: what this process may have, less those that its files need."""
+    """Number of descriptors for sockets: the limit of this process, less those that its files need."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize

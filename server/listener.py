@@ -1,10 +1,10 @@
 """One connection of a segment store on its socket: bytes in, its session run, bytes out.
 
-All connections of a loop share one receive buffer. What a read brings is decoded and executed in steps of some frames.
-Nearly always that is done before the next read begins, and the replies leave in one write; what takes longer than a
-slice (`fair_queue`) goes on in its turn with that of other connections. A connection whose peer does not read is not
-read from either, until the peer has caught up. Meanwhile at most one read's bytes and one step's requests are kept, in
-order, and the connection is not read. What was read is executed also where the peer has closed the connection since.
+All connections of a loop share one receive buffer. The bytes of a read are decoded and executed in steps of a few
+frames. Usually all are executed before the next read, and the replies are sent in one write. What takes longer than a
+slice (`fair_queue`) continues in turn with other connections. A connection whose peer does not read its replies is not
+read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,
+in order. Whatever was read is executed, even if the peer has closed the connection since.
 
 Where the store is durable, replies are held back until everything is durable that was carried out before they were
 made (`store.committer`), and a peer that brings more than the disk takes is not read for a while.
@@ -45,17 +45,17 @@ log = logging.getLogger(__name__)
 _NOT_YET = Ending.NOT_YET
 _SMALL_BYTES = 16 * 1024
 _STEP = 256
-"""So many frames are decoded at a time."""
+"""Number of frames decoded at a time."""
 _SLICE_ITEMS = 4096
-"""So many requests are executed in a slice, however fast they are."""
+"""Maximum number of requests executed in a slice, however fast they are."""
 _PLAIN_BYTES = 128 * 1024
-"""So much of one read is executed as plain appends; a slice could not be longer."""
+"""Maximum number of bytes of one read that are executed as plain appends; together they fit in a slice."""
 _LARGE_BYTES = 128 * 1024
-"""Less of what was read is copied to be kept; for more, the connection is left the buffer that it was read into."""
+"""Up to this size, pending bytes are copied; for more, the connection borrows the receive buffer."""
 _HEAVY = 3
-"""A strain for which it takes more than one slice in a row that was used up: the process may have been preempted."""
+"""A strain that takes more than one used-up slice in a row: a single one may be due to preemption of the process."""
 _COUNTED_BYTES = 4096
-"""A read of fewer bytes that are plain appends takes next to no time."""
+"""A shorter read of plain appends takes negligible time."""
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 _KEPT_ITEM_BYTES = 256
 """What a request that is kept for later takes beside its payload, roughly."""
@@ -117,15 +117,15 @@ class Connection(asyncio.BufferedProtocol):
         self.admin = admin
         self._decoder = hub.service.frame_decoder(join_appends=not admin)
         self._blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
-        # What was read and is not decoded yet lies in `_input` from `_at` to `_upto`, and what was decoded and is not
-        # executed yet before it, in `_backlog`; `_wrong` is what is wrong with the bytes behind both.
+        # `_backlog` holds decoded requests that are not executed yet; the bytes of `_input` from `_at` to `_upto` come
+        # after them and are not decoded yet. `_wrong` is the error in the bytes after both.
         self._input: Buffer = b""
         self._at = self._upto = 0
         self._wrong: WireError | None = None
         self._backlog: list[Command | Append] = []
         self._backlog_bytes = 0
-        self._strain = 0  # rises where it uses up its slices
-        self._has_ended = False  # its peer sends no more
+        self._strain = 0  # rises with each slice that is used up
+        self._has_ended = False  # the peer has sent EOF
         self._is_lost = False
         self._is_partial = False  # of what was decoded last a frame or a block is left in part
         self._lost_by: Exception | None = None
@@ -184,8 +184,8 @@ class Connection(asyncio.BufferedProtocol):
             hub.queue.add(self, heavy=True)
 
     def _wind_up(self) -> bool:
-        """The connection is gone: executes what had come, and drops what its session has. Whether more is left of it
-        for another slice."""
+        """The connection is lost: executes what was received, and drops the session. Returns whether there is more to
+        do in another slice."""
         hub, session = self._hub, self.session
         if session is not None:
             if self._can_go_on():
@@ -223,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         if plain == nbytes:
             self._finish_plain()
             return
-        if self._input:  # the transport had this when it was told not to read
+        if self._input:  # the transport read this before reading was paused
             more = b"".join((memoryview(self._input)[self._at : self._upto], hub.receive_view[:nbytes]))
             self._drop_input()
             self._input, self._at, self._upto = more, 0, len(more)
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             self.look_up()
 
     def eof_received(self) -> bool:
-        """The peer sends no more: what it had sent is executed first; reads that wait are not answered."""
+        """The peer has sent EOF: its earlier requests are executed first; waiting reads are not answered."""
         if self._is_behind():
             self._has_ended = True
             return True
@@ -325,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         self._catch_up_soon()
 
     def _restart_waits(self) -> None:
-        """The peer was not read for a while, which does not count."""
+        """Excludes the time for which the peer was not read from its deadline."""
         now, waits = self._loop.time(), self.waits
         if waits.frame_since is not None:
             waits.frame_since = now
@@ -348,16 +348,16 @@ class Connection(asyncio.BufferedProtocol):
     # --- running ----------------------------------------------------------------------------------------------------
 
     def _is_behind(self) -> bool:
-        """Whether something of what was read is still to be executed."""
+        """Whether received bytes or requests are still to be executed."""
         return self._at < self._upto or bool(self._backlog) or self._wrong is not None
 
     def _can_go_on(self) -> bool:
-        """Whether something of it can be executed now."""
+        """Whether some of them can be executed now."""
         session = self.session
         return session is not None and not session.ended and self._is_behind() and not self._is_paused()
 
     def _serve(self) -> None:
-        """Executes what was read, as far as the slice goes and the peer and the disk keep up."""
+        """Executes what was read until the slice is used up, or the peer or the disk falls behind."""
         session, hub, gate = self.session, self._hub, self._gate
         assert session is not None
         if gate is not None and (gate.full or self._held_back_bytes):
@@ -391,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(self._wrong)
 
     def _decode(self) -> Sequence[Command | Append]:
-        """The next requests of what was read, a step's worth."""
+        """Decodes and returns the requests of the next step."""
         hub, decoder, blocks = self._hub, self._decoder, self._blocks
         commands: Sequence[Any]
         try:
@@ -420,8 +420,7 @@ class Connection(asyncio.BufferedProtocol):
         return items
 
     def _execute(self, session: Session, items: Sequence[Command | Append]) -> int:
-        """Executes requests; how many of them. It stops where the slice is used up, and where the peer has too much to
-        read."""
+        """Executes requests until the slice is used up or the peer has too many pending replies; returns how many."""
         done, whole = 0, self._at == self._upto
         while True:
             done = session.receive_all(items, done, whole=whole)
@@ -433,8 +432,9 @@ class Connection(asyncio.BufferedProtocol):
                 return done
 
     def _take_plain(self, nbytes: int) -> int:
-        """Carries out the appends that a read begins with, where nothing else has to be thought of; how many bytes.
-        Many writers with few appends in flight send nothing else, so this is `_serve` with what it needs of it.
+        """Applies the plain appends at the start of a read if nothing else is pending; returns their number of bytes.
+
+        Many writers with few appends in flight send nothing else, so this is a reduced `_serve`.
         """
         session, hub, blocks, gate = self.session, self._hub, self._blocks, self._gate
         if (
@@ -466,7 +466,7 @@ class Connection(asyncio.BufferedProtocol):
         return plain
 
     def _finish_plain(self) -> None:
-        """Writes the acknowledgements of `_take_plain`, where nothing else was read."""
+        """Writes the acknowledgements of `_take_plain` if nothing else was read."""
         self.flush()
         if self._hub.service.store.waiters.woken:
             self._hub.enter(self)
@@ -486,7 +486,7 @@ class Connection(asyncio.BufferedProtocol):
             self._backlog_bytes += size + _KEPT_ITEM_BYTES
 
     def _wait_in_queue(self) -> None:
-        """Keeps what was read, and goes on with it in its turn, or when the peer or the disk has caught up."""
+        """Holds what was read, and queues the connection, or waits until the peer or the disk has caught up."""
         if self._upto - self._at < _LARGE_BYTES or not self._hub.lend_buffer():
             self._input = bytes(self._hub.receive_view[self._at : self._upto])
             self._at, self._upto = 0, len(self._input)
@@ -497,25 +497,25 @@ class Connection(asyncio.BufferedProtocol):
             self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def _drop_rest(self) -> None:
-        """Nothing more is executed."""
+        """Drops everything that is still to be executed."""
         self._drop_input()
         self._at = self._upto = 0
         self._wrong = None
         self._backlog, self._backlog_bytes = [], 0
 
     def _drop_input(self) -> None:
-        """All of it was decoded and executed, or never will be."""
+        """Releases the input: all of it was executed or dropped."""
         lent, self._input = self._input, b""
         if type(lent) is bytearray and lent is not self._hub.receive_buffer:
             self._hub.give_back(lent)
 
     def _catch_up_soon(self) -> None:
-        # Not now: a transport may say that it has room while it is being written to.
+        # Deferred, because a transport may report room while it is being written to.
         self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def advance(self) -> bool:
-        """Answers woken reads and executes what was kept, as far as the slice goes and the peer reads; then reads on.
-        Whether more is left that can be done."""
+        """Answers woken reads and executes pending requests until the slice is used up or the peer falls behind; then
+        resumes reading. Returns whether there is more to do now."""
         session, transport, hub = self.session, self._transport, self._hub
         if transport is None:
             return self._is_lost and self._wind_up()
@@ -628,7 +628,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its peer has asked for nothing so far: it sent nothing but Hello and KeepAlive, or not even that."""
+        """Whether the peer has requested nothing so far: at most Hello and KeepAlive."""
         return self.session is not None and not self.session.has_asked
 
     def look_up(self) -> None:
@@ -761,6 +761,6 @@ def _address(name: Any) -> str:
 
 
 def _descriptor(transport: asyncio.Transport) -> int:
-    """Of the transport's socket; -1 for a transport without one."""
+    """The descriptor of the transport's socket; -1 if it has none."""
     socket = transport.get_extra_info("socket")
     return -1 if socket is None else socket.fileno()

@@ -262,7 +262,7 @@ class Observer:
     ) -> list[Seen]:
         """The last `limit` requests that match, newest first. Raises FilterError.
 
-        after: only requests with a greater number. look_at: at most this many are looked at, a slice per tick.
+        after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
         """
         holds = _predicate(match)
         slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS

@@ -155,8 +155,8 @@ class RemoteSegments:
         patience_s: float = _PATIENCE_S,
         refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """token: gives one for a stream, scope/stream, and its segments. wire_version: what the stores speak.
-        patience_s: for a request. refused: the containers that cannot be opened, and why."""
+        """token: returns a token for a stream, scope/stream, and its segments. wire_version: that of the stores.
+        patience_s: timeout of a request. refused: the containers that cannot be opened, and why."""
         self._owners = owners
         self._containers = containers
         self._token = token

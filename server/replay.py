@@ -10,8 +10,8 @@ the trace lacks is none: without an answer to it no client says anything else.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
 scaled; when the server has stopped, no connection and no timer is left. A client that does not read its replies is not
-read either, and neither is the other store; what is to be passed on and is not taken is bounded, too, and so are
-replies that are delayed and frames that are not whole. Clients are answered in slices, one after another.
+read either, and neither is the other store. Data queued for forwarding, delayed replies and incomplete frames are
+bounded, too. Clients are answered in slices, in turn.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ Missing = Literal["error", "close", "pass"]
 _MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
 _MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
 _PROBLEM_BYTES: Final = 512
-"""What a problem takes beside its frames, roughly."""
+"""Estimated overhead of a problem, in addition to its frames."""
 _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
-"""What frames that are not whole, and open blocks, may take of all clients together."""
+"""Maximum size of incomplete frames and open blocks of all clients together."""
 _MOST_DELAYED: Final = 4096
-"""A client for which so many replies are delayed is not read until there are fewer."""
+"""While this many replies to a client are delayed, the client is not read."""
 _STEP: Final = 64
-"""So many frames are decoded at a time."""
+"""Number of frames that are decoded at a time."""
 _CONNECT_S: Final = 10.0
 
 
@@ -65,8 +65,8 @@ class TraceServer:
     records: of the trace. mode: "strict" or "match", as in `Replay`. missing: what is done with a request that the
     trace does not answer: "error", "close", or "pass", on to the store at `upstream`, (host, port).
     pace: 1 answers after the times of the trace, 2 twice as fast; None at once.
-    problems: what was not answered by the trace, the first 64 MiB of it. tell: is called with each as it comes.
-    queue: clients that have sent more than a slice allows. held_bytes: of frames that are not whole, and open blocks.
+    problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
+    queue: clients that have sent more than a slice allows. held_bytes: size of incomplete frames and open blocks.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TraceServer:
         return self.replay.unused()
 
     def add(self, found: Problem) -> None:
-        """A client has made a request that the trace does not answer."""
+        """Records a request that the trace does not answer."""
         self._problem_bytes += len(found.frame) + len(found.expected_frame or b"") + _PROBLEM_BYTES
         if self._problem_bytes <= _MOST_PROBLEM_BYTES:
             self.problems.append(found)
@@ -355,7 +355,7 @@ class _Conversation(asyncio.Protocol):
 class _Passing:
     """A connection to another store for what the trace does not answer; its replies go back as they are.
 
-    writable: set while the client takes replies; the store is not read else.
+    writable: set while the client reads its replies; otherwise the store is not read.
     set_ups: of writers that the trace set up; the other store hears them before it gets their first append.
     """
 

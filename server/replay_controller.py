@@ -31,7 +31,7 @@ __all__ = ["ReplayedSegments", "named_segments", "replay_controller"]
 
 _NAMES: Final = ("segment", "segment_name", "target", "source", "target_segment_id", "source_segment_ids")
 _MOST_SEGMENTS: Final = 20_000
-"""Of all streams together: a number in a name says how many a stream has, and may say anything."""
+"""Maximum number of segments of all streams together. It is derived from numbers in names, which may be arbitrary."""
 
 
 def named_segments(steps: Iterable[Step]) -> list[SegmentName]:

@@ -75,8 +75,7 @@ from segstore.wire.names import is_index
 __all__ = ["ADMIN_REQUESTS", "REQUESTS", "Request"]
 
 _PAGE_ITEMS: Final = 1024
-"""A page of a table holds no more, as if its bytes were as many as one may have: a peer that asks for more goes on with
-its token."""
+"""Maximum number of items on a page of a table. A peer that asks for more continues with the page's token."""
 
 Perform = Callable[[SegmentStore, Any, int], Command]
 C = TypeVar("C", bound=Command)
@@ -92,8 +91,8 @@ class Request(msgspec.Struct, frozen=True):
     offset: the offset that a refusal carries.
     afterwards: (command, reply) → what fails once the reply was sent, and is told in a second one; None where nothing
         can.
-    check_size: (command, limits) → nothing; raises IllegalArgument for more than one request may name. None where it
-        names one segment or key.
+    check_size: (command, limits) → None; raises IllegalArgument for more items than one request may name. None for
+        requests that name one segment or key.
     """
 
     operation: str
@@ -145,7 +144,7 @@ def _request(
 
 def _check_count(segment: str, count: int, limits: LimitSettings) -> None:
     if count > (most := limits.request_keys):
-        raise IllegalArgument(f"A request names {count} keys, and {most} are taken at a time.", segment=segment)
+        raise IllegalArgument(f"A request names {count} keys, but at most {most} are allowed.", segment=segment)
 
 
 # --- segments ---------------------------------------------------------------------------------------------------
@@ -245,7 +244,7 @@ def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
 def _check_batch(c: MergeSegmentsBatch, limits: LimitSettings) -> None:
     count, most = len(c.source_segment_ids), limits.request_segments
     if count > most:
-        why = f"A batch names {count} segments, and {most} may be merged at a time."
+        why = f"A batch names {count} segments, but at most {most} are allowed."
         raise IllegalArgument(why, segment=c.target_segment_id)
 
 

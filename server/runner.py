@@ -106,7 +106,7 @@ class SegmentStoreServer:
         """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
 
         number: of the store in its cluster, which rules of faults may name.
-        pool: the chunks of all stores of this process, and their account; None for those of this store alone.
+        pool: the chunks and the memory account shared by all stores of this process; None for ones of its own.
         durability: the data directory that the store's containers are kept in; None for memory. Whose it is, opens it,
         recovers it into `store.containers` and starts it before this is started, and closes it after this has stopped.
         """
@@ -271,7 +271,7 @@ class MockSegmentStore(Observed):
         clock: what time the store has, and its faults.
         watched: False leaves out all that faults and requests need, so that connections are those of a bare `serve`.
         http_port: where the control API listens; 0 picks a free port, None is for none.
-        http_token_file: the token that its requests bear, in a file; None for none, which is for loopback only.
+        http_token_file: file with the token that its requests must carry; None for no token, allowed on loopback only.
     """
 
     watched_by_default: ClassVar[bool] = True

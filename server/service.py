@@ -1,8 +1,8 @@
 """What all connections of a segment store share: the store, its settings, and the reads that wait.
 
-Requests run to their end at once; the only thing that waits is a read at the tail of a segment. The caller that changes
-the store calls `answer_waiting` afterwards, which answers the reads that the change woke. What takes longer than a
-slice of `queue` is queued there: many woken reads, many whose time has passed at once.
+Requests run to their end at once; only reads at the tail of a segment wait. A caller that changes the store calls
+`answer_waiting` afterwards, which answers the reads that the change woke. Work that takes longer than a slice of
+`queue` is queued there: many woken reads, or many that time out at once.
 
 Time, timers and randomness come from outside, so that tests can run this with a clock of their own.
 """
@@ -51,10 +51,10 @@ __all__ = ["Clock", "Counters", "StoreService", "TimerHandle", "WaitingRead"]
 log = logging.getLogger(__name__)
 
 _POLL_WINDOW: Final = 1 / 256
-"""Of the time for which reads at the tail wait: those that begin within it share the timer of the first."""
+"""Fraction of the long-poll time. Reads at the tail that begin within it share the timer of the first."""
 _WOKEN_AT_ONCE: Final = 16
 _UNREAD_TIMES: Final = 16
-"""A list of so many times as much as a request may name is not read."""
+"""A list of more than this many times the items that a request may name is not read."""
 
 
 class TimerHandle(Protocol):
@@ -102,7 +102,7 @@ class WaitingRead:
 
 
 class _Poll:
-    """Reads that began to wait at about the same time, and are answered empty together: they share a timer."""
+    """Reads that began to wait at about the same time. They share a timer and are answered empty together."""
 
     __slots__ = ("_due", "_service", "began_s", "reads", "timer")
 
@@ -114,7 +114,7 @@ class _Poll:
         self.timer: TimerHandle | None = None
 
     def advance(self) -> bool:
-        """Answers those that still wait, in a slice."""
+        """Answers one slice of the reads that still wait."""
         if self._due is None:
             self._due = iter(tuple(self.reads))
         for read in self._due:
@@ -141,7 +141,7 @@ class StoreService:
         encode, encode_parts: write replies as `settings.wire_version` did.
         acknowledge: `DataAppended`'s attributes, the writer's id as bytes → its frame, for the reply that is sent most.
         writer_counts: what writers append is counted there, from their next set-up on; None for nowhere.
-        queue: what takes longer than one loop iteration may is done there, of this store and of its connections.
+        queue: runs long work of this store and its connections in slices.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class StoreService:
         read.poll = poll
 
     def _in_slices(self, job: Job) -> None:
-        """Does a slice of what a timer or a change has brought, and queues the rest."""
+        """Executes a slice of the work caused by a timer or a change, and queues the rest."""
         self.queue.begin()
         try:
             left = job.advance()
@@ -331,7 +331,7 @@ class StoreService:
             self.queue.add(job, heavy=True)
 
     def answer_empty(self, read: WaitingRead) -> None:
-        """Answers a read at the tail whose time has passed, unless its session has ended."""
+        """Answers a read at the tail that has timed out, unless its session has ended."""
         self.forget_read(read)
         if not read.session.ended:
             self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
@@ -355,14 +355,14 @@ class StoreService:
                 poll.timer.cancel()
 
     def answer_waiting(self) -> None:
-        """Answers the reads that changes of the store have woken, a slice of them now. Those of a peer that has too
-        much to read are answered later.
+        """Answers a slice of the reads that changes of the store have woken, and queues the rest. Reads of a peer with
+        too many pending replies are answered later.
         """
         if self.store.waiters.woken:
             self._in_slices(self)
 
     def advance(self) -> bool:
-        """A slice of `answer_waiting`."""
+        """Executes a slice of `answer_waiting`."""
         waiters, queue = self.store.waiters, self.queue
         while waiters.woken:
             for read, reason in waiters.take_woken(_WOKEN_AT_ONCE):
@@ -381,8 +381,8 @@ class StoreService:
         return bool(waiters.woken)
 
     def answer_later(self, session: Session) -> None:
-        """Answers the reads of a session that were woken while its peer had too much to read, as far as it goes in the
-        open slice.
+        """Answers the reads of a session that were woken while its peer had too many pending replies, until the open
+        slice is used up.
         """
         while session.woken and not session.crowded and not session.ended:
             self._answer_woken(*session.woken.popleft())

@@ -137,8 +137,8 @@ class Session:
         on_reply: Callable[[], None],
         blocks: AppendBlockDecoder | None = None,
     ) -> None:
-        """`on_reply` is called when there is something to write where there was nothing, or an end. blocks: makes the
-        appends that are received; None where none are.
+        """on_reply: called when the output becomes non-empty or the session ends. blocks: the decoder of append blocks;
+        None if no appends are received.
         """
         self.peer = peer
         self.admin = admin
@@ -163,9 +163,9 @@ class Session:
         """Those of the writers that `append_plain` has found, by id alone, as the block decoder knows them."""
         self._store_changes = service.store.changes
         self._set_ups = 0
-        """Since the writers were last looked through."""
+        """Number of set-ups since the writers were last checked."""
         self._gone: set[tuple[str, bytes]] = set()
-        """Those of the writers whose segments were gone then."""
+        """The writers whose segments no longer existed at the last check."""
         self._expiries: dict[tuple[str, bytes], _Expiry] = {}
         self._transients: set[str] = set()
 
@@ -195,9 +195,8 @@ class Session:
     def receive_all(self, items: Sequence[Command | Append], start: int = 0, *, whole: bool = True) -> int:
         """Carries out items in order, from `start`; returns how many of all are done.
 
-        It stops early when the session has ended, when enough has gathered to be written, and behind a command with
-        which the open slice is used up. whole: these are all that came together; what comes later was not in flight
-        when one of these failed.
+        It stops early when the session has ended, when enough output is pending, and after a command that uses up the
+        open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
         """
         service = self._service
         now_s, until_s = service.queue.now_s, service.queue.until_s
@@ -274,14 +273,14 @@ class Session:
         return done
 
     def nothing_in_flight(self) -> None:
-        """All that came in one read was applied: what comes now did not come with an append that has failed."""
+        """Call when all items of a read are applied: later items did not arrive together with a failed append."""
         self._refused.clear()
         if self._blocks is not None and self._set_ups >= max(_LOOK_THROUGH_AFTER, len(self._writers) // 8):
             self._forget_writers(self._blocks)
 
     def _forget_writers(self, blocks: AppendBlockDecoder) -> None:
-        """Forgets the writers whose segments were gone the last time, too: an append that was sent before its segment
-        went is answered. A look through costs a set-up of a writer no more than a few others.
+        """Forgets writers whose segments did not exist at this check and the last one, so that an append sent before
+        its segment was deleted is still answered. The amortised cost per set-up is constant.
         """
         gone = {key for key in self._writers if not self._service.has_segment(key[0])}
         for key in gone & self._gone:
@@ -293,11 +292,10 @@ class Session:
         blocks.retain(self._writers)
 
     def append_plain(self, frames: FrameDecoder, read: memoryview, size: int) -> int:
-        """Applies the appends that a read of `size` bytes begins with, as long as there is nothing to look at in one;
-        how many bytes they were.
+        """Applies the plain appends at the start of a read of `size` bytes; returns the number of their bytes.
 
-        The same as `frames`, the block decoder and `receive_all` do with them, with fewer steps; all of them go on with
-        what is left. The caller has seen that no block is open and `out` is empty, and writes what it puts there.
+        The effect is that of `frames`, the block decoder and `receive_all`, in fewer steps; these process the rest. The
+        caller makes sure that no block is open and `out` is empty, and writes what is added to `out`.
         """
         service, at_hand, out = self._service, self._at_hand, self.out
         store, now_ms = service.store, service.now_ms()
@@ -431,7 +429,7 @@ class Session:
             pass
 
     def close_some(self) -> bool:
-        """As `close`, as far as the open slice goes, and at least a little; whether all is done."""
+        """As `close`, until the open slice is used up, but at least one step; returns whether all is done."""
         self.end("")
         self.woken.clear()
         is_over = self._service.queue.is_over
@@ -488,7 +486,7 @@ class Session:
             self.end(
                 f"it speaks wire versions {command.low_version} to {command.high_version}, "
                 f"this store {ours.low_version} to {ours.high_version}",
-                # The reference's admin port closes before what it has queued is written, its Hello included.
+                # The reference's admin port closes before its queued replies, including its Hello, are written.
                 Ending.DROPPED if self.admin else Ending.FLUSHED,
             )
 

@@ -6,8 +6,8 @@ that is pointed at the tap never hears of another address. Without a controller 
 
 Invariants: bytes pass as they are (`segstore.server.tap_link`), but where rules of faults say otherwise
 (`segstore.server.tap_faults`); a store has one port as long as the tap lives; after `stop`, which can be called twice,
-no task and no socket is left; frames that are not whole take `MOST_HELD_BYTES` at most. Refused: more than
-`MOST_STORES` stores, which no controller has; a store that is the tap itself.
+no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: more than `MOST_STORES`
+stores, which no controller has; a store that is the tap itself.
 """
 
 from __future__ import annotations
@@ -135,14 +135,14 @@ class _Door:
 
     def made(self, side: Side) -> bool:
         sockets = self._tap.sockets
-        # A connection of the tap to itself comes twice: as a store's socket of one door, and as a client's.
+        # A connection of the tap to itself appears twice: as the store's socket of one door, and as a client's.
         met = sockets.setdefault(side.ends, (self, side))
         if met[1] is side:
             return True
         door = self if side.direction is Direction.REPLY else met[0]
         if not door.is_tap:
             door.is_tap = True
-            log.error("the store %s is the tap itself: nothing is passed on to it", joined(door.store))
+            log.error("the store %s is the tap itself: nothing is forwarded to it", joined(door.store))
         return False
 
     def lost(self, side: Side) -> None:
@@ -155,7 +155,7 @@ class _Door:
         link.held = size
         while tap.held_bytes > MOST_HELD_BYTES:
             largest = max(tap.links, key=lambda each: each.held)
-            why = f"frames that are not whole take more than {MOST_HELD_BYTES} bytes, and most of them here"
+            why = f"incomplete frames take more than {MOST_HELD_BYTES} bytes, and this connection holds the most"
             log.warning("connection from %s closed: %s", largest.peer, why)
             largest.abort(why)
 
@@ -168,11 +168,11 @@ class TapServer(Observed):
         recorder: is told what connections carry; None for nobody. To be set before the tap is started.
         rules: what is to go wrong; with None, links know nothing of faults.
         links: the connections that are open.
-        queue: those of them that have more to decide about than a slice allows.
+        queue: the links that have more pieces to process than a slice allows.
         closing: whether it was told to stop.
         upstream_context: with which stores are spoken to; None without TLS.
-        sockets: those of all links, by the addresses of their two ends, each with its door.
-        held_bytes: of frames that are not whole, where there are rules.
+        sockets: addresses of both ends → door and side, for the sockets of all links.
+        held_bytes: bytes of incomplete frames, if there are rules.
     """
 
     def __init__(

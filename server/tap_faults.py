@@ -62,7 +62,7 @@ _NO_PLAN: Final = Plan()
 _NO_WAIT: Final = Wait()
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _STEP: Final = 64
-"""So many pieces of what was read are dealt with at a time."""
+"""Number of pieces processed at a time."""
 _LINGER_S: Final = 2.0
 """How long a store may take to answer what it has, when a rule has ended the connection before a request."""
 _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP_APPEND"})
@@ -113,7 +113,7 @@ class WatchedLink(Link):
             queue.add(self, heavy=True)
 
     def advance(self) -> bool:
-        """Goes on with what was read of the two sides, for a slice; whether there is more of it."""
+        """Processes what was read from both sides, for a slice; returns whether there is more."""
         is_over = self.door.queue.is_over
         while self._requests.has_more or self._replies.has_more:
             if is_over():
@@ -124,7 +124,7 @@ class WatchedLink(Link):
         return False
 
     def _take_from(self, side: Side, data: bytes) -> None:
-        """Takes bytes of a side, and deals with a step's worth of those that are there."""
+        """Takes bytes of a side, and processes one step of its pending bytes."""
         if self._finished or self._stopping or (self._deaf and side is self.client):
             (self._requests if side is self.client else self._replies).has_more = False
             return
@@ -167,7 +167,7 @@ class WatchedLink(Link):
         super().lost(side, exc)
 
     def _take_all_replies(self) -> None:
-        """The store has said all: nothing of it is to wait for its turn behind the end."""
+        """The store has sent EOF: processes everything pending from it before the end is forwarded."""
         while self._replies.has_more and not (self._finished or self._stopping):
             self._take_from(self.store, b"")
 

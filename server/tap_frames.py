@@ -47,8 +47,8 @@ class Frames:
 
     Attributes:
         problem: what was wrong with the bytes, once; "" if nothing was.
-        held: bytes of a frame that is not whole.
-        has_more: whether the last feed was asked for few pieces, and the next one may give more without new bytes.
+        held: number of bytes of an incomplete frame.
+        has_more: whether the last feed stopped at its limit, so that the next one may return pieces without new bytes.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Frames:
         return len(self._pending)
 
     def feed(self, data: bytes, most: float = inf) -> list[Piece]:
-        """Takes the next bytes, and gives what they complete, at most so many pieces."""
+        """Takes the next bytes, and returns the pieces that they complete, up to a limit."""
         self.has_more = False
         if self._lost:
             return [Piece(data, None)]

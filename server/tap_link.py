@@ -53,7 +53,7 @@ class Door(Protocol):
     which the store is spoken to, None without TLS. recorder: is told what links carry; None for nobody.
     connect_timeout_s: how long the store may take to be connected to. closing: whether no more clients are taken.
     is_tap: whether the store has turned out to be the tap itself.
-    queue: links with rules take their turns there.
+    queue: schedules links with rules in turn.
     """
 
     store: Endpoint
@@ -76,15 +76,15 @@ class Door(Protocol):
         ...
 
     def made(self, side: Side) -> bool:
-        """Whether a new socket leads out of the tap; False if its other end belongs to the tap, too."""
+        """Registers a new socket; returns False if its other end belongs to the tap, too."""
         ...
 
     def lost(self, side: Side) -> None:
-        """A socket is closed."""
+        """Removes a closed socket."""
         ...
 
     def hold(self, link: Link, size: int) -> None:
-        """A link holds these bytes of frames now; where all links hold too many, those with the most are ended."""
+        """Records how many bytes of frames a link holds. If all links hold too many, those with the most are closed."""
         ...
 
 
@@ -237,7 +237,7 @@ class Link:
         client, store: the two sides.
         peer: the client's address.
         number: the recorder's for it, 0 without.
-        held: bytes of frames that it holds, as the door knows.
+        held: number of bytes of frames that it holds, as last reported to the door.
     """
 
     def __init__(self, door: Door) -> None:
@@ -355,7 +355,7 @@ class Link:
         self.store.reset()
 
     def _stop_connecting(self) -> None:
-        # Not once the socket is there: uvloop would never say that it is lost.
+        # Not after the socket is connected: uvloop would never report its loss.
         connecting = self._connecting
         if connecting is not None and self.store.transport is None and connecting is not asyncio.current_task():
             connecting.cancel()

@@ -4,8 +4,8 @@ Kept only where somebody can ask: a store without a control API has none of it. 
 connections to the segments of streams; those of transactions and of large events, whose segments are merged later, show
 in the segment's own totals only.
 
-Invariants: counts are of this process, from its start; those of a segment that is gone go with it, before the counts
-have doubled; no more than `max_counts` are kept, and set-ups beyond them are counted as `uncounted`.
+Invariants: counts are of this process, from its start; those of deleted segments are removed before the number of
+counts has doubled; at most `max_counts` are kept, and set-ups beyond them are counted as `uncounted`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class WriterCounts:
         return count
 
     def of(self, segment: str) -> dict[bytes, WriterCount]:
-        """The writers of a segment, by the bytes of their ids, for looking at."""
+        """The writers of a segment, by the bytes of their ids; read-only."""
         return self._segments.get(segment, {})
 
     def all(self) -> Iterator[WriterCount]:

@@ -63,15 +63,14 @@ PARTS: dict[str, Callable[[], bool]] = {
 PARTNERS = frozenset(
     {"pravega, the official client", "Java 17 or newer", "ZooKeeper (Java 17 or newer and PySpark's jars)"}
 )
-"""Programs of other people with timers of their own, which a machine that stands still for a second can trip: tests
-with them get a second try where such a program has failed, and those that needed it are named at the end. More than
-`MOST_SECOND_TRIES` fail the run."""
+"""Third-party programs with timers of their own, which can expire on a machine that stalls for a second. If such a
+program fails, its test gets a second try, which is reported at the end. More than `MOST_SECOND_TRIES` fail the run."""
 PARTNER_ERRORS = ("ClientCrashed", "PanicException", "Py4JNetworkError", "ZooKeeperFailed")
-"""Types of the errors that say that. Any other, also with one of these as its context, may be a fault of ours: what an
-`assert` found wrong, or a wait that did not end."""
+"""Types of errors that show such a failure. Any other error, even with one of these as its context, may be a fault of
+ours, such as a failed `assert` or a wait that did not end."""
 MOST_SECOND_TRIES = 1
 LEDGER = Path(__file__).with_name("second_tries.toml")
-"""The second tries whose causes are not known."""
+"""The ledger of second tries with an unknown cause."""
 
 GROUPS = {
     "tests/spark/": "spark",
@@ -255,7 +254,7 @@ def known_second_tries() -> set[str]:
 
 
 def second_try(first: pytest.TestReport) -> str:
-    """The entry of the ledger for one whose first try this is."""
+    """The ledger entry for the report of a first try."""
     crash = getattr(first.longrepr, "reprcrash", None)
     why = first.longreprtext if crash is None else crash.message
     test, text = (json.dumps(each) for each in (first.nodeid, why))  # TOML's strings are quoted as JSON's are
@@ -274,7 +273,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Name what got a second try, and what did not run and why, in every run and whatever the options."""
+    """Report second tries, and what did not run and why, in every run, whatever the options."""
     if tries := second_tries(config):
         known = known_second_tries()
         terminalreporter.section("second tries", sep="=", yellow=True)

@@ -217,10 +217,10 @@ def test_a_key_without_users_and_users_without_a_key_are_refused_unless_they_are
 ) -> None:
     key, users = ("--auth-key-file", str(key_file)), ("--password-file", str(key_file))
     for given, says in (
-        (key, "give --password-file FILE, or --open-controller if that is meant"),
-        ((*key, "--open-stores"), "give --password-file FILE, or --open-controller if that is meant"),
-        (users, "give --auth-key-file FILE, or --open-stores if that is meant"),
-        ((*users, "--open-controller"), "give --auth-key-file FILE, or --open-stores if that is meant"),
+        (key, "give --password-file FILE, or --open-controller if this is intended"),
+        ((*key, "--open-stores"), "give --password-file FILE, or --open-controller if this is intended"),
+        (users, "give --auth-key-file FILE, or --open-stores if this is intended"),
+        ((*users, "--open-controller"), "give --auth-key-file FILE, or --open-stores if this is intended"),
     ):
         refused = run("serve", *given)
         assert (refused.exit_code, refused.stderr.count("\n"), served) == (2, 1, [])
@@ -242,14 +242,14 @@ def test_the_key_comes_from_a_file_or_the_environment_or_with_a_warning_from_the
     serve = ("serve", "--open-controller")
     assert run(*serve, "--auth-key-file", str(key_file)).stderr == ""
     literal = run(*serve, "--auth-key", "as it stands")
-    assert "list of processes" in literal.stderr
+    assert "process list" in literal.stderr
     assert "as it stands" not in literal.stderr
     monkeypatch.setenv("SEGSTORE_AUTH_KEY", "of the environment")
     assert run(*serve).stderr == ""
     assert run(*serve, "--auth-key-file", str(key_file)).stderr == ""
     assert [each.signing_key for each in served] == ["from a file", "as it stands", "of the environment", "from a file"]
     both = run(*serve, "--auth-key-file", str(key_file), "--auth-key", "as it stands")
-    assert (both.exit_code, both.stderr) == (2, "main serve: --auth-key and --auth-key-file: give one of them\n")
+    assert (both.exit_code, both.stderr) == (2, "main serve: give either --auth-key or --auth-key-file, not both\n")
 
 
 @pytest.mark.parametrize(

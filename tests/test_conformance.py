@@ -251,7 +251,7 @@ def test_a_folder_without_a_recorded_file_fails(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing", "utf-8")
     status, output = run(tmp_path)
     assert status == 1
-    assert "no recorded file" in output
+    assert "no file whose name ends in .jsonl or .json" in output
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
             process.terminate()
         assert process.stdout.read() == ""
         (memory,) = process.stderr.read().splitlines()
-        assert re.fullmatch(r"Memory for what is stored: at most \d+ MiB \(--max-memory\); .*", memory)
+        assert re.fullmatch(r"Memory for stored data: at most \d+ MiB \(--max-memory\); .*", memory)
     assert process.returncode == 0
 
 

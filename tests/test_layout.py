@@ -1,9 +1,9 @@
 """The arrows of the layout hold, and every module that ships says what it offers.
 
 server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nobody → those roots. The codec
-touches no loop, socket, clock, randomness, open file or logging set-up. Coders of msgspec are made when a module is
-imported: it learns a type at its first use, and threads that use one first at the same time crash the process. Each
-check is shown sources that break it, too.
+touches no loop, socket, clock, randomness, open file or logging set-up. Encoders and decoders of msgspec are created
+when a module is imported: msgspec inspects a type at its first use, and concurrent first uses in several threads crash
+the process. Each check is shown sources that break it, too.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
 
 
 def late_coders(source: str, module: str) -> list[str]:
-    """Name every use of msgspec in which it may learn a type after the import."""
+    """Name every use of msgspec in which it may inspect a type after the import."""
     found = []
     for line, target in imports(source, module, is_package=False):
         if re.match(r"msgspec\.(?:convert|json|msgpack|toml|yaml)", target):

@@ -1,4 +1,4 @@
-"""The page about the pytest plugin: its code runs as it says, and it names all that there is."""
+"""The page about the pytest plugin: its code runs, and it names all fixtures, settings and options."""
 
 from __future__ import annotations
 

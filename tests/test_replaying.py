@@ -181,7 +181,7 @@ async def test_a_pace_must_be_one() -> None:
 # --- hostile stores -------------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_never_reads_holds_nobody() -> None:
+async def test_a_store_that_never_reads_does_not_block_the_replay() -> None:
     done = asyncio.Event()
 
     async def reads_nothing(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -196,7 +196,7 @@ async def test_a_store_that_never_reads_holds_nobody() -> None:
     assert found.requests == 5
 
 
-async def test_replies_that_nobody_expected_are_kept_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_replies_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.replaying._MOST_WAITING_BYTES", 100_000)
 
     async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,7 +213,7 @@ async def test_replies_that_nobody_expected_are_kept_as_far_as_memory_goes(monke
     assert len(found.differences) < 10_000
 
 
-async def test_a_store_that_does_not_take_a_connection_is_waited_for_as_long_as_for_a_reply(
+async def test_a_connection_attempt_has_the_timeout_of_a_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def never(*_: object) -> None:

@@ -295,13 +295,13 @@ async def test_strangers_neither_read_nor_change_a_node_of_a_cluster_that_has_cr
         with pytest.raises(Unreachable, match="refuses these credentials for node /segstore"):
             await ZooKeeperCoordinator(place, credentials=SecretStr("cluster:guessed")).connect()
         assert refused(tmp_path / "data", place, *SMALL) == (
-            "segstore: ZooKeeper refuses these credentials for node /segstore/cluster; give those that it was made with"
+            "segstore: ZooKeeper refuses these credentials for node /segstore/cluster; give those used to create it"
         )
         assert "hidden" not in "".join(each.said() for each in processes.all)
 
 
 async def is_kept_from(session: ZooKeeperSession, path: str) -> None:
-    """Neither read, listed, changed, deleted nor given a child."""
+    """A node cannot be read, listed, changed or deleted, nor given a child."""
     calls = [
         session.get(path),
         session.children(path),
@@ -339,7 +339,7 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
     options = ("--auth-key-file", str(tmp_path / "key"), "--password-file", str(tmp_path / "users"))
     for path in ("key", "users"):
         (tmp_path / path).chmod(0o600)
-    assert refused(tmp_path / "data", place, *options).endswith("or trust_network if that is meant")
+    assert refused(tmp_path / "data", place, *options).endswith("or trust_network if this is intended")
     assert not (tmp_path / "data").exists()
     settings = IMPATIENT.model_copy(update={"username": "admin", "password": SecretStr("secret")})
     async with Processes(tmp_path, place, 2, *SMALL, *PATIENT, *options, "--trust-network") as processes:
@@ -357,8 +357,11 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
     ("option", "said"),
     [
         ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),
-        ("configuration_zookeeper", "configuration_zookeeper needs zookeeper, by which processes are one cluster"),
-        ("zookeeper_auth", "zookeeper_auth needs zookeeper, by which processes are one cluster"),
+        (
+            "configuration_zookeeper",
+            "configuration_zookeeper needs zookeeper, which makes processes one cluster",
+        ),
+        ("zookeeper_auth", "zookeeper_auth needs zookeeper, which makes processes one cluster"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:
@@ -399,14 +402,14 @@ async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_pa
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """A ZooKeeper of one test, which may be wiped."""
+    """A ZooKeeper for one test, whose data may be wiped."""
     (tmp_path / "zookeeper").mkdir()
     with zookeeper_server(tmp_path / "zookeeper", lasting_port) as server:
         yield server
 
 
 async def with_many_streams(processes: Processes) -> Workload:
-    """A workload after more changes of the ZooKeeper than looking for its loss makes."""
+    """A workload, after more changes of ZooKeeper than the checks for its loss cause."""
     work = Workload(processes.uri, 2)
     await work.make(4)
     async with connect(processes.uri, IMPATIENT) as client:
@@ -415,7 +418,7 @@ async def with_many_streams(processes: Processes) -> Workload:
     return work
 
 
-async def test_processes_end_when_zookeeper_has_lost_its_data_and_have_theirs_when_started_again(
+async def test_processes_end_when_zookeeper_has_lost_its_data_and_keep_theirs_over_a_restart(
     tmp_path: Path, own_server: ZooKeeperServer
 ) -> None:
     async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT) as processes:
@@ -440,7 +443,7 @@ async def test_processes_end_when_zookeeper_has_lost_its_data_and_have_theirs_wh
         await watched.aclose()
 
 
-async def test_with_reconnect_processes_go_on_when_zookeeper_has_lost_its_data_and_identify_themselves_again(
+async def test_with_reconnect_processes_continue_after_zookeeper_lost_its_data_and_register_again(
     tmp_path: Path, own_server: ZooKeeperServer
 ) -> None:
     async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT, *RECONNECT) as processes:

@@ -130,9 +130,9 @@ async def test_one_damaged_container_is_named_and_the_others_are_served_until_it
         assert await events(uri(made), WELL, 2) == [b"before", b"meanwhile"]
     status, out, err = verified(data)
     assert (status, err) == (0, "")
-    found = epochs_of(folder)  # both tried to open it, as often as there was time for
+    found = epochs_of(folder)  # both processes tried to open it, any number of times
     assert found[-1] > 1
-    # The last one came to nothing if the second to stop was taking it over from the first.
+    # The last epoch is not current if the second process was taking over from the first when it was stopped.
     assert any(f"{folder}: epoch {each} is current" in out for each in found)
 
 

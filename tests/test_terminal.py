@@ -1,4 +1,4 @@
-"""What files and peers have written reaches the terminal on one line, without anything that a terminal acts on."""
+"""Text from files and peers reaches the terminal on one line, without control characters."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.server.support import append, create, set_up
 from tests.test_serving import refused, served
 from tests.wire.traces import capture, record
 
-uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
+uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay open; no test should be blamed
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b2J\x7f\r\u202egnp.exe\u2066\u200b\u2028\U000e0041"
-"""Escape sequences of both kinds, marks of direction, what has no width, line ends."""
+"""Escape sequences of both kinds, direction marks, zero-width characters, line ends."""
 NAME = f"scope/{HOSTILE}\n/0.#epoch.0"
 SURROGATE = "\ud800"
 LONG = "x" * 65_000
@@ -56,7 +56,7 @@ def clean(shown: str) -> None:
 
 
 def run(command: Any, *arguments: object) -> str:
-    """What a command prints, which is clean, whatever its end."""
+    """The output of a command; asserts that it is clean, whatever the exit status."""
     result = CliRunner().invoke(command, [str(each) for each in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     clean(result.output)
@@ -65,7 +65,7 @@ def run(command: Any, *arguments: object) -> str:
 
 @pytest.fixture
 def traces(tmp_path: Path) -> list[Path]:
-    """The same dialogue in both forms, in files of hostile names, and each once more with damage at its end."""
+    """The same dialogue in both formats, in files with hostile names; and again with damage at the end."""
     metadata = Metadata(17, f"{HOSTILE}\n", {f"{HOSTILE}\nall agree": f"{HOSTILE}\n"})
     whole = tmp_path / f"{HOSTILE[2:]}\n.wtrace"
     whole.write_bytes(capture(records(), metadata=metadata))
@@ -142,7 +142,7 @@ FAULTS = [
 def test_what_is_wrong_with_a_fault_file_is_said_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, suffix: str
 ) -> None:
-    for each in (serving, tapping):  # the log of this process is the tests'
+    for each in (serving, tapping):  # the log of this process belongs to the tests
         monkeypatch.setattr(each, "log_to_stderr", lambda: None)
     path = tmp_path / f"{HOSTILE[2:]}{suffix}"
     path.write_text(text)
@@ -191,7 +191,7 @@ def test_a_data_directory_of_a_hostile_name_is_verified_clean(tmp_path: Path) ->
 
 
 def logged(log: Callable[[logging.Logger], None]) -> str:
-    """What is logged, as a server writes it."""
+    """The log output, in the format of a server."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
@@ -232,7 +232,7 @@ def test_the_log_of_a_server_is_clean_and_short_whatever_peers_send() -> None:
     assert max(map(len, log.splitlines())) < 1300
 
 
-def test_what_is_handed_to_users_of_the_library_is_clean() -> None:
+def test_texts_of_the_library_are_clean() -> None:
     cut = CutPoint("READ_SEGMENT", 1, "before")
     found = Exploration(1, [Finding(cut, (f"lost: {NAME} has not {HOSTILE}",), [])], [cut])
     clean(str(found))

@@ -238,7 +238,7 @@ def test_a_stream_is_made_with_its_scope_and_segments(servers: Servers) -> None:
     server.create_stream("scope", "other")
     with pytest.raises(AlreadyExists):
         server.create_stream("scope", "stream")
-    with pytest.raises(TooMany, match="2147483647 segments of a stream are more than the 4096"):
+    with pytest.raises(TooMany, match="2147483647 segments of a stream exceed the limit of 4096"):
         server.create_stream("scope", "huge", segments=2**31 - 1)
     assert server.segments() == ["scope/other/0.#epoch.0", "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"]
 

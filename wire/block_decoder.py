@@ -140,7 +140,7 @@ class AppendBlockDecoder:
     def retain(self, known: Container[tuple[str, bytes]]) -> None:
         """Drops the writers that are not in `known`, by segment and the bytes of their ids.
 
-        Their next append is a violation unless they are set up again. Call it where all that came was applied.
+        Their next append is a violation unless they are set up again. Call it when everything received is applied.
         """
         for key, writer in list(self._writers.items()):
             if (writer.segment, key) not in known:

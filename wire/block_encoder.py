@@ -165,7 +165,7 @@ class AppendBlockEncoder:
 
         `request_id` names the flow whose sizing decides; the frames carry the request id of the writer's SetupAppend.
         Raises `OutOfOrder` without a set-up or when the number does not rise, `BadField` for a count or number out of
-        range or any `expected_length`, `FrameTooLarge` for data that no frame can hold; nothing has changed then.
+        range or any `expected_length`, `FrameTooLarge` for data that no frame can hold. An error changes nothing.
         """
         self._flush_required = False
         session = self._sessions.get((writer_id.int, segment))
@@ -174,7 +174,7 @@ class AppendBlockEncoder:
         size = len(data)
         if expected_length is not None:
             raise BadField(
-                f"an append of writer {writer_id} to {segment!r} has no expected length: send a ConditionalAppend",
+                f"an append of {writer_id} to {segment!r} cannot have an expected length: send a ConditionalAppend",
                 field="expected_length",
                 actual=expected_length,
             )

@@ -67,7 +67,7 @@ def _codec_of_process() -> Codec:
 class Decoders(dict[int, Any]):
     """Type code → `decode(buffer, view, start, end)`, made on first use. A code that is not served is a KeyError.
 
-    most_elements: how many a list may have; None for as many as the bytes allow.
+    most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
 
     def __init__(self, codec: Codec, *, view: bool = False, most_elements: int | None = None) -> None:
@@ -89,7 +89,7 @@ class Decoders(dict[int, Any]):
         return made
 
     def by_schema(self, cls: type[Command], _: Any, view: memoryview, start: int, end: int) -> Command:
-        """Decodes a body through the schema, which raises the error that says what is wrong with it."""
+        """Decodes a body through the schema, which raises a precise error."""
         return schema.parse(cls, BodyStream(view[start:end], self.most_elements))
 
 
@@ -102,7 +102,7 @@ VIEW_DECODERS: Final = {codec: Decoders(codec, view=True) for codec in _BOTH}
 
 @cache
 def decoders_of(codec: Codec, most_elements: int | None) -> tuple[Decoders, Decoders]:
-    """Decoders for frames in bytes or a bytearray, and for those in a memoryview. All that ask the same share them."""
+    """Decoders for frames in bytes or a bytearray, and for frames in a memoryview; shared by equal arguments."""
     if most_elements is None:
         return DECODERS[codec], VIEW_DECODERS[codec]
     return Decoders(codec, most_elements=most_elements), Decoders(codec, view=True, most_elements=most_elements)

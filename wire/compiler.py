@@ -49,7 +49,7 @@ def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Calla
 def make_decoder(cls: type[Command], *, view: bool = False, most_elements: int | None = None) -> Callable[..., Any]:
     """`decode(buffer, view, start, end) -> cls` for a body between start and end.
 
-    most_elements: how many a list may have; None for as many as the bytes allow.
+    most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
     return _compiled(cls.type_name, "decode", decoder_source(cls, view=view, most_elements=most_elements))
 

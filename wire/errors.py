@@ -9,8 +9,8 @@ Every failure to read or to write the protocol is one of these, sorted by cause:
     ├── BadField         a value that its field cannot hold
     └── OutOfOrder       a command that the state of the connection does not allow
 
-The text of an error is one sentence; the facts in it are attributes as well, so that a caller never parses text. What
-peers and files have written stands in it printable and shortened, and in the attributes as it came.
+The text of an error is one sentence; the facts in it are attributes as well, so that a caller never parses text. Text
+from peers and files is printable and shortened in the sentence, and unchanged in the attributes.
 """
 
 from __future__ import annotations

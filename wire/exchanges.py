@@ -155,7 +155,7 @@ class Unanswered(NamedTuple):
 
 
 class _Connection:
-    """The writers of a connection, by the bytes of their ids, and the requests that wait on it."""
+    """The writers of a connection, by the bytes of their ids, and its pending requests."""
 
     __slots__ = ("appends", "requests", "segments")
 

@@ -7,8 +7,8 @@
     one         = "not" one | "(" filter ")" | flag | name operator value
     operator    = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
 
-`~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere, as
-`segstore.wire.patterns` has them.
+`~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere; see
+`segstore.wire.patterns`.
 Values stand bare or in quotes, within which a backslash escapes. Sizes take units (`4KiB`), times too (`5ms`). What the
 names mean is in `NAMES`. A comparison with something that a frame does not have is false, whatever the operator; of
 several segments in one frame it is enough that one fits, and for `!=` and `!~` that none does.
@@ -16,8 +16,8 @@ several segments in one frame it is enough that one fits, and for `!=` and `!~` 
 `parse_filter` compiles to a predicate of a `Subject`; nothing is evaluated as Python. Refused with `FilterError`, which
 names the column and what was expected there.
 
-Invariant: a filter has at most `MOST_TERMS` terms, so that looking at a frame is short, whatever the filter. A
-comparison is a term; every ten characters of a pattern, with its repetitions written out, are another.
+Invariant: a filter has at most `MOST_TERMS` terms, which bounds the time for one frame. A comparison is a term; every
+ten characters of a pattern, with its repetitions expanded, are another.
 """
 
 from __future__ import annotations
@@ -193,10 +193,7 @@ _OPERATORS: Final = {
 
 
 class Filter:
-    """A predicate of subjects. `text` is what it was made of, `names` what of a subject it looks at.
-
-    terms: how many terms it has.
-    """
+    """A predicate of subjects. text: its source. names: the names of a subject that it reads. terms: their number."""
 
     __slots__ = ("_holds", "names", "terms", "text")
 

@@ -41,7 +41,7 @@ OFTEN: Final[tuple[type[Command], ...]] = (AppendBlock, AppendBlockEnd, DataAppe
 """The commands that make up the traffic of a store: decoded in the loop that finds the frames."""
 
 _HEAVY_BYTES: Final = 4096
-"""Decoding a longer frame, if it is not payload, may take a millisecond."""
+"""Decoding a longer frame may take a millisecond, unless it is mostly payload."""
 
 
 class WholeAppend(AppendBlockEnd, frozen=True, gc=False):
@@ -94,12 +94,13 @@ class FrameDecoder:
 
     max_frame_bytes: longest frame accepted, header included.
     unknown: "keep" yields `Unknown` for type codes that no command has, "refuse" raises UnknownCommand.
-    join_appends: an append of two frames may come as one `WholeAppend`, for who has no interest in the frames.
-    most_elements: how many a list may have, such as the keys of a table's update; None for as many as a frame holds.
+    join_appends: an append of two frames may come as one `WholeAppend`, for callers that do not need the frames.
+    most_elements: the maximum number of elements of a list, such as the keys of a table update; None for as many as a
+        frame holds.
     acks_in_rows: DataAppended that follow each other may come as `compiler.Rows`, valid until the next feed.
 
     Attributes:
-        position: where in its bytes the last feed ended, which is before their end only where it was asked for few.
+        position: where the last feed stopped in its bytes; before their end only if `most` was given.
     """
 
     __slots__ = (
@@ -157,8 +158,8 @@ class FrameDecoder:
     def feed(self, data: Buffer, size: int | None = None, start: int = 0, *, most: int | None = None) -> list[Command]:
         """Takes the next bytes (of `data` from `start` to `size`, or all), returns the commands that they complete.
 
-        With `most`, it stops after that many commands, or behind one that took long; the next bytes are then those at
-        `position`.
+        With `most`, it stops after that many commands, or after one that took long to decode; the caller continues with
+        the bytes at `position`.
         Payloads of these are views of `data` or of the decoder's own memory: they are valid until the next feed, and
         the caller keeps `data` unchanged until then. Raises WireError, with the commands before the bad frame in
         `decoded`; and an equal error, without them, on every call after that.
@@ -196,7 +197,7 @@ class FrameDecoder:
         return out
 
     def _is_whole(self, view: memoryview, start: int, end: int) -> bool:
-        """Whether a whole frame begins there."""
+        """Whether a complete frame begins there."""
         if end - start < HEADER_BYTES:
             return False
         length: int = _read_header(view, start)[1]

@@ -1,6 +1,6 @@
 """Hashes of names, as Guava and Java compute them, so that every client and server finds the same place.
 
-Pure functions of any text, lone surrogates included: Java hashes its UTF-16 characters as they are. Source: Guava's
+Pure functions of any text, lone surrogates included: Java hashes UTF-16 characters without validation. Source: Guava's
 `murmur3_128` (`hashUnencodedChars`) and `consistentHash`, Java's `String.hashCode`.
 """
 
@@ -40,7 +40,7 @@ def murmur3_128_low(data: bytes, seed: int) -> int:
 
 
 def murmur3_128_low_of_any_seed(data: bytes, seed: int) -> int:
-    """As `murmur3_128_low`, and slow. `mmh3` takes no seed of more than 32 bits, as a sign-extended one is."""
+    """Slow version of `murmur3_128_low` for sign-extended seeds, because `mmh3` takes seeds of 32 bits only."""
     h1 = h2 = seed & _M64
     size = len(data)
     whole = size - size % 16
@@ -66,7 +66,7 @@ def murmur3_128_low_of_any_seed(data: bytes, seed: int) -> int:
 
 
 def consistent_hash(state: int, count: int) -> int:
-    """Guava's `consistentHash`: the bucket moves only when the growing count calls for it."""
+    """Guava's `consistentHash`: as the count grows, few inputs change their bucket."""
     candidate = 0
     while True:
         state = 2862933555777941757 * state + 1 & _M64

@@ -24,14 +24,14 @@ _THREE: Final = rb"[\xe0-\xef][\x80-\xbf][\x80-\xbf]"
 _starts_four: Final = re.compile(rb"[\xf0-\xff]").search
 _well_formed: Final = re.compile(rb"(?:%s++|%s|%s)*+" % (_ONE, _TWO, _THREE))
 well_formed: Final = _well_formed.fullmatch
-"""(data, start, end) → truthy if `decode_mutf8` takes these bytes."""
+"""(data, start, end) → truthy if `decode_mutf8` accepts these bytes."""
 
 
 _WIDE: Final[dict[int, str | int]] = {
     byte: f"\xe0{chr(0x80 | byte >> 6)}{chr(0x80 | byte & 0x3F)}" if byte < 0x80 else byte for byte in range(256)
 } | {byte: f"\xe0{chr(0x80 | byte & 0x1F)}" for byte in range(0xC0, 0xE0)}
-"""What a byte becomes where every character has three bytes."""
-# What the bytes of such a character are of the upper and the lower half of its unit.
+"""Expands each character to three bytes."""
+# The contributions of the bytes of such a character to the upper and the lower half of its UTF-16 unit.
 _UPPER_OF_FIRST: Final = bytes(byte << 4 & 0xFF for byte in range(256))
 _UPPER_OF_SECOND: Final = bytes(byte >> 2 & 0x0F for byte in range(256))
 _LOWER_OF_SECOND: Final = bytes(byte << 6 & 0xFF for byte in range(256))
@@ -52,20 +52,20 @@ def decode_mutf8(data: bytes) -> str:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
-            pass  # surrogates, overlong forms, or bytes of no form
+            pass  # surrogates, overlong forms, or invalid bytes
     good = _well_formed.match(data)
     if good is None or good.end() < len(data):
         raise _malformed(data, 0 if good is None else good.end())
     units = _units(data)
     try:
         return units.decode("utf-16-le")
-    except UnicodeDecodeError:  # surrogates are alone, and the error handler takes long for each
+    except UnicodeDecodeError:  # lone surrogates, for which the error handler is slow
         return _PAIR.sub(_join, "".join(map(chr, Struct(f"<{len(units) // 2}H").unpack(units))))
 
 
 def _units(data: bytes) -> bytes:
-    """UTF-16, little-endian, of well-formed bytes. Whole texts at a time: a name may hold twenty thousand characters,
-    and a loop over them would take other peers' time.
+    """UTF-16, little-endian, of well-formed bytes. It works on whole texts, without a loop over characters, because a
+    name may have twenty thousand of them.
     """
     wide = charmap_decode(data, "strict", _WIDE)[0].encode("latin-1")
     first, second, third = wide[::3], wide[1::3], wide[2::3]
@@ -85,7 +85,7 @@ def _join(pair: re.Match[str]) -> str:
 
 
 def _malformed(data: bytes, position: int) -> ValueError:
-    """What is wrong with the character at a position."""
+    """The error for the malformed character at a position."""
     first = data[position]
     width = 2 if first >> 5 == 0b110 else 3 if first >> 4 == 0b1110 else 0
     if not width:
@@ -97,10 +97,10 @@ def _malformed(data: bytes, position: int) -> ValueError:
 
 
 def utf16(text: str) -> bytes:
-    """The characters of a text as Java has them, lone surrogates included: UTF-16, little-endian."""
+    """A text in UTF-16, little-endian, lone surrogates included, as Java stores it."""
     try:
         return text.encode("utf-16-le")
-    except UnicodeEncodeError:  # surrogates are alone, and the error handler takes long for each
+    except UnicodeEncodeError:  # lone surrogates, for which the error handler is slow
         units = [ord(unit) for each in text for unit in (each if each <= "\uffff" else _split(each))]
         return Struct(f"<{len(units)}H").pack(*units)
 

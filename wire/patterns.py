@@ -1,13 +1,12 @@
-"""Patterns that texts are held against: globs, and regular expressions matched in linear time.
+"""Globs and regular expressions that match in linear time.
 
-A peer or a file may give the pattern, and a peer gives the text, so neither may decide how long a match takes. Regular
-expressions run on the engine of pydantic-core, Rust's `regex`, which does not backtrack; a glob is translated to
-atomic groups, which do not either. Texts may be any `str`: half of a surrogate pair, which a wire name may hold, counts
-as one character.
+Patterns come from peers and files, and texts from peers, so neither may make a match slow. Regular expressions run on
+the engine of pydantic-core, Rust's `regex`, which does not backtrack. A glob is translated to atomic groups, which do
+not backtrack either. Texts may be any `str`: a lone surrogate, which a wire name may contain, counts as one character.
 
-Invariant: a match takes at most time in proportion to the text's length times the pattern's `weight`, which is bounded.
-Refused with `PatternError`: look-around and back-references, which no such engine has; classes by name (`\\p{L}`).
-`\\w`, `\\d` and `\\s` are ASCII, because tables of Unicode take long to compile.
+Invariant: the time of a match is at most proportional to the text's length times the pattern's `weight`, which is
+bounded. Refused with `PatternError`: look-around and back-references, which the engine does not support, and named
+classes (`\\p{L}`). `\\w`, `\\d` and `\\s` are ASCII, because Unicode tables take long to compile.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["MOST_WEIGHT", "Pattern", "PatternError", "glob", "linear", "regular_
 
 MOST_WEIGHT: Final = 1_000
 
-# An escape, a class, a repetition with its bounds, flags that include x, a parenthesis, or any other character.
+# An escape, a class, a counted repetition, flags that include x, a parenthesis, or any other character.
 _TOKEN: Final = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<verbose>\(\?[A-Za-wyz]*x)|[()]|.",
     re.DOTALL,
@@ -38,22 +37,22 @@ _MEANING: Final = {
     "S": r"[^\t-\r ]",
     "Z": r"\z",
 }
-"""Escapes as the engine is given them: those for classes may stand within a class, too."""
+"""Escape → its form for the engine. Those for classes may also appear within a class."""
 
 
 class PatternError(ValueError):
-    """A pattern that is not taken; the text says why."""
+    """A pattern is refused; the text says why."""
 
 
 class Pattern(NamedTuple):
-    """A compiled pattern. matches: whether a text does. weight: the pattern's characters, repetitions written out."""
+    """A compiled pattern. matches: whether a text matches. weight: its number of characters, repetitions expanded."""
 
     matches: Callable[[str], bool]
     weight: int
 
 
 def glob(text: str, *, ignore_case: bool = False) -> Pattern:
-    """A glob (`scope/*`) of whole texts. Raises PatternError."""
+    """A glob (`scope/*`) that matches whole texts. Raises PatternError."""
     weight = _bounded(len(text))
     search = re.compile(r"\A" + fnmatch.translate(text), re.IGNORECASE if ignore_case else 0).search
     return Pattern(lambda found: search(found) is not None, weight)
@@ -78,16 +77,16 @@ def linear(expression: str) -> Callable[[str], bool]:
 
 def _bounded(weight: int) -> int:
     if weight > MOST_WEIGHT:
-        raise PatternError(f"it has {weight} characters with repetitions written out, {MOST_WEIGHT} are the most")
+        raise PatternError(f"it has {weight} characters with repetitions expanded; at most {MOST_WEIGHT} are allowed")
     return weight
 
 
 def _weight(expression: str) -> int:
-    """How many characters an expression has with repetitions written out."""
+    """The number of characters of an expression with repetitions expanded."""
     groups, last = [0], 0
     for token in _TOKEN.finditer(expression):
         if token["verbose"]:
-            raise PatternError("the flag x is not taken")
+            raise PatternError("the flag x is not supported")
         if token[0] == "(":
             groups.append(0)
         elif token[0] == ")" and len(groups) > 1:
@@ -105,10 +104,10 @@ def _weight(expression: str) -> int:
 
 def _escape(found: re.Match[str]) -> str:
     if found[1] in "pP":
-        raise PatternError(f"classes by name, {found[0]}, are not taken")
+        raise PatternError(f"named classes, {found[0]}, are not supported")
     return _MEANING.get(found[1], found[0])
 
 
 def _whole(text: str) -> str:
-    """A text without halves of surrogate pairs, which the engine does not take: U+FFFD stands for each."""
+    """The text with U+FFFD in place of each lone surrogate, which the engine does not accept."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,8 +1,8 @@
-"""Text of peers and files as a terminal, a log or an error can show it.
+"""Text from peers and files, made safe for terminals, logs and errors.
 
-What does not print is written out as JSON does (`\\u001b`): control characters, line ends, marks that change the
-direction of text, characters of no width, halves of surrogate pairs. So one text stays one line, no text moves the
-cursor, and a line of JSON stays the JSON that it was.
+Non-printable characters are escaped as in JSON (`\\u001b`): control characters, line ends, direction marks, zero-width
+characters, lone surrogates. So a text stays on one line and cannot move the cursor, and a line of JSON stays valid and
+keeps its meaning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["printable"]
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    """The text on one line; one longer than `longest` loses its middle, and says how long it was."""
+    """The text on one line. If it is longer than `longest`, its middle is left out and its length is appended."""
     if longest is not None and len(text) > longest:
         tail = longest // 3
         text = f"{text[: longest - tail]}… {text[len(text) - tail :]} ({len(text)} characters)"

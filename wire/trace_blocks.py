@@ -82,9 +82,9 @@ HEADER_BYTES: Final = 64
 MAX_BLOCK_BYTES: Final = 1 << 28
 """Longest body, stored or raw: what a reader is ready to allocate for one block."""
 MAX_IN_VAIN: Final = 16
-"""Bodies that turn out to be damaged are read up to this many times the size of the capture, then the rest is given up.
+"""Reading stops when damaged bodies of more than this many times the size of the capture have been read.
 
-Headers that are whole can announce bodies that overlap; without a limit, reading them takes quadratic time.
+Valid headers can announce overlapping bodies; without a limit, reading them takes quadratic time.
 """
 
 _HEADER: Final = struct.Struct("<16sHBBIQQqqII")
@@ -369,9 +369,9 @@ def read_header(buffer: Buffer, offset: int, mark: bytes | None = None) -> Block
 
 
 def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: int) -> int | None:
-    """Where the next whole header with this mark, or this beginning of one, starts: at `at` or later, before `end`.
+    """The offset of the next valid header whose mark begins with `mark`, at `at` or later and before `end`; or None.
 
-    read: `read(offset, size)` gives the bytes of the capture, fewer at its end. Each byte is read once.
+    read: `read(offset, size)` returns bytes of the capture, fewer at its end. Each byte is read once.
     """
     while at < end:
         starts = min(_WINDOW, end - at)

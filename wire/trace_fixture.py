@@ -48,7 +48,7 @@ __all__ = [
 
 FIXTURE_VERSION: Final = 1
 LONGEST_LINE: Final = 1 << 26
-"""Bytes of a line at most: more than a frame of any length needs in hex."""
+"""Maximum length of a line in bytes: more than the longest frame needs in hex."""
 MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 """Version → what makes an object of the next version out of one of this; for every line, the first included."""
 
@@ -259,7 +259,7 @@ def _object(line: str, number: int) -> dict[str, Any]:
         built: dict[str, Any] = {}
         for key, value in pairs:
             if key in built:
-                raise FixtureError("the key stands there twice", line=number, field=key)
+                raise FixtureError("the key is duplicated", line=number, field=key)
             built[key] = value
         return built
 
@@ -276,7 +276,7 @@ def _object(line: str, number: int) -> dict[str, Any]:
 
 def _int64(value: int, field: str, number: int) -> int:
     if not -_INT64 <= value < _INT64:
-        # No value in the text: the sum of two numbers may have more digits than Python writes.
+        # The text omits the value, because the sum may have more digits than Python converts.
         raise FixtureError("the number exceeds 64 bits", line=number, field=field)
     return value
 

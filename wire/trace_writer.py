@@ -173,8 +173,8 @@ class TraceWriter:
     last `finish()`.
 
     A frame is recorded with the time at which its last byte came. What waits in memory is at most a block, what came
-    last, and half frames; a crash of the process loses that. Where half frames take more than `MOST_HELD_BYTES`, the
-    framing of the streams with the longest ones ends, and what follows is recorded as BYTES.
+    last, and incomplete frames; a crash of the process loses that. If incomplete frames take more than
+    `MOST_HELD_BYTES`, the directions with the longest ones are recorded as BYTES from then on.
 
     redact: `redact(frame, whole)` gives the frame to be stored instead, of the same length. It is asked for frames with
     a type code in `redact_codes`, and for bytes that make no frame; `segstore.wire.redaction` has both for delegation
@@ -290,7 +290,7 @@ class TraceWriter:
         self._event(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
 
     def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> bool:
-        """Takes that a connection ended; True if a block is due.
+        """Records that a connection ended; returns True if a block is due.
 
         by: REQUEST for the client's side, REPLY for the store's.
         """
@@ -454,7 +454,7 @@ class TraceWriter:
                 self._used = at  # the half frame has bytes of its own: what comes next lies behind the whole ones
 
     def _bound_halves(self) -> None:
-        """Ends the framing of the streams with the longest half frames, where all of them take too much memory."""
+        """Records the directions with the longest incomplete frames as BYTES, if all of these take too much memory."""
         held = sum(len(half.data) for half in self._halves.values())
         if held <= MOST_HELD_BYTES:
             return

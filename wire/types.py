@@ -75,7 +75,7 @@ class BodyStream:
 
     Remembers where the last read began and how much it wanted, for the error if it was too much.
 
-    most_elements: how many a list may have; None for as many as the bytes allow.
+    most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
 
     __slots__ = ("_at", "last_start", "last_wanted", "most_elements", "size", "view")
@@ -449,7 +449,7 @@ class Counted(construct.Construct):  # type: ignore[misc]
             )
         if stream.most_elements is not None and count > stream.most_elements:
             raise BadField(
-                f"{count} elements are announced, and at most {stream.most_elements} are taken",
+                f"a list of {count} elements exceeds {stream.most_elements}",
                 field=dotted(path),
                 offset=stream.tell() - 4,
                 limit=stream.most_elements,

@@ -33,7 +33,7 @@ def run(folder: Path, choice: Choice) -> tuple[bool, int]:
     """Runs every recorded file of a folder and prints reports: whether all agrees, and how many cases it had."""
     files = recorded_files(folder)
     if not files:
-        echo(f"{folder}: no recorded file in it: none whose name ends in .jsonl or .json")
+        echo(f"{folder}: no file whose name ends in .jsonl or .json")
         return False, 0
     ok, cases = True, 0
     for path in files:

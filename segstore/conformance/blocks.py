@@ -81,10 +81,10 @@ def _replay(
 
 
 def _expected_length(step: dict[str, Any]) -> int | None:
-    """The length on which the append of a step depends, None for any.
+    """The expected length of a step's append; None if it has none.
 
-    A record without it shows that there was one by how the append was refused: the reference's encoder has this
-    exception for nothing else.
+    Some records do not contain it. There the exception shows that there was one, because the reference's encoder raises
+    it in no other case.
     """
     given: int | None = step.get("expectedLength", step.get("expectedOffset"))
     if given is None and "IllegalArgumentException" in (step.get("exception") or ""):

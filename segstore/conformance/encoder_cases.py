@@ -34,7 +34,7 @@ _ARGUMENT: Final = re.compile(
 _TOO_LONG: Final = re.compile(r"too long: (\d+) bytes")
 _LONG_STRING: Final = re.compile(r"(?<!\d)(\d+)(?: |-)?(?:bytes?|chars?|characters?)")
 _MOST_CHARACTERS: Final = 1 << 17
-"""Of a text that is made: twice what any field takes, whatever length a file asks for."""
+"""Maximum length of a generated text, whatever length a file asks for: twice what any field can hold."""
 
 
 def refused_command(what: dict[str, Any]) -> Iterator[str]:

@@ -5,8 +5,8 @@ A page that a browser shows must not drive a server on the same machine. A page 
 origin to the browser, but asks under that name: on a loopback address only the names of loopback are served, elsewhere
 addresses and the names that were configured.
 
-Where there is a token, a request bears it; only the live page at `/` needs none, which shows nothing without it. A link
-of another site leads to that page, and nowhere else.
+If there is a token, requests must carry it. Only the live page at `/` needs none; its data does. Links on other sites
+can lead only to that page.
 
 Invariants: a body is no longer than `max_body_bytes` and whole within `body_timeout_s`, before anything is done with
 it; it is JSON where it is anything, and of that type, so that a form of another page cannot send one.
@@ -66,7 +66,7 @@ def host_of(header: str) -> str | None:
 class Guard:
     """In front of an application.
 
-    bound: the host that is listened on. names: others under which this is asked. token: what a request has to bear.
+    bound: the host that is listened on. names: other names of this host in requests. token: what requests must carry.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Guard:
         if site not in ("none", "same-origin") and not followed:
             raise ApiProblem(403, "pages of other sites may not ask this server", "header.sec-fetch-site")
         if self._token is not None and not page and not self._bears(said.get(b"authorization", [])):
-            raise ApiProblem(401, "a request bears the token of this server: Authorization: Bearer …", _AUTHORIZATION)
+            raise ApiProblem(401, "requests need the token of this server: Authorization: Bearer …", _AUTHORIZATION)
         lengths = said.get(b"content-length", [])
         if any(int(each) > self._max_body_bytes for each in lengths if each.isdigit()):
             raise self._too_long()

@@ -4,9 +4,9 @@ The web server runs on the store's own loop, without signal handlers, threads, t
 answers is computed between two steps of the store, so it never sees a half-done state, and is kept short for the same
 reason.
 
-Invariants: nothing is left after `stop`, which can be called twice; no more than `_MOST_CONNECTIONS` peers are
-connected: one more takes the place of the peer that has gone longest without finishing a step; a step is the head of a
-request or the answer to it, and each has a deadline, which bytes that come meanwhile do not prolong.
+Invariants: nothing is left after `stop`, which can be called twice. At most `_MOST_CONNECTIONS` peers are connected;
+one more replaces the peer that has gone longest without finishing a step. A step is the head of a request or the reply
+to it. Each has a deadline, which incoming bytes do not extend.
 
 Off loopback it listens only with a token, because any caller can change the server.
 """
@@ -122,8 +122,8 @@ class _Server(uvicorn.Server):
 class ControlApi:
     """Serves what is `controlled` at a host and port; port 0 picks a free one.
 
-    names: other names of this machine under which it is asked. token_file: the token that a request has to bear, with
-    nothing else in the file; None for no token, which is for loopback only.
+    names: other names of this machine in requests. token_file: file with the token that requests must carry, and
+    nothing else; None for no token, which is allowed on loopback only.
 
     Attributes:
         address: (host, port) once started, None before.
@@ -153,7 +153,7 @@ class ControlApi:
         try:
             self.address = listening.getsockname()[:2]
             if token is None and not is_loopback(self.address[0]):
-                raise self._cannot(f"{self.address[0]} is not loopback, where requests need a token: --http-token-file")
+                raise self._cannot(f"{self.address[0]} is not loopback, so a token is required: --http-token-file")
             self.controlled.count_writers()
             app = Guard(make_app(self.controlled), bound=self._host, names=self._names, token=token)
             config = uvicorn.Config(

@@ -1,6 +1,6 @@
 """The requests that came last, and what has become of them.
 
-No more than 10,000 are looked at, newest first, and the store goes on meanwhile.
+At most 10,000 are looked at, newest first; the store continues to serve meanwhile.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Access-control entries, read and matched as Pravega does: which resources a user may read or change.
+"""Access-control entries: which resources a user may read or change, parsed and matched as in Pravega.
 
 An entry is `resource,permission`. The resource is a Java regular expression for whole resource names, in which every
-`*` stands for `.*`; one that does not begin with `prn` matches nothing. The first entry that matches decides. Entries
-of another form are skipped.
+`*` stands for `.*`; one that does not begin with `prn` matches nothing. The first entry that matches decides. Malformed
+entries are skipped.
 
-Patterns run in linear time (`segstore.wire.patterns`), since callers choose the names that are matched.
-They are translated token by token. Invariant: an entry gives what Pravega gives, or is refused whenever it is reached.
-Refused: what is no regular expression in Java, where Pravega fails, too; and what this engine or the translation lacks:
-flags, look-around, back-references, named groups, possessive quantifiers, classes within classes, `\\b`, `\\p{…}`, and
-characters by their codes.
+Patterns run in linear time (`segstore.wire.patterns`), because callers choose the names that are matched.
+They are translated token by token. Invariant: an entry grants what it grants in Pravega, or calls that reach it are
+refused. Refused are invalid regular expressions, on which Pravega fails, too, and features that the engine or the
+translation lacks: flags, look-around, back-references, named groups, possessive quantifiers, nested classes, `\\b`,
+`\\p{…}`, and characters given by their codes.
 
 Follows `AccessControlEntry`, `AclAuthorizerImpl` and `PasswordAuthHandler.parseAcl`.
 """
@@ -51,11 +51,11 @@ _TOKEN: Final = re.compile(
     r"|(?P<literal>[^\\\[(*+?{])",
     re.DOTALL,
 )
-"""A token of those Java patterns that can be translated. The last group that takes part says which kind it is."""
+"""A token of a Java pattern that can be translated. The last group that matched is its kind."""
 
 
 class Permission(IntEnum):
-    """What may be done with a resource; a higher one includes the lower."""
+    """What may be done with a resource; a higher permission includes the lower ones."""
 
     NONE = 0
     READ = 1
@@ -63,14 +63,14 @@ class Permission(IntEnum):
 
 
 class Entry(NamedTuple):
-    """A permission, and whether a resource is one that it is for; None where that cannot be found out."""
+    """A permission. matches: whether it applies to a resource; None for a pattern that cannot be matched."""
 
     matches: Callable[[str], bool] | None
     permission: Permission
 
 
 def permission_of(entries: Iterable[Entry], resource: str) -> Permission:
-    """What entries give for a resource. Raises UnusableEntry."""
+    """The permission that entries grant for a resource. Raises UnusableEntry."""
     for matches, permission in entries:
         if matches is None:
             raise UnusableEntry(resource)
@@ -80,7 +80,7 @@ def permission_of(entries: Iterable[Entry], resource: str) -> Permission:
 
 
 def read_entries(text: str) -> tuple[list[Entry], list[str]]:
-    """The entries that `;` separates, and what is wrong with those that do not give what they seem to."""
+    """The entries in a text, separated by `;`, and the problems of those that do not work as written."""
     entries: list[Entry] = []
     problems: list[str] = []
     for entry in filter(None, text.strip(_JAVA_SPACE).split(";")):
@@ -93,9 +93,7 @@ def read_entries(text: str) -> tuple[list[Entry], list[str]]:
         else:
             matches = _matcher(pattern.replace("*", ".*"))
             if matches is None:
-                problems.append(
-                    "an entry is no regular expression that is supported here; calls that reach it are refused"
-                )
+                problems.append("an entry is not a supported regular expression; calls that reach it are refused")
             entries.append(Entry(matches, Permission[permission]))
     return entries, problems
 
@@ -110,7 +108,7 @@ def _matcher(pattern: str) -> Callable[[str], bool] | None:
         translated += _translated(token)
         at = token.end()
     try:
-        linear(translated)  # by itself, too, or its parentheses could end the group around it
+        linear(translated)  # also alone: an unmatched parenthesis could close the group around it
         return linear(rf"\A(?:{translated})\z")
     except PatternError:
         return None

@@ -141,7 +141,7 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
     (UnusableEntry, StatusCode.INTERNAL),
     (NotChecked, StatusCode.UNAVAILABLE),
-    (TooMany, StatusCode.INVALID_ARGUMENT),  # which clients do not ask again
+    (TooMany, StatusCode.INVALID_ARGUMENT),  # clients do not retry this
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),
     (SegmentStoreFailed, StatusCode.INTERNAL),

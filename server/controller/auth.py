@@ -1,17 +1,17 @@
 """Who may do what at the controller, and the delegation tokens that carry it to the segment store.
 
-With a password file every call must bring `authorization: Basic <user:password in base64>`, and access-control entries
-(`access`) say what the user may do. A line of the file is `user:password:entry;entry…`. The password is Pravega's (hex
-of `iterations:salt:PBKDF2 hash`, as its `PasswordFileCreatorTool` writes it), and then the line means what it means
-there; or it is plain text, and then a user without a third field may do everything. Lines and entries of another form
-are skipped and logged by number. Without a file callers are not asked who they are, and all is allowed.
+With a password file every call must carry `authorization: Basic <user:password in base64>`, and access-control entries
+(`access`) say what the user may do. A line of the file is `user:password:entry;entry…`. The password is hashed as
+in Pravega (hex of `iterations:salt:PBKDF2 hash`, as written by its `PasswordFileCreatorTool`), and the line means the
+same as there; or plain text, and a user without a third field may do everything. Malformed lines and entries are
+skipped and logged with their line number. Without a file callers are not authenticated, and everything is allowed.
 
 With a signing key, tokens are made: JWT, HS512 over the key's bytes, `resource: permission` among the claims. Without
 one they are "".
 
-Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. A password is hashed beside the
-event loop, one at a time, and a check takes as long for an unknown user as for any other. Follows
-`PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
+Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
+one at a time, and a check takes the same time for unknown users. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and
+`JsonWebToken`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_ITERATIONS: Final = (1 << 31) - 1
 _VERIFIED_MAX: Final = 1024
 """Credentials whose hash is not computed again; a hash costs milliseconds."""
 _CHECKS_MAX: Final = 32
-"""Credentials that are being checked or wait for it; a call that brings others is answered UNAVAILABLE."""
+"""Maximum number of credentials with a pending check; calls with more are answered UNAVAILABLE."""
 
 
 class _Account:
@@ -55,7 +55,7 @@ class _Account:
         self._plain = password
 
     def has_password(self, password: str, iterations: int) -> bool:
-        """Whether it is the password. Computes `iterations`, which are at least those of the account's hash."""
+        """Whether the password is right. Computes `iterations` rounds, at least those of the account's hash."""
         given, salt, stored = password.encode(), b"", self._plain.encode()
         if self.hash is not None:
             own, salt, stored = self.hash
@@ -70,7 +70,7 @@ class Accounts:
     """The users of a password file."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        """Read the lines of a file; empty ones and those that begin with # say nothing."""
+        """Read the lines of a file; empty lines and those that begin with # are ignored."""
         self._accounts: dict[str, _Account] = {}
         self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
@@ -80,7 +80,7 @@ class Accounts:
             if not text or text.startswith("#"):
                 continue
             user, *rest = text.split(":", 2)
-            problems = ["it is not user:password:entries, and is skipped"]
+            problems = ["skipped, because it is not user:password:entries"]
             if user and rest:
                 account = self._accounts[user] = _Account(rest[0])
                 if len(rest) < 2 and account.hash is None:
@@ -91,19 +91,19 @@ class Accounts:
         self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
 
     async def authenticate(self, credentials: str) -> str:
-        """The user that base64 of `user:password` stands for. Raises Unauthenticated, NotChecked."""
+        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, NotChecked."""
         digest = hashlib.sha256(credentials.encode()).digest()
         user = self._verified.get(digest)
         if user is None:
             check = self._checks.get(digest)
             if check is None:
                 if len(self._checks) >= _CHECKS_MAX:
-                    raise NotChecked(f"{_CHECKS_MAX} passwords are being checked, no more are taken now")
+                    raise NotChecked(f"{_CHECKS_MAX} passwords are being checked, which is the maximum")
                 last = next(reversed(self._checks.values()), None)
                 check = asyncio.create_task(self._check(digest, *_parsed(credentials), last), name="password check")
                 self._checks[digest] = check
                 check.add_done_callback(lambda _: self._checks.pop(digest, None))
-            await asyncio.wait({check})  # which goes on for others if this caller gives up
+            await asyncio.wait({check})  # the check continues for other callers if this one gives up
             if check.cancelled():
                 raise NotChecked("the controller is closed")
             user = check.result()
@@ -114,7 +114,7 @@ class Accounts:
     async def _check(
         self, digest: bytes, user: str, password: str, last: asyncio.Task[str | None] | None
     ) -> str | None:
-        """The user, if the password is right. Calls with the same credentials wait for one check, and it for `last`."""
+        """The user, if the password is right. Equal credentials share one check, which runs after `last`."""
         if last is not None:
             await asyncio.wait({last})
         account = self._accounts.get(user)
@@ -134,7 +134,7 @@ class Accounts:
         await asyncio.gather(*checks, return_exceptions=True)
 
     def permission(self, user: str, resource: str) -> Permission:
-        """What a user may do with a resource. Raises UnusableEntry."""
+        """The permission of a user for a resource. Raises UnusableEntry."""
         account = self._accounts.get(user)
         return Permission.NONE if account is None else permission_of(account.entries, resource)
 
@@ -178,7 +178,7 @@ class Authority:
         return self._accounts is None and self._key is None
 
     async def principal(self, header: str | None) -> str | None:
-        """The user that a call's `authorization` stands for; None if it has none that is understood here.
+        """The user in a call's `authorization`; None without one, or with one of an unknown scheme.
 
         Raises Unauthenticated, NotChecked.
         """
@@ -190,7 +190,7 @@ class Authority:
         return await self._accounts.authenticate(credentials.strip())
 
     async def aclose(self) -> None:
-        """Ends the checks of passwords that are in flight. More may follow."""
+        """Cancels pending checks of passwords. More may follow."""
         if self._accounts is not None:
             await self._accounts.aclose()
 

@@ -4,10 +4,9 @@ A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay
 while asks for a split, below it for 20 minutes makes the segment cold, and cold neighbours merge. The thresholds are
 Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); what a minute is can be set (`minute_ms`).
 
-A segment that has taken nothing for `silence_minutes` is cold whatever its rates were. Invariant: what is decided
-always covers the keys of what it replaces, never goes below the policy's minimum, nor above what a stream may have.
-Deliberate difference: rates are taken at every tick, also of segments that nobody writes to; Pravega's segment store
-reports on writes.
+A segment without events for `silence_minutes` is cold, whatever its rates were. Invariant: new segments always cover
+the keys of those that they replace, and their number stays between the policy's minimum and the maximum of a stream.
+Deliberate difference: rates are taken at every tick, also of idle segments; Pravega's segment store reports on writes.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def measure(load: Load, policy: ScalingPolicy) -> float:
 
 
 def _is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
-    """Whether a segment has taken nothing for so long that no rate need tell that it is cold."""
+    """Whether a segment has had no events for so long that it is cold, whatever its rates."""
     return now_ms - watch.written_ms >= settings.silence_minutes * settings.minute_ms
 
 
@@ -121,8 +120,8 @@ def decide(
 ) -> Decision | None:
     """The next thing to do for a stream, if there is one; marks in the watches what was asked for and found cold.
 
-    Splits go first, as far as the stream may have more segments. Only one thing is decided at a time: the next tick
-    sees the epoch that it made. A segment that is silent is looked at whenever it was asked for last.
+    Splits come first, as long as the stream may have more segments. Only one thing is decided at a time: the next tick
+    sees the epoch that it made. A silent segment is considered regardless of its last request.
     """
     mute_ms = settings.mute_minutes * settings.minute_ms
     room = max_segments - len(current.segments) + 1
@@ -152,7 +151,7 @@ def decide(
 def _merge(
     current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], at: int, now_ms: int
 ) -> Decision | None:
-    """Merge a cold segment, by its place, with its cold neighbours, as far as the minimum allows."""
+    """Merge the cold segment at an index with its cold neighbours, as far as the minimum allows."""
     spare = len(current.segments) - policy.min_segments
     together = [
         each

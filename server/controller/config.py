@@ -1,6 +1,4 @@
-"""The controller's settings, checked once, and the file that has them. Every duration is in the unit that its name
-ends in.
-"""
+"""The controller's settings, checked once, and their file. Every duration is in the unit that its name ends in."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ class AutoScaling(BaseModel):
         tick_ms: how often rates are taken; 5 s, as in Pravega's `SegmentAggregates`.
         minute_ms: what "a minute" is in the 2, 5, 10 and 20 minutes of the thresholds; shorter ones make a stream react
             sooner to the same rate, so that tests of scaling need not wait.
-        cooldown_minutes: how long a new segment is left alone; 10, as in `AutoScalerConfig`.
+        cooldown_minutes: how long a new segment is not scaled; 10, as in `AutoScalerConfig`.
         mute_minutes: the least time between two requests of a segment; 10, as there.
         silence_minutes: a segment that takes no events for this long is cold; 20, as there (`cache.expiry.seconds`).
     """
@@ -52,20 +50,21 @@ class ControllerConfig(BaseModel):
         min_lease_ms, max_lease_ms: shorter and longer ones are refused; 10 s and 600 s, as in Pravega's `Config`.
         max_transaction_ms: the longest life of a transaction; one day, as there. It is also never more than a thousand
             leases.
-        completed_ttl_ms: how long the end of a transaction is remembered; 24 hours, as there.
-        completed_max: for how many transactions of a stream, at least, the end is remembered; at times a tenth more.
+        completed_ttl_ms: how long the outcome of a transaction is remembered; 24 hours, as there.
+        completed_max: for how many transactions of a stream the outcome is remembered; up to a tenth more at times.
         completed_listed: how many of these are listed; the 500 that ended last, as there.
         retention_every_ms: how often a stream cut is kept and the retention policy looked at; 30 minutes, as there.
         watermark_every_ms: how often the times that writers noted become a watermark; 10 s, as there.
-        watermark_streams: whether the stream of watermarks is made with its stream, and listed, as in Pravega; off: it
-            is made when it is first used, and not listed.
-        system_scope: whether there is a scope `_system`, as in Pravega, though empty; off.
-        group_writes_with_read_permission: whether readers that may only read can use reader groups; on, as in Pravega
+        watermark_streams: whether the stream of watermarks is created with its stream, and listed, as in Pravega. By
+            default off: it is created when first used, and not listed.
+        system_scope: whether there is a scope `_system`, as in Pravega; it is empty here. By default off.
+        group_writes_with_read_permission: whether READ is enough to use reader groups; on, as in Pravega
             (`readerGroupStreams.writesWithReadPermissions.enable`).
-        max_segments: the most segments of a stream at a time, and partitions of a table; 4,096. The stream cuts of one
-            request may name twice as many. Pravega has no bounds.
-        max_transactions: open transactions of a stream; 10,000. Pravega has no bound.
-        max_writers: writers of a stream whose times are remembered for its watermarks; 10,000. Pravega has no bound.
+        max_segments: maximum number of segments of a stream at a time, and of partitions of a table; 4,096. The stream
+            cuts of one request may name twice as many. Pravega has no bound.
+        max_transactions: maximum number of open transactions of a stream; 10,000. Pravega has no bound.
+        max_writers: maximum number of writers of a stream whose times are remembered for its watermarks; 10,000.
+            Pravega has no bound.
         page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.
         retry_ms: the wait before work that the segment store failed to do is tried again; 1 s.
         scaling: when load scales a stream.
@@ -97,7 +96,7 @@ class ControllerConfig(BaseModel):
 
     @property
     def max_cut_entries(self) -> int:
-        """How many segments the stream cuts of one request may name: a cut goes through several epochs."""
+        """Maximum number of segments in the stream cuts of one request. A cut may span several epochs."""
         return 2 * self.max_segments
 
     @property
@@ -115,13 +114,13 @@ def read_config(path: Path) -> ControllerConfig:
     """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # of the encoding, too
-        raise ValueError(f"{path}: this is no TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # also for an invalid encoding
+        raise ValueError(f"{path}: this is not TOML: {error}") from error
     try:
         return ControllerConfig.model_validate(given, strict=True)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        # An unknown field first: it may be why another one is missing.
+        # An unknown field first: it may be the misspelt name of a missing one.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         *tables, field = map(str, first["loc"])
         why = first["msg"]

@@ -63,7 +63,7 @@ class Controller:
         random: where ids come from.
         journal: is told every operation, before it is applied.
         state: where to start from; becomes the controller's own.
-        transaction_ids: the lower 96 bits of the ids of transactions, in turn; None: numbers that count up.
+        transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter.
         """
         self._core = core = Core(
             segments,
@@ -113,7 +113,7 @@ class Controller:
 
     @property
     def pace(self) -> Pace:
-        """The share of the event loop that calls have."""
+        """Limits the share of the event loop that calls take."""
         return self._core.pace
 
     def next_due_ms(self) -> int | None:

@@ -59,9 +59,7 @@ def require(**names: str) -> None:
 
 
 class Core:
-    """The shared part. `journal` is told each operation before it is applied; `transaction_ids` are as `Controller` has
-    them.
-    """
+    """The shared part. `journal` receives each operation before it is applied; `transaction_ids`: see `Controller`."""
 
     def __init__(
         self,
@@ -78,8 +76,8 @@ class Core:
         self.now_ms = now_ms
         self.random = random
         self.state = state
-        # As in Pravega, a transaction's epoch and a counter. That of a new state begins with the time, so that no id
-        # of one run means anything in the next.
+        # As in Pravega: a transaction's epoch and a counter. The counter of a new state starts at the current time, so
+        # that ids of an earlier run are unknown.
         self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
         self.pace = Pace()
         self.woken = asyncio.Event()
@@ -90,17 +88,17 @@ class Core:
         self._once: set[tuple[Due, str, str]] = set()
 
     def check_segments(self, what: str, count: int) -> None:
-        """Refuse more segments than a stream or a table may have with `TooMany`."""
+        """Raise `TooMany` for more segments than a stream or a table may have."""
         if count > self.config.max_segments:
             raise TooMany(what, count, self.config.max_segments)
 
     def check_cut(self, count: int) -> None:
-        """Refuse more entries than the stream cuts of a request may have with `TooMany`."""
+        """Raise `TooMany` for more entries than the stream cuts of a request may have."""
         if count > self.config.max_cut_entries:
             raise TooMany("entries of stream cuts", count, self.config.max_cut_entries)
 
     def check_name(self, *parts: str) -> None:
-        """Refuse a name that is longer than any that there can be with `TooMany`; it may have several parts."""
+        """Raise `TooMany` for a name, perhaps of several parts, that is longer than any valid one."""
         length = sum(map(len, parts))
         if length > _NAME_MAX:
             raise TooMany("characters of a name", length, _NAME_MAX)

@@ -11,7 +11,7 @@ epochs that the cut touches; two cuts are compared by their spans.
 `why_invalid` says what is wrong with a cut that names unknown segments or does not cover the keys; the other functions
 take valid cuts. Follows `PersistentStreamBase` and `RecordHelper` (Pravega); comparisons of ranges are exact, as there.
 
-Segments are found by key and by id, never by looking through all: a stream may have thousands, and a cut name them all.
+Segments are looked up by key and by id, never by linear search: a stream may have thousands, and a cut may name all.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 
 
 def find_segment(epochs: Sequence[Epoch], identifier: int) -> Segment | None:
-    """The segment with this id; None if there never was one."""
+    """The segment with this id; None if it never existed."""
     born = split_segment_id(identifier)[0]
     return epochs[born].made.get(identifier) if 0 <= born < len(epochs) else None
 
@@ -189,7 +189,7 @@ def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[i
     if sealed is None:
         return {}
     segment = find_segment(epochs, identifier)
-    assert segment is not None, "only a segment that was there is sealed"
+    assert segment is not None, "only existing segments are sealed"
     before = epochs[sealed - 1]
     return {
         following: [each.id for each in before.overlapping(following.start, following.end)]
@@ -198,7 +198,7 @@ def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[i
 
 
 def _overlaps(ones: Iterable[Segment], others: Iterable[Segment]) -> Iterator[tuple[Segment, Segment]]:
-    """Each of `ones` with each of `others` that shares keys with it, found in one pass over the keys."""
+    """The pairs of `ones` and `others` whose keys overlap, found in one pass over the keys."""
     sides = [(segment, side) for side, segments in enumerate((ones, others)) for segment in segments]
     sides.sort(key=lambda each: each[0].start)
     begun: tuple[list[tuple[float, int, Segment]], ...] = ([], [])
@@ -249,7 +249,10 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
 
 
 def _cover(covered: list[KeyRange], segment: Segment) -> tuple[bool, bool]:
-    """Add a segment to ranges that neither overlap nor touch, by key; whether some and whether all of it was there."""
+    """Add a segment to ranges, sorted by key, that neither overlap nor touch.
+
+    Returns whether some of its keys were covered before, and whether all were.
+    """
     first = bisect_left(covered, segment.start, key=itemgetter(1))
     touched = covered[first : bisect_right(covered, segment.end, key=itemgetter(0))]
     start = min(segment.start, touched[0][0]) if touched else segment.start
@@ -315,7 +318,7 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 def pieces_between(
     epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[list[Segment]]:
-    """As `between`, some thousands at a time: a stream may have had any number of segments."""
+    """As `between`, a few thousand at a time: a stream may have had any number of segments."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)

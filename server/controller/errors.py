@@ -8,7 +8,7 @@
     ├── StreamSealed           a sealed stream takes no more changes
     ├── StreamNotSealed        only a sealed stream is deleted
     ├── IllegalState           what was asked does not fit the state that the thing is in
-    ├── TooMany                a request asks for more segments, or names more of them, than it may
+    ├── TooMany                a request asks for or names more segments than allowed
     ├── InvalidArgument        an argument makes no sense where it is given
     │   ├── EmptyName          a name that must be given is ""
     │   └── Malformed          the message as such makes no sense, whatever the state
@@ -20,8 +20,8 @@
     ├── LeaseTooLarge          a lease above the maximum
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
-    ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
-    ├── NotChecked             the password was not checked, as there are too many to check
+    ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
+    ├── NotChecked             the password was not checked, because too many checks are pending
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -64,10 +64,10 @@ _MESSAGE_MAX: Final = 500
 
 
 class ControllerError(Exception):
-    """Root of all that the controller refuses; `message` is one sentence with the facts, cut where it is too long."""
+    """Root of the controller's errors; `message` is one sentence with the facts, truncated if it is too long."""
 
     def __init__(self, message: str) -> None:
-        # A name in it may be as long as a message of gRPC's, and a status must be small.
+        # A name in it may be as long as a gRPC message, but a status must be short.
         self.message = message if len(message) <= _MESSAGE_MAX else f"{message[:_MESSAGE_MAX]}…"
         super().__init__(self.message)
 
@@ -129,10 +129,10 @@ class IllegalState(ControllerError):
 
 
 class TooMany(ControllerError):
-    """A request names `given` of `what`, or would make them so many, and `limit` are allowed."""
+    """A request names `given` of `what`, or would lead to that number, but at most `limit` are allowed."""
 
     def __init__(self, what: str, given: int, limit: int) -> None:
-        super().__init__(f"{given} {what} are more than the {limit} that are allowed")
+        super().__init__(f"{given} {what} exceed the limit of {limit}")
         self.what = what
         self.given = given
         self.limit = limit
@@ -219,7 +219,7 @@ class PermissionDenied(ControllerError):
 
 
 class UnusableEntry(ControllerError):
-    """Whether a caller may use `resource` depends on an access-control entry that cannot be matched."""
+    """The permission for `resource` depends on an access-control entry that cannot be matched."""
 
     def __init__(self, resource: str) -> None:
         super().__init__(f"an access-control entry that decides about {resource} cannot be matched")
@@ -227,7 +227,7 @@ class UnusableEntry(ControllerError):
 
 
 class NotChecked(ControllerError):
-    """The password was not checked; asking again helps."""
+    """The password was not checked; a retry may succeed."""
 
 
 class SegmentStoreFailed(ControllerError):

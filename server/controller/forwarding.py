@@ -3,10 +3,10 @@
 A call is handed on as it is, bytes and metadata, and so is its answer, so that a client sees no difference. While
 nobody leads, calls are answered UNAVAILABLE, which clients ask again after.
 
-Invariants: a call is handed on once at most; a process that does not lead and is handed one answers UNAVAILABLE. Where
-the leader may have applied a call that it did not answer, UNAVAILABLE comes with `OUTCOME_UNKNOWN`. Under TLS the
-processes trust each other by the certificate that they share. Without TLS, credentials of callers are left out unless
-the network is trusted: the address of the leader is what a node says.
+Invariants: a call is forwarded at most once; a process that does not lead answers a forwarded call with UNAVAILABLE.
+If the leader may have applied a call that it did not answer, UNAVAILABLE carries `OUTCOME_UNKNOWN`. Under TLS the
+processes trust each other by the certificate that they share. Without TLS, callers' credentials are left out unless the
+network is trusted, because the leader's address comes from a node of ZooKeeper.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ class ForwardingServer(_Handler):
                 if call in self._calls:
                     raise
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.CANCELLED:  # which is how gRPC ends what a server still has
+                if error.code() is not grpc.StatusCode.CANCELLED:  # a gRPC server ends calls in flight like this
                     await context.abort(error.code(), error.details() or "", trailing_of(error, channel))
             finally:
                 self._calls.pop(call, None)
-            said = "the controller's leader has gone and has not answered the call"
+            said = "the controller's leader shut down before it answered the call"
             await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
             raise AssertionError("abort raises")
 
@@ -145,7 +145,7 @@ class ForwardingServer(_Handler):
         return channel
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those in flight `grace_s` seconds, then end."""
+        """Accept no more calls, give those in flight `grace_s` seconds, then stop."""
         await self._in_flight.stop(grace_s)
         channels, self._channels = self._channels, {}
         for each in channels.values():

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _OF_THE_TRANSPORT: Final = ("grpc-", ":")
 _MOST_MESSAGE: Final = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
-"""As segstore's client takes; gRPC's own limit is 4 MiB."""
+"""The limit of segstore's client; gRPC's default is 4 MiB."""
 _CHANNEL: Final = (
     _MOST_MESSAGE,
     ("grpc.enable_retries", 0),
@@ -114,7 +114,7 @@ class ControllerFront(_Handler):
         return messages.NodeUri(endpoint=self._published_host, port=self.port)
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those in flight `grace_s` seconds, then end."""
+        """Accept no more calls, give those in flight `grace_s` seconds, then stop."""
         await self._in_flight.stop(grace_s)
         await self._channel.close(None)
 

@@ -1,10 +1,10 @@
-"""The calls in flight of a gRPC server, and what they are answered when the server ends first.
+"""Answers the calls in flight of a gRPC server that shuts down.
 
-gRPC ends them CANCELLED, which says that the client did not want an answer. Here they are answered UNAVAILABLE, with
-`OUTCOME_UNKNOWN` in the trailing metadata, so that a client asks another node where that is safe. A call that was
-forwarded and lost with its connection is answered in the same way.
+gRPC ends such calls with CANCELLED, which means that the client gave up. Here they are answered with UNAVAILABLE, and
+`OUTCOME_UNKNOWN` in the trailing metadata, so that a client repeats the call at another node if that is safe. A
+forwarded call that was lost with its connection is answered in the same way.
 
-Invariant: a call that a client gives up, or that ends by itself, is left alone.
+Invariant: calls that the client cancels, or that finish in time, are not changed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from segstore.wire.controller_api import OUTCOME_UNKNOWN
 __all__ = ["InFlight", "trailing_of"]
 
 _LAST_WORDS_S: Final = 1.0
-"""How long the answers to interrupted calls may take to be sent."""
+"""Time to send the answers to interrupted calls."""
 _NOT_SENT: Final = "failed to connect to all addresses"
-"""What gRPC says of a call for which there was no connection."""
+"""gRPC's message for a call that was not sent, for lack of a connection."""
 
 if TYPE_CHECKING:
     _Handler = grpc.GenericRpcHandler[Any, Any]
 else:
-    _Handler = grpc.GenericRpcHandler  # not generic when it runs
+    _Handler = grpc.GenericRpcHandler  # not generic at run time
 
 
 class InFlight(_Handler):
-    """Serves the calls of `handler`, unary ones and streams in both directions, on a server that has not started."""
+    """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started."""
 
     def __init__(self, server: grpc.aio.Server, handler: grpc.GenericRpcHandler[Any, Any]) -> None:
         self._server = server
@@ -58,7 +58,7 @@ class InFlight(_Handler):
                 if not self._ending:
                     raise
                 task.uncancel()
-                said = "this controller shuts down and has not finished the call"
+                said = "this controller shut down before it finished the call"
                 await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
             finally:
                 self._tasks.discard(task)
@@ -66,7 +66,7 @@ class InFlight(_Handler):
         return handle
 
     async def stop(self, grace_s: float) -> None:
-        """Ends the server: takes no more calls, and interrupts those that are not finished within `grace_s` seconds.
+        """Stops the server: accepts no more calls, and interrupts those not finished within `grace_s` seconds.
 
         May be called twice.
         """
@@ -79,7 +79,7 @@ class InFlight(_Handler):
 
 
 def trailing_of(error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> tuple[Any, ...]:
-    """The trailing metadata for the client of a forwarded call that has failed: its own, and whether it was lost."""
+    """The trailing metadata for the client of a failed forwarded call; with `OUTCOME_UNKNOWN` if it was lost."""
     own = tuple(error.trailing_metadata() or ())
     answered = channel.get_state() is grpc.ChannelConnectivity.READY
     if error.code() is not grpc.StatusCode.UNAVAILABLE or answered or _NOT_SENT in (error.details() or ""):

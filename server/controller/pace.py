@@ -1,10 +1,10 @@
-"""The share of the event loop that calls of the controller have: long work goes in pieces, between those of others.
+"""Limits the share of the event loop that calls of the controller take: long calls run in steps and alternate.
 
-Work is counted in units of about 50 µs: what one segment of a stream costs, or 128 bytes of a message. Invariant: a
-loop iteration brings `PER_TICK` units, for all calls together; a piece that takes more than there are left is paid for
-by the iterations after it, in which no other one begins. What waits has its turn caller by caller. So however many
-calls a caller makes, and however much each of them asks for, another caller waits for one such piece, and gRPC, which
-takes up one call in an iteration, for none.
+Work is counted in units of about 50 µs: the cost of one segment of a stream, or of 128 bytes of a message. Invariant:
+each loop iteration provides `PER_TICK` units for all calls together. A step that takes more than are left uses up those
+of the following iterations, in which no other step starts. Pending steps are served round robin by caller. So another
+caller waits for one step at most, however many calls a caller makes and however long they are. gRPC, which accepts one
+call per iteration, does not wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def units_of(size: int) -> int:
-    """What reading or writing a message of that many bytes counts for."""
+    """The units for reading or writing a message of `size` bytes."""
     return 1 + size // _UNIT_BYTES
 
 
@@ -39,7 +39,7 @@ class Pace:
         self._renewing = False
 
     async def take(self, units: int) -> None:
-        """Wait for a loop iteration that has units left, and take so many of them."""
+        """Wait for a loop iteration that has units left, and take `units` of them."""
         if self._left > 0 and not self._waiting:
             self.charge(units)
             return
@@ -48,14 +48,14 @@ class Pace:
         await taken
 
     def charge(self, units: int) -> None:
-        """Count work that was done without asking."""
+        """Count work that was done without `take`."""
         self._left -= units
         if not self._renewing:
             self._renewing = True
             asyncio.get_running_loop().call_soon(self._renew)
 
     def over(self, items: Sequence[T]) -> Paced[T]:
-        """The items, for `async for`: each counts for one unit, and they come in pieces."""
+        """The items, for `async for`; each counts as one unit."""
         return Paced(self, items)
 
     def _renew(self) -> None:
@@ -65,8 +65,8 @@ class Pace:
             waiting = self._waiting.pop(caller)
             units, taken = waiting.popleft()
             if waiting:
-                self._waiting[caller] = waiting  # behind all others
-            if not taken.done():  # a caller that went away takes nothing
+                self._waiting[caller] = waiting  # after all other callers
+            if not taken.done():  # a cancelled call takes nothing
                 self._left -= units
                 taken.set_result(None)
         self._renewing = self._left < PER_TICK
@@ -75,7 +75,7 @@ class Pace:
 
 
 class Paced(Generic[T]):
-    """Items one by one; before each `PER_TICK` of them their units are taken."""
+    """Items one by one; units are taken for `PER_TICK` items at a time."""
 
     def __init__(self, pace: Pace, items: Sequence[T]) -> None:
         self._pace = pace

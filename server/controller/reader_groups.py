@@ -44,7 +44,7 @@ class ReaderGroups:
         self._streams = streams
 
     def check_entries(self, count: int) -> None:
-        """Refuse a configuration whose stream cuts name more than one request may with `TooMany`."""
+        """Raise `TooMany` for a configuration whose stream cuts name more segments than one request may."""
         self._core.check_cut(count)
 
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:

@@ -44,7 +44,7 @@ def user_resource(scope: str, stream: str) -> str:
     """What a user thinks of when a call names this stream: for an internal one, what it belongs to."""
     require(scope=scope, stream=stream)
     if stream.startswith(READER_GROUP_PREFIX):
-        reader_group = stream.replace(READER_GROUP_PREFIX, "")  # each of them, as in the reference
+        reader_group = stream.replace(READER_GROUP_PREFIX, "")  # every occurrence, as in the reference
         require(reader_group=reader_group)
         return f"prn::/scope:{scope}/reader-group:{reader_group}"
     if stream.startswith(MARK_PREFIX):
@@ -59,12 +59,12 @@ def table_resource(scope: str, table: str) -> str:
 
 
 def permission_to_write(stream: str, config: ControllerConfig) -> Permission:
-    """What a caller needs to write to a stream: readers may write to watermarks, and to their group's if configured."""
+    """The permission to write to a stream. READ is enough for watermarks, and if configured for reader groups."""
     if stream.startswith(READER_GROUP_PREFIX):
         return permission_for_groups(config)
     return Permission.READ if stream.startswith(MARK_PREFIX) else Permission.READ_UPDATE
 
 
 def permission_for_groups(config: ControllerConfig) -> Permission:
-    """What a caller needs in a scope to change its reader groups."""
+    """The permission in a scope to change its reader groups."""
     return Permission.READ if config.group_writes_with_read_permission else Permission.READ_UPDATE

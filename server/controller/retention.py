@@ -5,7 +5,7 @@ is truncated at the latest kept cut that still leaves what the policy asks for. 
 slowest subscriber stands, but not beyond that cut's opposite bound: at least the limit is always kept, and at most the
 maximum where one is set.
 
-Invariant: no kept cut lies before an earlier one, so one of them is found by bisection.
+Invariant: no kept cut lies before an earlier one, so that cuts can be found by bisection.
 
 Follows the retention part of `StreamMetadataTasks`.
 """

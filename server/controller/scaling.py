@@ -34,7 +34,7 @@ class Scaling:
         self._core = core
 
     def check_size(self, sealed: int, ranges: int) -> None:
-        """Refuse more segments to seal, or ranges for new ones, than a stream can have with `TooMany`."""
+        """Raise `TooMany` for more segments to seal, or more new key ranges, than a stream can have."""
         self._core.check_segments("segments to seal", sealed)
         self._core.check_segments("new key ranges", ranges)
 

@@ -53,7 +53,7 @@ class Scopes:
         state = self._core.state
         while scope in state.scopes:
             found = state.scopes[scope]
-            # What is made while this deletes is deleted too. The last goes first, as a dictionary finds it at once.
+            # Streams created meanwhile are deleted, too. The last one comes first: a dictionary finds it in O(1).
             if found.reader_groups:
                 name, config = next(reversed(found.reader_groups.items()))
                 await self._reader_groups.delete(scope, name, config.group_id)

@@ -2,8 +2,8 @@
 
 Invariant: while it is open, one task does what is due by time; after `aclose`, which can be called twice, no task and
 no socket is left. Port 0 takes a free port; a port that another server has is refused, not shared. Every method of the
-API is answered: one that is not built says so, UNIMPLEMENTED and a sentence. Messages are read and written here, not by
-gRPC, so that this too is done at the controller's pace.
+API is answered: one that is not built says so, UNIMPLEMENTED and a sentence. Messages are parsed and serialised here,
+not by gRPC, so that `Pace` covers this work, too.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", 300_000),
 )
 _SHARE: Final = 4
-"""Connections to a controller take at most one in this many of the descriptors that the process may have."""
+"""Connections to a controller take at most this fraction (1/n) of the file descriptors of the process."""
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 _ENDING_S: Final = 1.0
-"""How long calls that were interrupted may wait for what they have done to be durable."""
+"""How long interrupted calls may wait until their changes are durable."""
 
 _CALLS_MAX: Final = 64
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
-"""More than an entry of a stream cut takes."""
+"""Upper bound on the size of an entry of a stream cut."""
 
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
@@ -72,22 +72,22 @@ class TlsFiles(NamedTuple):
     key: Path
 
     def own_certificate(self) -> bytes:
-        """The certificate without its chain (PEM): what trusts it trusts no other of the same authority."""
+        """The certificate without its chain (PEM). Trust in it does not extend to others of the same authority."""
         data = self.certificate.read_bytes()
         found = _CERTIFICATE.search(data)
         return data if found is None else found[0]
 
 
 def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
-    """The options of a server that bound the size of a request and the calls of a connection that are in flight."""
+    """Server options that bound the size of a request and the calls in flight of a connection."""
     return (
         ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
-        ("grpc.max_concurrent_streams", _CALLS_MAX),  # a client of gRPC's makes more of them one after another
+        ("grpc.max_concurrent_streams", _CALLS_MAX),  # gRPC clients queue calls beyond it
     )
 
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """A server that does not listen yet. Connections beyond its bound are closed at once."""
+    """A server that does not listen yet. It closes connections beyond its bound at once."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = soft // _SHARE if 0 < soft < 1 << 31 else (1 << 31) - 1
     return grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most), *options))
@@ -203,7 +203,7 @@ class ControllerServer:
         return self._endpoint.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Take no more calls, give those in flight `grace_s` seconds, then end; what they asked for ends unfinished."""
+        """Accept no more calls, give those in flight `grace_s` seconds, then cancel them and their work."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -275,11 +275,11 @@ class ControllerServer:
             try:
                 request = method.request.FromString(asked)
             except DecodeError as error:
-                await context.abort(grpc.StatusCode.INTERNAL, f"the request is no {method.request.DESCRIPTOR.name}")
+                await context.abort(grpc.StatusCode.INTERNAL, f"the request is not a {method.request.DESCRIPTOR.name}")
                 raise AssertionError("abort raises") from error
-            # As in Pravega, what has begun is done, also when the caller goes away: half of it would be in the way.
+            # As in Pravega, a call runs to its end even if its caller disconnects: half a change would be in the way.
             work = asyncio.create_task(perform(request, _authorization(context)), name=f"{name} of a controller")
-            del asked, request  # which may be large, and is done with before this is
+            del asked, request  # frees a possibly large message before the call ends
             self._work.add(work)
             work.add_done_callback(self._work.discard)
             try:
@@ -287,7 +287,7 @@ class ControllerServer:
             except asyncio.CancelledError:
                 if not work.cancelled():
                     raise
-                said = "this controller shuts down and has not finished the call"
+                said = "this controller shut down before it finished the call"
                 await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
                 raise AssertionError("abort raises") from None
             except JournalFailed as error:
@@ -301,7 +301,7 @@ class ControllerServer:
                 await context.abort(code, error.message)
                 raise AssertionError("abort raises") from error
             finally:
-                del work  # which has the error, whose traceback has this frame
+                del work  # breaks a reference cycle: task, error, traceback, this frame
 
         return handle
 

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 SYSTEM_SCOPE: Final = "_system"
-"""Where Pravega's controller keeps what it knows; here, if configured, an empty scope."""
+"""The scope of Pravega's internal streams and tables; here, if configured, an empty scope."""
 
 READER_GROUP_PREFIX: Final = "_RG"
 """Before a reader group's name: the stream through which its readers agree."""
@@ -163,7 +163,7 @@ class Stream(msgspec.Struct):
 
     @property
     def next_number(self) -> int:
-        """The number that a segment after all of these has: none ever had a higher one than the last epoch's."""
+        """The number of the next new segment. The last epoch has the highest number so far."""
         return 1 + max(segment.number for segment in self.current.segments)
 
     def segment(self, identifier: int) -> Segment:
@@ -257,7 +257,7 @@ class State(msgspec.Struct):
             raise NotFound("scope", name) from None
 
     def find_stream(self, scope: str, name: str) -> Stream | None:
-        """The stream; None if it, or its scope, is not there."""
+        """The stream; None if the stream or its scope does not exist."""
         holder = self.scopes.get(scope)
         return None if holder is None else holder.streams.get(name)
 

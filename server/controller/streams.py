@@ -61,10 +61,10 @@ from segstore.wire.names import is_stream_name, split_segment_id
 __all__ = ["Streams", "page"]
 
 _AT_ONCE: Final = 2_000
-"""Names that a listing looks at in one loop iteration."""
+"""Number of names that a listing examines per loop iteration."""
 
 _AT_ONCE_BETWEEN: Final = 8
-"""Segments between cuts that are found for one unit of the controller's pace."""
+"""Number of segments between cuts that count as one unit of `Pace`."""
 
 _TAG_PARTS: Final = 25
 _TAG_SEED: Final = java_hash_code("StreamTags")
@@ -77,7 +77,7 @@ async def page(
     order: Callable[[str], Any] = str,
     listed: Callable[[str], bool] = bool,
 ) -> tuple[list[str], str]:
-    """The names after `token` that are listed, in order, at most a page; and the token for those after them.
+    """The listed names after `token`, in order, at most one page; and the token of the next page.
 
     A listing ends with an empty page. Names that come and go meanwhile are listed or not, others exactly once.
     """
@@ -92,7 +92,7 @@ async def page(
 
 
 def _tag_order(stream: str) -> tuple[int, str]:
-    """Sorts streams as the lists of a tag have them: Pravega keeps them in 25 parts, by a hash of their names."""
+    """Sort key for the streams of a tag: Pravega keeps them in 25 parts, by a hash of their names."""
     return consistent_hash(murmur3_128_low(utf16(stream), _TAG_SEED), _TAG_PARTS), stream
 
 
@@ -117,7 +117,7 @@ class Streams:
             await self._create_mark(scope, MARK_PREFIX + stream)
 
     async def _create_mark(self, scope: str, stream: str) -> None:
-        """Make a stream of watermarks, unless it is there. Its name follows no rules but those of its stream."""
+        """Create a stream of watermarks, unless it exists. Its name is valid if that of its stream is."""
         with suppress(AlreadyExists):
             await self._create(scope, stream, StreamConfig())
 
@@ -222,7 +222,7 @@ class Streams:
         return await page(self._core, streams, token, listed=listed)
 
     async def tagged(self, scope: str, token: str, tag: str) -> tuple[list[str], str]:
-        """A page of the names of a scope's streams that carry a tag, but for internal ones."""
+        """A page of the names of a scope's streams that carry a tag, without internal ones."""
         require(scope=scope, tag=tag)
         streams = self._core.state.scope(scope).streams
 
@@ -315,7 +315,7 @@ class Streams:
         count = config.scaling.min_segments
         self._core.check_segments("segments of a stream", count)
         if count < 1 or config.rollover_bytes < 0:
-            raise InvalidArgument(f"{count} segments that roll at {config.rollover_bytes} bytes make no stream")
+            raise InvalidArgument(f"no stream can have {count} segments that roll at {config.rollover_bytes} bytes")
 
     def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
         self._core.check_cut(len(cut))

@@ -64,7 +64,7 @@ _MERGED_AT_ONCE: Final = 100
 
 
 def _opening(transaction: UUID) -> int:
-    """Sorts transactions as they were opened."""
+    """Sort key for the order in which transactions were opened."""
     return transaction.int & (1 << 96) - 1
 
 
@@ -127,7 +127,7 @@ class Transactions:
         return None if known is None else known.status
 
     def completed(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """The transactions of a stream that ended last, and how, in the order in which they were opened."""
+        """The transactions of a stream that ended last, with their outcomes, in the order in which they were opened."""
         require(scope=scope, stream=stream)
         found = self._core.state.stream(scope, stream)
         last = islice(reversed(found.completed), self._core.config.completed_listed)
@@ -281,7 +281,7 @@ class Transactions:
         core.record(TransactionEnded(stream.scope, stream.name, identifier, committed, now_ms))
         before_ms = now_ms - core.config.completed_ttl_ms
         beyond = len(stream.completed) - core.config.completed_max
-        if beyond > core.config.completed_max // 10:  # many at a time, as each time is an operation in the journal
+        if beyond > core.config.completed_max // 10:  # in batches, because each batch is an operation in the journal
             before_ms = max(before_ms, next(islice(stream.completed.values(), beyond, None)).ended_ms)
         if next(iter(stream.completed.values())).ended_ms < before_ms:
             core.record(CompletedForgotten(stream.scope, stream.name, before_ms))

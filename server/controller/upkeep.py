@@ -66,7 +66,7 @@ class Upkeep:
         cut = {}
         async for segment in core.pace.over(stream.current.segments):
             cut[segment.id] = await core.segments.segment_length(stream.segment_name(segment))
-        if self._find(stream.scope, stream.name) is not stream:  # it went while the store worked
+        if self._find(stream.scope, stream.name) is not stream:  # it was deleted meanwhile
             return
         now_ms = core.now_ms()
         kept = RetentionCut(now_ms, stream.size_till(cut), cut)

@@ -41,7 +41,7 @@ _REVISION: Final = Struct(">BBBBi")
 """Of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
 
 _AT_ONCE: Final = 16
-"""Positions that are taken in for one unit of the controller's pace."""
+"""Number of positions that count as one unit of `Pace`."""
 
 _SHORT, _MIDDLE = 1 << 7, 1 << 14
 
@@ -88,7 +88,7 @@ class Watermarks:
             raise StreamSealed(f"{scope}/{name}")
         event = encode(Event(encode_watermark(stream, watermark)))
         await self._core.segments.append_event(segments[0].name(scope, name), watermark.number, event)
-        if self._core.state.find_stream(scope, stream.name) is stream:  # and not one that was made again meanwhile
+        if self._core.state.find_stream(scope, stream.name) is stream:  # not deleted or recreated meanwhile
             self._core.record(WatermarkWritten(scope, stream.name, watermark))
 
     async def _active(self, stream: Stream) -> list[WriterMark]:
@@ -117,18 +117,18 @@ class Watermarks:
 
 
 class UpperBound:
-    """The earliest stream cut beyond which none of the positions goes that were added."""
+    """Builds the least stream cut that none of the added positions lies beyond."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._segments: list[Segment] = []
-        """By key; no two of them share keys."""
+        """Sorted by key; no two overlap."""
         self._offsets: dict[int, int] = {}
         self._unknown = 0
         self._example = 0
 
     def add(self, position: Mapping[int, int]) -> None:
-        """Take a position in. Segments that the stream never had do not count, if a writer names any."""
+        """Add a position. Segments that the stream never had are ignored."""
         for identifier, offset in position.items():
             segment = find_segment(self._stream.epochs, identifier)
             if segment is None:
@@ -140,12 +140,12 @@ class UpperBound:
     def cut(self, last: Mapping[int, int]) -> Cut:
         """The stream cut, which does not lie before the last one; empty if no position was in the stream.
 
-        As in Pravega, keys that the positions leave out are covered from the newest epoch that they or the last cut
-        name, also where the last cut has them.
+        As in Pravega, keys that the positions leave out are covered by segments of the newest epoch named by them or
+        the last cut, even where the last cut covers them.
         """
         if self._unknown:
             _log.warning(
-                "writers of stream %s noted %d positions in segments that it never had, such as %d",
+                "writers of stream %s reported %d positions in segments that it never had, such as %d",
                 self._stream.full_name,
                 self._unknown,
                 self._example,
@@ -166,8 +166,8 @@ class UpperBound:
                 self._raise_to(segment, 0)
 
     def _raise_to(self, segment: Segment, offset: int) -> None:
-        """Let the bound not lie before an offset of a segment: it stands for all segments before it."""
-        # A writer that has written nothing to a segment says -1, and a cut with that cannot be read from.
+        """Raise the bound to an offset of a segment, which stands for all segments before it."""
+        # A writer that has written nothing to a segment reports -1, but readers cannot start from such a cut.
         offset = max(offset, 0)
         first = bisect_right(self._segments, segment.start, key=attrgetter("end"))
         across = self._segments[first : bisect_left(self._segments, segment.end, key=attrgetter("start"))]

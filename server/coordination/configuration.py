@@ -120,7 +120,7 @@ class Configuration:
             self.session = None
             await session.aclose()
             why = session.why and f": {session.why}"
-            log.warning("the session with the configuration service has ended%s; stores go on without", why)
+            log.warning("the session with the configuration service has ended%s; stores continue without it", why)
             session = await self._another()
 
     async def _another(self) -> CoordinationSession:

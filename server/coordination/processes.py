@@ -90,8 +90,11 @@ class SharedFolder(NamedTuple):
         return self.path / "controller"
 
     def check(self, folder: Path) -> None:
-        """Raises `DirectoryDamaged` for the folder of a container, or the controller's, that is missing, or is reached
-        by or holds anything but folders and regular files; `OSError`."""
+        """Checks the folders of the containers and the controller.
+
+        Raises `DirectoryDamaged` if one is missing, or if it or its content is neither a folder nor a regular file;
+        `OSError`.
+        """
         if not folder.is_dir():
             raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
         for each in (self.path, folder.parent, folder):

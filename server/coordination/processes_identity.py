@@ -74,7 +74,7 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
                     "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
                 )
             found = _make(path, _Identity(str(uuid.uuid4()), containers))
-        # The process that wrote it may have been killed before its name was on disk.
+        # The process that wrote the file may have been killed before its name was on disk.
         files = Files()
         files.make_folder(path)
         files.sync_folder(path)

@@ -94,7 +94,7 @@ class CoordinationSession(Protocol):
 
     @property
     def why(self) -> str:
-        """What is known of its loss beyond the service's word, as a sentence; "" for nothing."""
+        """Why the session was lost, as a sentence, if more is known than the service reported; else ""."""
 
     def on_change(self, callback: Callable[[SessionState], None]) -> None:
         """`callback` hears of each new state, in the loop's thread."""

@@ -4,15 +4,15 @@ A session object is one session, from its beginning to its end; who wants anothe
 on with a new session by itself, gets no connection any more once it says that the session is lost. kazoo calls back on
 threads of its own; everything is handed to the loop's thread before anybody hears of it.
 
-A ZooKeeper that has lost its data, or was set back, closes each connection of a session that has seen more, without a
-word. So a session without a connection looks, with a fresh one, how far the servers are, and is lost if they are behind
-it.
+A ZooKeeper that has lost its data, or was restored from an older copy, closes connections of sessions that have seen
+newer data, without a reply. So a session without a connection reads the servers' last change through a new connection,
+and is lost if it has seen a newer one.
 
 Invariants: no request outlives its session or waits longer than its timeout, and none is kept for later: what is asked
 while there is no connection is `Disconnected` at once. After `aclose`, no thread of kazoo's and none of ours is left.
-With credentials, every node that is made belongs to them alone.
-Refused: with `Unreachable`, in one sentence, servers that do not answer, names that say nothing, a missing kazoo, and a
-tree that can be changed without the credentials.
+With credentials, every node that is created is accessible with them only.
+Refused: with `Unreachable`, in one sentence, servers that do not answer, invalid names, a missing kazoo, and a tree
+that can be changed without the credentials.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _kazoo_log.setLevel(logging.ERROR)  # each attempt is a warning there; who has t
 
 _TREE: Final = "/segstore"
 _OPEN_TO: Final = ("world", "ip")
-"""Schemes of access-control lists of ZooKeeper that ask for no credentials."""
+"""Schemes of ZooKeeper's access-control lists that need no credentials."""
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 1.0
 """Between attempts to reach the servers, for a session that may live."""
 
 _LOOK_S: Final = 1.0
-"""From the loss of a connection to the first look at how far the servers are, and between two looks."""
+"""Time from the loss of a connection to the first check of the servers' last change, and between checks."""
 _LOOK_TIMEOUT_S: Final = 3.0
-"""Of a look. A server that has just started may leave a session that is asked for unanswered."""
+"""Timeout of a check. A server that has just started may not answer the request for a session."""
 
 _FAREWELL_S: Final = 1.0
 """How long the servers have to answer when a session is closed; without an answer it ends when its timeout is over."""
@@ -75,9 +75,9 @@ class ZooKeeperCoordinator:
     ) -> None:
         """hosts: "host:port", several with commas, and a path at the end to stay below. session_timeout_ms: what is
         asked for; the servers may bound it. connect_timeout_ms: how long one of them has to answer. credentials:
-        "user:password", in the scheme `digest`; nodes that are made can then be read and changed with these alone.
+        "user:password" for the scheme `digest`; nodes created with them can be read and changed with them only.
 
-        Raises ValueError for credentials of another form.
+        Raises ValueError for malformed credentials.
         """
         if credentials is not None and not all(credentials.get_secret_value().partition(":")):
             raise ValueError("the credentials for ZooKeeper are not user:password")
@@ -102,7 +102,7 @@ class ZooKeeperSession:
     Attributes:
         session_id: the service's number for it.
         client: kazoo's; for looking at its id and password.
-        why: what is known of its loss beyond the service's word; "" for nothing.
+        why: why it was lost, if more is known than the service reported; else "".
     """
 
     def __init__(self, hosts: str, timeout_s: float, credentials: SecretStr | None) -> None:
@@ -165,7 +165,7 @@ class ZooKeeperSession:
             await self._check_tree()
 
     async def _check_tree(self) -> None:
-        """Raises Unreachable if the nodes of stores can be changed without credentials, or not with these."""
+        """Raises Unreachable if the stores' nodes can be changed without credentials, or not with these."""
         from kazoo.security import Permissions
 
         try:
@@ -247,7 +247,7 @@ class ZooKeeperSession:
             raise BadVersion(f"node {path} has another version", path) from error
         except kazoo_errors.NoAuthError as error:
             raise CoordinationError(
-                f"ZooKeeper refuses these credentials for node {path}; give those that it was made with", path
+                f"ZooKeeper refuses these credentials for node {path}; give those used to create it", path
             ) from error
         except kazoo_errors.SessionExpiredError as error:
             raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error
@@ -338,13 +338,13 @@ class ZooKeeperSession:
     # --- a service that has lost its data ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """While there is no connection: the session is lost if the service is behind what it has seen."""
+        """While there is no connection: marks the session as lost if the service is older than what it has seen."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
                 last = await self._last_change()
             except CoordinationError as error:
-                log.debug("how far ZooKeeper at %s is could not be seen: %s", self._hosts, error)
+                log.debug("cannot read the last change of ZooKeeper at %s: %s", self._hosts, error)
                 continue
             seen = self.client.last_zxid
             if last < seen:
@@ -358,7 +358,7 @@ class ZooKeeperSession:
     async def _last_change(self) -> int:
         """The number of the service's last change (zxid). Raises CoordinationError.
 
-        After a `sync`, a server that lags behind others is not behind what they had shown before.
+        The `sync` makes sure that a server that lags behind others has everything that they had shown before.
         """
         fresh = ZooKeeperSession(self._hosts, _LOOK_TIMEOUT_S, self._credentials)
         try:

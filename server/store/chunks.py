@@ -89,10 +89,10 @@ _LOOK_AT: Final = 4
 class ChunkPool:
     """Keeps up to ``max_idle_bytes`` of 4 MiB chunks for reuse; smaller chunks are left to the allocator.
 
-    ``counted``: chunks are charged to ``memory``, and a write that may be refused is where the account is full.
+    ``counted``: chunks are charged to ``memory``, and writes are refused while that is full.
 
     Attributes:
-        memory: the account of all that lies in the segments of this pool.
+        memory: the account of what the segments of this pool hold.
         recycled: how often a chunk was taken again.
         busy: how often an idle chunk was passed over because somebody still held a view of it.
     """
@@ -117,14 +117,14 @@ class ChunkPool:
         return len(self._idle) * CHUNK_BYTES
 
     def check(self, size: int, *, frees: bool = False) -> None:
-        """Raises ``StoreFull`` where chunks of ``size`` bytes are beyond the limit, as ``MemoryAccount.check`` does."""
+        """Raises ``StoreFull`` if chunks of ``size`` bytes would exceed the limit; see ``MemoryAccount.check``."""
         if self._counted:
             self.memory.check(size, frees=frees)
 
     def take(self, sizes: Sequence[int], *, decided: bool = False) -> list[bytearray | mmap.mmap]:
-        """Chunks of exactly these sizes with arbitrary content, of which nobody holds a view.
+        """Chunks of exactly these sizes with arbitrary content, without views.
 
-        Raises ``MemoryError``; ``StoreFull`` where they are beyond the limit, if that was not ``decided``.
+        Raises ``MemoryError``, and unless ``decided`` ``StoreFull`` if they would exceed the limit.
         """
         total = sum(sizes)
         if not decided:
@@ -209,7 +209,7 @@ class SegmentData:
     def write(self, data: Buffer, *, decided: bool = False) -> None:
         """Copy ``data`` to the end. It fails as a whole (``MemoryError``, ``StoreFull``) or not at all.
 
-        ``decided``: it is not refused where the pool's account is full.
+        ``decided``: do not refuse it if the pool's account is full.
         """
         size = len(data)
         used = self._tail_used
@@ -224,7 +224,7 @@ class SegmentData:
     def write_each(self, parts: Sequence[Buffer], lengths: list[int]) -> None:
         """``write`` for each of the parts, with the length after each added to ``lengths``.
 
-        Where one fails (``MemoryError``, ``StoreFull``) those before it are written, and their lengths are there.
+        If one fails (``MemoryError``, ``StoreFull``), those before it are written, and their lengths added.
         """
         tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
         added = lengths.append
@@ -242,7 +242,7 @@ class SegmentData:
             added(length)
 
     def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
-        """Copy the parts to the end, one after the other, as one ``write``."""
+        """Copy the parts to the end, in order, as one ``write``."""
         total = sum(map(len, parts))
         if self._tail_used + total > self._tail_size:
             # All memory that is needed comes first, so that no part is written without the rest.

@@ -166,9 +166,9 @@ class Container(ContainerState):
         self._create(name, Kind.STREAM, values, now_ms)
 
     def create_index_segment(self, name: str, *, now_ms: int) -> None:
-        """A new segment that entries are written to; ``name`` is its own.
+        """Create an index segment; ``name`` is its own name.
 
-        Raises ``SegmentExists``, and never ``StoreFull``: the segment beside it is there.
+        Raises ``SegmentExists``, but never ``StoreFull``, because its stream segment exists already.
         """
         self._create(name, Kind.STREAM, ((INDEX_ENTRY_SIZE, ENTRY_BYTES),), now_ms, decided=True)
 
@@ -368,7 +368,7 @@ class Container(ContainerState):
         else:
             segment.write(data)  # type: ignore[arg-type]
         attributes[key] = event_number
-        if known is None:  # it was set up for another segment of this name
+        if known is None:  # the writer was set up for an earlier segment of this name
             segment.charge(ATTRIBUTE_BYTES)
         count = segment.event_count
         segment.event_count = event_count if count is None else count + event_count
@@ -397,7 +397,7 @@ class Container(ContainerState):
             self._note_for_index(segment, now_ms)
         try:
             segment.write(data)
-        except StoreFull:  # which `append` answers
+        except StoreFull:  # `append` reports it
             return -1
         attributes[key] = number
         segment.event_count = (segment.event_count or 0) + count
@@ -524,8 +524,9 @@ class Container(ContainerState):
     def update_table(
         self, name: str, entries: Iterable[tuple[Buffer, Buffer, int]], *, offset: int = -1, now_ms: int
     ) -> list[int]:
-        """Write entries (key, value, version) and return their versions; raises as ``TableSegment.plan_update``, and
-        ``StoreFull``.
+        """Write entries (key, value, version) and return their versions.
+
+        Raises as ``TableSegment.plan_update``, and ``StoreFull``.
         """
         entries = list(entries)
         check_key_versions(version for _, _, version in entries)
@@ -540,7 +541,7 @@ class Container(ContainerState):
     ) -> None:
         """Remove keys (key, version).
 
-        Raises as ``TableSegment.plan_remove``, and ``StoreFull`` where nothing is left of what is kept for removals.
+        Raises as ``TableSegment.plan_remove``, and ``StoreFull`` if the reserve for removals is used up.
         """
         keys = list(keys)
         check_key_versions(version for _, version in keys)
@@ -641,9 +642,9 @@ class Container(ContainerState):
             return tuple(evaluate(segment.name, segment.attribute, updates))
 
     def _check_attribute_count(self, segment: Segment, *attribute_ids: UUID) -> None:
-        """Raises ``AttributeLimit`` and ``StoreFull`` where there is no room for those that the segment does not have.
+        """Raises ``AttributeLimit`` or ``StoreFull`` if there is no room for those that the segment does not have.
 
-        The reference bounds those of transient segments only, and writes all others to its storage.
+        The reference bounds only those of transient segments, and writes all others to its storage.
         """
         self._check_transient(segment, *attribute_ids)
         held = segment.attributes

@@ -6,18 +6,18 @@
     chunk-NNNNNNNNNN    bytes of segments, see `chunk_files`
     journal-NNNNNNNNNN.sqlite and …-wal, see `journal`
 
-A process has the directory while it holds a lock on the directory itself, which the system lets go when the process
-ends. Earlier versions locked a file in it, `lock`; where there is one it is locked besides.
+A process owns the directory while it holds a lock on the directory itself, which the system releases when the process
+ends. Earlier versions locked a file in it, `lock`; if it exists, it is locked, too.
 
 Invariant: whatever the manifest names is whole and on disk before it is named, and is removed only when no manifest
 names it any more. Files of these names that the manifest does not name are what a crash left behind, and are removed.
 `committed` is written after a commit and before its acknowledgement, without waiting for the disk: what it says is
 always true, survives the process, and after a loss of power may be older than the journal. A process writes only to
-files that it made, `committed` among them, so what has another name elsewhere is not changed there.
+files that it created, `committed` included, so files with hard links elsewhere are not changed.
 
-Refused, with one sentence that says what and where, and nothing changed: a directory of another process, of another
-format, of another cluster, of other containers, with other files in it, or with anything that is neither a regular file
-nor a folder, damaged, or that cannot be used.
+Refused, with one sentence that says what and where, and nothing changed: a directory of another process, another
+format, another cluster, or other containers; one with other files in it, or with anything that is neither a regular
+file nor a folder; one that is damaged or cannot be used.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _LOCK: Final = "lock"
 _NEW_COMMITTED: Final = "committed.new"
 _NEW_MANIFEST: Final = "MANIFEST.new"
 _NO_DATA: Final = frozenset({COMMITTED_FILE, _LOCK, _NEW_COMMITTED, _NEW_MANIFEST})
-"""Files that may be there before a manifest is."""
+"""Files that may exist before there is a manifest."""
 _FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
@@ -143,8 +143,8 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """number: in its name. base_crc: of the database file. last: the batch that counts as its last, whatever comes
-    behind it; None: all of it counts."""
+    """number: the number in its name. base_crc: checksum of the database file. last: its last valid batch, also if more
+    follow; None if all are valid."""
 
     number: int
     base_crc: int
@@ -182,7 +182,7 @@ def numbered(name: str) -> int | None:
 
 
 def check_entries(folder: Path) -> set[str]:
-    """The names in a folder. Raises `DirectoryDamaged` for what is neither a regular file nor a folder, `OSError`."""
+    """The names in a folder. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
     with os.scandir(folder) as entries:
         found = {each.name: each for each in entries}
     for each in found.values():
@@ -315,7 +315,7 @@ class DataDirectory:
         self._read()
 
     def _take(self) -> set[str]:
-        """Lock the directory; the names in it."""
+        """Lock the directory; returns the names in it."""
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -336,7 +336,7 @@ class DataDirectory:
         files.replace(new, self.path / COMMITTED_FILE)
 
     def check_place(self) -> None:
-        """Raises `OSError` where the path leads to another directory than the one that was taken."""
+        """Raises `OSError` if the path now leads to another directory than the locked one."""
         if not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
             raise OSError(f"another directory is at {self.path} now")
 
@@ -349,7 +349,7 @@ class DataDirectory:
             ("holds containers", found.held, held),
         ):
             if here != there:
-                raise DirectoryForeign(self.path, f"{self.path} {what} {here}, and this cluster has {there} there")
+                raise DirectoryForeign(self.path, f"{self.path} {what} {here}, but this cluster has {there} there")
 
     def _read(self) -> None:
         file = self.path / MANIFEST_FILE

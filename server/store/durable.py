@@ -19,11 +19,11 @@ files are kept in a cache, and `Committer.full` asks connections to wait while t
 names and the keys of tables are kept in memory besides.
 
 Invariant: a file is removed only after a manifest that does not need it is on disk. A snapshot is named by the manifest
-only after all batches in it are durable. What was recovered is durable before any of it is served: a process that was
-killed, or whose sync failed, may have left its last group in the page cache only, where a sync does not help, because
-Linux marks the pages of a failed one clean. So the last group that is read is written again, to the new journal, and
-the old one ends before it. Each group before it was synced before the next was written, and so was every other file
-before a manifest named it.
+only after all batches in it are durable. Recovered data is durable before any of it is served: a process that was
+killed, or whose sync failed, may have left its last group only in the page cache. Another sync does not help, because
+Linux marks the pages of a failed sync as clean. So the last group is written again, to the new journal, and the old
+journal ends before it. All earlier groups were synced before the next one was written, and all other files before a
+manifest named them.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ _JOURNALS_READ: Final = 4
 """More of them make a start take a snapshot, however short they are: a store that dies early again and again, too, is
 to start in bounded time."""
 _REWRITTEN_BYTES: Final = 1024 * 1024
-"""At a start, at most this much of the journals' end is written again, and at least the last group. Journals of which
-nothing else is left are removed, so a store that dies early again and again does not fill the disk."""
+"""At start-up, at most this much of the journals' end is written again, but at least the last group. Journals that are
+copied completely are removed, so a store that crashes repeatedly at start does not fill the disk."""
 _RETRY_S: Final = 0.2
 _DESCRIPTORS_PATIENCE_S: Final = 60.0
-"""How long files that no descriptor is left for are tried again; the journal in use goes on meanwhile."""
+"""How long opening a file is retried when no descriptor is free. The current journal stays in use meanwhile."""
 _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
 
 
@@ -142,7 +142,7 @@ class Durability:
         memory: MemoryAccount | None = None,
     ) -> None:
         """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
-        all but the segments' bytes.
+        everything but the segments' bytes.
 
         take_directory: in place of `DataDirectory.open`. journal_bytes: about how long a journal gets.
         """
@@ -377,7 +377,7 @@ class Durability:
         self._keeper = asyncio.create_task(self._keep(), name="segstore data directory")
 
     def _make_first_journal(self) -> tuple[Journal, JournalFile]:
-        """A journal that begins with the end of the old ones, which end before that from then on."""
+        """A journal that begins with the end of the old ones; these end before that end from then on."""
         directory, tail, ended, before = self.directory, self._tail, self._ended, self.directory.manifest.batch
         first = tail[0].first if tail else self._last + 1
         self._ended = []
@@ -398,7 +398,7 @@ class Durability:
         return made
 
     def _make_journal(self, filled_bytes: int, begin: Group | None = None) -> tuple[Journal, JournalFile]:
-        """A new journal, which the manifest names from then on. begin: the first group in it."""
+        """A new journal, recorded in the manifest. begin: its first group."""
         directory, number = self.directory, self._next_number()
         made = self._journal_maker(directory.path / file_names(number)[0], directory.files, filled_bytes)
         entry = JournalFile(number, made.base_crc)
@@ -641,15 +641,16 @@ class ContainerJournal:
 
 
 def _lacks_descriptors(error: OSError | sqlite3.Error) -> bool:
-    """Whether a file could not be opened because this process, or the system, has too many open."""
+    """Whether a file could not be opened because this process, or the system, has too many open files."""
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN
 
 
 def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
-    """Drops the indexes whose segments are gone, which a crash between the two deletions leaves, and older directories
-    have of each merge. Nothing is written: they are dropped again at each start until there is a snapshot.
+    """Drops indexes whose segments no longer exist. A crash between the two deletions leaves them, and directories of
+    earlier versions have one for each merge. Nothing is written: they are dropped at each start until the next
+    snapshot.
     """
     for container in containers.values():
         for index, found in list(container.segments.items()):

@@ -18,8 +18,8 @@ What a container refuses, sorted by what the peer is told:
     ├── KeyBadVersion        a conditional table update named another version
     ├── Unanswered           has no reply, and the connection stays
     └── Unmapped             has no reply: the connection closes without one
-        ├── AttributeLimit   a segment holds no more attributes
-        ├── StoreFull        all memory that the store may take is taken
+        ├── AttributeLimit   a segment takes no more attributes
+        ├── StoreFull        the store has used up its memory
         └── DataDamaged      a file of the data directory does not hold what was written to it
 
 The facts are attributes, so that the one table that turns errors into replies never parses text. Follows the mapping in
@@ -201,24 +201,24 @@ class AttributeLimit(Unmapped):
     """A segment takes no more attributes.
 
     Attributes:
-        limit: how many it may have; a transient one, before an update.
+        limit: the maximum number of attributes; for a transient segment, before an update.
     """
 
     def __init__(self, segment: str, *, limit: int) -> None:
-        super().__init__(f"segment {segment!r} holds no more than {limit} attributes", segment=segment)
+        super().__init__(f"segment {segment!r} cannot have more than {limit} attributes", segment=segment)
         self.limit = limit
 
 
 class StoreFull(Unmapped):
-    """What the request adds is beyond the memory that the stores of this process may take.
+    """A request needs more memory than the stores of this process may use.
 
     Attributes:
-        used: bytes that are taken.
-        limit: bytes that may be.
+        used: bytes in use.
+        limit: bytes that may be used.
     """
 
     def __init__(self, *, used: int, limit: int) -> None:
-        super().__init__(f"the store is full: it takes {used} of {limit} bytes of memory; delete or truncate segments")
+        super().__init__(f"the store is full: it uses {used} of {limit} bytes of memory; delete or truncate segments")
         self.used = used
         self.limit = limit
 

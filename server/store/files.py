@@ -1,8 +1,8 @@
 """What a data directory does to its files, as a few calls that tests replace to let disks fill up and fail.
 
 Invariant: a call that returns has done all of its work; ``OSError`` otherwise. A file that is created was not there.
-Files and folders are for their owner alone. What is read is a regular file: no symbolic link is followed, and no FIFO
-is waited for.
+Files and folders are accessible to their owner only. Only regular files are read: symbolic links are not followed, and
+opening a FIFO does not block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Files", "open_regular", "read_regular"]
 
 
 def open_regular(path: Path) -> FileIO:
-    """A regular file, open for reading. `OSError` for whatever else it is."""
+    """A regular file, open for reading. Raises `OSError` for anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -33,7 +33,7 @@ def open_regular(path: Path) -> FileIO:
 
 
 def read_regular(path: Path) -> bytes:
-    """All of a regular file. `OSError` for whatever else it is."""
+    """The content of a regular file. Raises `OSError` for anything else."""
     with open_regular(path) as file:
         return file.readall()
 
@@ -72,12 +72,12 @@ class Files:
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it, and wait until its name is on disk. If the folder is there already, the
-        process that made it may have been killed before the name was."""
+        """Make a folder, and those above it, and wait until its name is on disk. This includes a folder that exists,
+        because the process that made it may have been killed before its name was on disk."""
         if not path.is_dir():
             self.make_folder(path.parent)
             path.mkdir(0o700, exist_ok=True)
-        with suppress(PermissionError):  # the folder above may be another user's
+        with suppress(PermissionError):  # the parent folder may belong to another user
             self.sync_folder(path.parent)
 
     def sync_folder(self, path: Path) -> None:

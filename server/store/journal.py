@@ -64,7 +64,7 @@ _OF_THE_SYSTEM: Final = (
 )
 """What SQLite says where it was not let; what it read is another matter."""
 _STEPS: Final = 100_000
-"""Steps of SQLite's machine that reading a journal may take, and one more for each byte of it; a row takes ten."""
+"""Maximum number of steps of SQLite's virtual machine for reading a journal, plus one per byte; a row takes ten."""
 _COMMITTED: Final = "SELECT first, last, parts, payload, crc FROM groups ORDER BY id"
 
 
@@ -230,14 +230,14 @@ def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> It
     try:
         db = _read_only(source)
         try:
-            # A database may be made by a stranger: nothing but our own table is read, and no longer than the files
-            # are, however its pages refer to each other.
+            # The database may be forged: only our own table is read, and no more bytes than the files have, however
+            # its pages refer to each other.
             room = len(base) + log.stat().st_size
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(room, 0x7FFFFFFF))
             db.set_progress_handler(lambda: 1, min(room + _STEPS, 0x7FFFFFFF))
             db.execute("PRAGMA cell_size_check=ON")
             if db.execute("SELECT sql FROM sqlite_master").fetchmany(2) != [(_SCHEMA,)]:
-                raise JournalDamaged(path, "it is a database of something else")
+                raise JournalDamaged(path, "it is not a journal database")
             held: list[bytes] = []
             rows = db.execute(_COMMITTED)
             if (begin := rows.fetchone()) is None or begin[1] != _BEGIN.last:

@@ -1,14 +1,14 @@
-"""What is stored in memory, counted roughly in bytes, and the bound on it.
+"""Account of the memory for stored data, estimated in bytes, and its limit.
 
-Whatever holds data charges what it takes and gives it back: chunks, segments, attributes, keys of tables, names that
-are used up, writers. An append charges nothing but the chunk that it begins, so the account costs it nothing.
+Everything that holds data charges its size and returns it later: chunks, segments, attributes, keys of tables, retired
+names, writers. An append is charged only for a new chunk, so it usually costs nothing.
 
-Invariant: only growth is refused, and only where it is decided. What has been decided is charged beyond the limit, too:
-recovery, merges, entries of indexes. So reads, truncations, merges and deletions go on when memory is full.
+Invariant: only growth is refused, and only before it is decided. What has been decided is charged even beyond the
+limit: recovery, merges, index entries. So reads, truncations, merges and deletions still work when memory is full.
 
-Source: ``ThrottlerCalculator``, ``OperationProcessor``, ``AppendProcessor``. There a store delays appends as its cache
-fills up, and once it is full the container ends; a full storage, too, is an error without a reply, which closes the
-connection. Deliberate difference: here it is closed without the delay.
+Source: ``ThrottlerCalculator``, ``OperationProcessor``, ``AppendProcessor``. In the reference a store delays appends as
+its cache fills up, and a full cache stops the container; full storage is an error without a reply, which closes the
+connection. Deliberate difference: here the connection is closed without the delay.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ __all__ = ["ATTRIBUTE_BYTES", "SEGMENT_BYTES", "TABLE_KEY_BYTES", "MemoryAccount
 SEGMENT_BYTES = 1000
 ATTRIBUTE_BYTES = 160
 TABLE_KEY_BYTES = 280
-"""What each takes beside its name, or its key twice: once in the index, once in the order."""
+"""Estimated size of each, without its name; and of a table key without the key itself, which is stored twice: in the
+index and in the order."""
 
 
 def name_bytes(name: str) -> int:
-    """What a name takes, with its place in a table."""
+    """Estimated size of a name and its entry in a dictionary."""
     return sys.getsizeof(name) + 100
 
 
 class MemoryAccount:
-    """An account; ``limit`` is the bound on it, None for none.
+    """An account of memory.
 
     Attributes:
-        limit: as given.
-        used: what is charged now.
+        limit: maximum number of bytes; None for unlimited.
+        used: bytes charged now.
     """
 
     __slots__ = ("_whole", "limit", "used")
@@ -46,27 +47,27 @@ class MemoryAccount:
         self._whole: MemoryAccount | None = None
 
     def charge(self, size: int) -> None:
-        """``size`` more bytes are taken, or fewer where it is negative."""
+        """Add ``size`` bytes; a negative size returns them."""
         self.used += size
         if self._whole is not None:
             self._whole.used += size
 
     def check(self, size: int = 0, *, frees: bool = False) -> None:
-        """Raises ``StoreFull`` where ``size`` more bytes are beyond the limit.
+        """Raises ``StoreFull`` if ``size`` more bytes would exceed the limit.
 
-        ``frees``: they are needed to take something away, for which an eighth of the limit is kept.
+        ``frees``: the bytes are needed for a removal, for which an eighth of the limit is reserved in addition.
         """
         whole = self if self._whole is None else self._whole
         if whole.limit is not None and whole.used + size > whole.limit + (whole.limit // 8 if frees else 0):
             raise StoreFull(used=whole.used, limit=whole.limit)
 
     def join(self, whole: MemoryAccount) -> None:
-        """Be a part of another account, which has the limit."""
+        """Become part of another account, whose limit applies."""
         self._whole = whole
         whole.used += self.used
 
     def leave(self) -> None:
-        """Be a part of no other account; no-op for one that is none."""
+        """Leave the account joined before; no-op if there is none."""
         whole, self._whole = self._whole, None
         if whole is not None:
             whole.used -= self.used

@@ -99,11 +99,11 @@ class Segment(SegmentData):
         name: its full name.
         last_modified_ms: time of the last change, Unix milliseconds.
         sealed: takes no more changes but truncation and deletion.
-        charged: what the pool's account holds for it beside its chunks.
+        charged: bytes charged to the pool's account for it, without its chunks.
         gate: reasons for an append to look closer, see ``Gate``.
-        attributes: all attributes that are not one of the fields below, by the bytes of their ids, whose hashes no peer
-            can foresee; among them each writer's last event number under the writer's id. -2^63 as a value: looked up
-            and found absent.
+        attributes: all attributes that are not one of the fields below, including each writer's last event number under
+            the writer's id. Keys are the bytes of the ids, because peers cannot predict their hashes. A value of -2^63:
+            looked up and found absent.
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
@@ -163,12 +163,12 @@ class Segment(SegmentData):
         self.charge(SEGMENT_BYTES + name_bytes(name))
 
     def charge(self, size: int) -> None:
-        """``size`` more bytes are taken for it beside its chunks, or fewer where it is negative."""
+        """Charge ``size`` more bytes for it, besides its chunks; a negative size returns them."""
         self.charged += size
         self._pool.memory.charge(size)
 
     def discard(self) -> None:
-        """The segment is gone: give everything back. Whoever still holds it must not write to it."""
+        """The segment was deleted: returns its memory. It must not be written to any more."""
         self.gate |= Gate.GONE.value
         self.clear()
         self.charge(-self.charged)

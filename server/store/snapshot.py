@@ -358,13 +358,13 @@ def read(
         match record:
             case _Files():
                 if any(not 0 <= each <= 0xFFFFFFFF for info in record.files for each in (info.number, info.table_crc)):
-                    raise ValueError("a chunk file has a number that none can have")
+                    raise ValueError("a chunk file has an impossible number")
                 files = {info.number: ChunkFile(folder, info, cache) for info in record.files}
             case _Container():
                 images.append(Image(record.container_id, record.batch, record, []))
             case _Segments():
                 if not images:
-                    raise ValueError("a segment stands before its container")
+                    raise ValueError("a segment comes before its container")
                 images[-1].segments.extend(record.segments)
             case _Other():
                 other = record.batch, record.data

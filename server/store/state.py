@@ -38,9 +38,8 @@ from segstore.wire.names import is_reader_group_table, is_user_stream_segment
 __all__ = ["MAX_RETIRED_NAMES", "ContainerState"]
 
 MAX_RETIRED_NAMES: Final = 25_000
-"""A container remembers the last names that are used up. The reference has no more segments in memory than these,
-deleted ones included, and forgets them when they were not asked for a while (``ContainerConfig``,
-``MetadataCleaner``)."""
+"""Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
+deleted ones included, and evicts those that are not used for a while (``ContainerConfig``, ``MetadataCleaner``)."""
 
 
 class ContainerState:
@@ -159,11 +158,11 @@ class ContainerState:
 
     @property
     def retired_names(self) -> tuple[str, ...]:
-        """Names that no segment can have any more, oldest first."""
+        """Names that cannot be used again, oldest first."""
         return tuple(self._retired)
 
     def is_retired(self, name: str) -> bool:
-        """Whether a name is used up."""
+        """Whether a name cannot be used again."""
         return name in self._retired
 
     @property
@@ -227,7 +226,7 @@ class ContainerState:
 
     @staticmethod
     def _tell_table(segment: Segment, offset: int, data: Buffer) -> None:
-        """Bytes were written to a segment at ``offset``, in which a table may lie."""
+        """Update the table in a segment, if it has one, after bytes were written at ``offset``."""
         if (table := segment.table) is not None:
             before = table.index_bytes
             table.appended(offset, data)

@@ -8,7 +8,7 @@ Invariant: container numbers are 0 to ``containers`` - 1, and ``owned`` are thos
 
 Follows ``PravegaRequestProcessor``, ``AppendProcessor``, ``IndexRequestProcessor`` and ``StreamSegmentService``.
 Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
-index of a segment that was merged into another is deleted after a while, where the reference leaves it for good.
+index of a merged segment is deleted after a while, where the reference keeps it for good.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SegmentStore:
         self.waiters = Waiters()
         self.separate_journals = False
         self._journal = journal
-        self._merged: dict[str, int] = {}  # indexes of merged segments, since when, oldest first
+        self._merged: dict[str, int] = {}  # index of a merged segment → time of the merge (ms), oldest first
         self._reuse_names = reuse_names
         self._strict_transient_attributes = strict_transient_attributes
         self._max_attributes = max_attributes

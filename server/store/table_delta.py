@@ -32,9 +32,9 @@ class TableDelta(NamedTuple):
 
 
 def read_delta(log: TableLog, position: int, count: int, *, size: int) -> TableDelta:
-    """The delta from ``position``, at most the log's length, of ``count`` keys at most; ``size`` counts the reply.
+    """The delta from ``position``, at most the log's length, with at most ``count`` keys; ``size``: of the reply.
 
-    It ends early where many entries are of the same keys: the next delta goes on there.
+    It ends early if many entries have the same keys; the next delta continues there.
     """
     start = max(position, log.start_offset)
     length = log.length

@@ -106,8 +106,8 @@ def fixed_key_token(last_key: bytes) -> bytes:
 
 
 class SortedKeys:
-    """The keys of a table in the order of iteration, maintained from the first walk on. Those of a table that grows
-    beyond `_MANY` are sorted without one: later, a single request would have to sort millions.
+    """The keys of a table in the order of iteration, maintained from the first iteration on. If a table grows beyond
+    `_MANY` keys, they are sorted before that, because later a single request would have to sort millions.
 
     keys: those of the table; the caller changes them and reports each change.
     """
@@ -118,12 +118,12 @@ class SortedKeys:
         self._keys = keys
         self._prefix = prefix
         self._prefix_size = len(prefix(b"")) if prefix is not None else 0
-        self._items: SortedList[bytes] | None = None  # `prefix(key) + key` of each
+        self._items: SortedList[bytes] | None = None  # `prefix(key) + key` of each key
         if len(keys) >= _MANY:
             self._sorted()
 
     def add(self, key: bytes) -> None:
-        """A key is about to be in the table."""
+        """Call before a key is added to the table."""
         if self._items is not None:
             self._items.add(self._item(key))
         elif len(self._keys) >= _MANY:
@@ -137,7 +137,7 @@ class SortedKeys:
     def walk(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(prefix, key) of the keys at or after ``start`` (a prefix, or a key where there is none), in order.
 
-        The table must not change while the walk is under way.
+        The table must not change during the iteration.
         """
         cut = self._prefix_size
         for item in self._sorted().irange(start):

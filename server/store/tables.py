@@ -86,7 +86,7 @@ _COMPACTION_STEP_BYTES = 64 * 1024
 
 
 def _key_bytes(key: bytes) -> int:
-    """What a key takes in memory: in the index, and in the order once the table is walked."""
+    """Estimated memory of a key: in the index, and in the order once the table is iterated."""
     return TABLE_KEY_BYTES + 2 * len(key)
 
 
@@ -121,7 +121,7 @@ class TableSegment:
     Raises ``Unmapped`` for a key length above 256; zero and below make a hash table.
 
     Attributes:
-        index_bytes: what its keys take in memory beside the log.
+        index_bytes: estimated memory of its keys, without the log.
     """
 
     __slots__ = (

@@ -33,7 +33,7 @@ class Verified(NamedTuple):
 def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verified:
     """Read all of a directory. Raises `DataError`.
 
-    owner: the cluster, its number of containers, and those that the directory should hold; None for any.
+    owner: the expected cluster, its number of containers, and the containers in the directory; None for any.
     """
     try:
         directory = DataDirectory.look(path)

@@ -1,10 +1,10 @@
-"""Readers that wait at the tail of a segment, and who is to be told what.
+"""Readers that wait at the tail of a segment.
 
-A read that finds no data yet is registered under a token of the caller's. A change of the segment queues its readers,
-with the reason, in ``woken``; the caller takes their tokens from there, some at a time, and answers. Nothing is called
-back from here, so a change never runs foreign code half way.
+A read that finds no data is registered under a token of the caller. A change of the segment queues its readers, with
+the reason, in ``woken``; the caller takes their tokens from there, some at a time, and answers them. There are no
+callbacks, so a change never runs foreign code halfway.
 
-Invariant: a token is known at most once; a segment's gate has the WAITERS bit exactly while somebody waits there.
+Invariant: a token is known at most once; a segment's gate has the WAITERS bit exactly while a reader waits there.
 
 Follows ``FutureReadResultEntryCollection`` and ``StreamSegmentReadIndex.triggerFutureReads``.
 """
@@ -45,14 +45,14 @@ class Woken(NamedTuple):
 
 
 class TailReaders:
-    """Those who wait at the tail of one segment: a heap by offset, so that an append looks only at those it wakes.
+    """The readers that wait at the tail of one segment: a heap by offset, so that an append visits only those it wakes.
 
     Attributes:
-        segment: the segment; None once all were woken, from when on it has others or none.
-        offsets: those who wait, or were woken and not taken yet, with offset and order of arrival.
-        below: those who wait for an offset below this were woken; None where nobody was.
+        segment: the segment; None once all were woken. New readers of the segment then get a new tail.
+        offsets: token → offset and order of arrival, of readers that wait, or were woken and not taken yet.
+        below: readers that wait for an offset below this were woken; None if none were.
 
-    Invariant: the heap holds all of ``offsets``, and at most as many again that are gone.
+    Invariant: the heap holds all of ``offsets``, and at most as many removed ones.
     """
 
     __slots__ = ("_arrivals", "_heap", "below", "offsets", "segment")
@@ -76,14 +76,14 @@ class TailReaders:
             heapify(self._heap)
 
     def has(self, below: int | None) -> bool:
-        """Whether somebody waits for an offset below ``below``, or for any."""
+        """Whether a reader waits for an offset below ``below``, or for any offset if that is None."""
         heap, offsets = self._heap, self.offsets
         while heap and offsets.get(heap[0][2]) != heap[0][:2]:
             heappop(heap)
         return bool(heap) and (below is None or heap[0][0] < below)
 
     def take(self, below: int | None, most: int) -> list[Token]:
-        """At most ``most`` of those who wait for an offset below ``below``, or for any; they wait no longer."""
+        """Remove and return at most ``most`` readers that wait for an offset below ``below``, or for any."""
         taken: list[tuple[int, Token]] = []
         while len(taken) < most and self.has(below):
             _, arrival, token = heappop(self._heap)
@@ -96,10 +96,11 @@ class TailReaders:
 class Waiters:
     """All readers that wait in one or several containers.
 
-    Waking takes the same time whatever the number of readers: each is looked for when it is taken.
+    Waking takes constant time, whatever the number of readers: they are looked up when they are taken.
 
     Attributes:
-        woken: at which tails readers are to be answered, in order, and why; ``take_woken`` says which.
+        woken: (tail, reason, whether all of its readers), in order, for tails with readers to be answered;
+            ``take_woken`` returns the readers.
     """
 
     __slots__ = ("_readers", "woken")
@@ -123,7 +124,7 @@ class Waiters:
         readers.add(offset, token)
 
     def cancel(self, token: Token) -> bool:
-        """Forget ``token``, whether it still waits or was woken and not taken yet; False if it is neither."""
+        """Remove ``token``, which may be waiting or woken and not taken yet; returns False if it is unknown."""
         readers = self._readers.pop(token, None)
         if readers is None:
             return False
@@ -132,7 +133,7 @@ class Waiters:
         return True
 
     def take_woken(self, most: int | None = None) -> list[Woken]:
-        """Those to be answered now, at most ``most``; the list is the caller's."""
+        """The readers to be answered now, at most ``most``; the caller owns the list."""
         most = len(self._readers) if most is None else most
         taken: list[Woken] = []
         while self.woken:

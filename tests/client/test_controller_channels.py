@@ -1,4 +1,4 @@
-"""Calls to the controller that meet a node that says that what it was asked for is not available now, or that ends."""
+"""Calls to a controller node that answers UNAVAILABLE or shuts down."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_node_that_is_not_there_is_logged_once_while_a_call_waits(caplog
 
 
 class Ending(grpc.GenericRpcHandler):
-    """A controller of several. It answers everything; while it is `busy`, once `go` is set."""
+    """One of several controllers. It answers every call; while it is `busy`, only after `go` is set."""
 
     def __init__(self) -> None:
         self.busy = False
@@ -126,7 +126,7 @@ class Ending(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(answer)  # type: ignore[arg-type]
 
     async def has(self, calls: int) -> None:
-        """Returns when it was asked so often."""
+        """Returns after this many calls."""
         async with asyncio.timeout(60):
             while len(self.asked) < calls:  # noqa: ASYNC110  what is looked at has no event
                 await asyncio.sleep(0.002)
@@ -135,7 +135,7 @@ class Ending(grpc.GenericRpcHandler):
         match how:
             case "in order":
                 await self.in_flight.stop(0)
-            case "CANCELLED":  # as a server of gRPC does by itself
+            case "CANCELLED":  # as a gRPC server does by default
                 self.refusal = grpc.StatusCode.CANCELLED
                 self.go.set()
                 await self.server.stop(None)
@@ -145,7 +145,7 @@ class Ending(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def cluster(count: int = 2) -> AsyncIterator[tuple[list[Ending], ControllerChannels]]:
-    """Several controllers and their client; the first is the one that the client is connected to, and is busy."""
+    """Several controllers and their client, which is connected to the first one; that is busy."""
     async with AsyncExitStack() as stack:
         nodes = [Ending() for _ in range(count)]
         for each in nodes:
@@ -182,7 +182,7 @@ async def test_a_call_in_flight_that_is_not_repeatable_has_an_unknown_outcome(me
         call = asyncio.create_task(channels.ask(method, METHODS[method].request()))
         await ending.has(1)
         await ending.end(how)
-        with pytest.raises(OutcomeUnknown, match=f"{method}, which may or may not have been applied") as caught:
+        with pytest.raises(OutcomeUnknown, match=f"{method}; the call may or may not have been applied") as caught:
             await call
         assert caught.value.facts() == {"endpoint": str(ending.endpoint), "method": method}
         assert other.asked == []
@@ -196,7 +196,7 @@ async def test_a_refusal_is_repeated_unless_it_says_that_the_call_may_have_been_
         await node.has(1)
         node.refusal = None
         if unknown:
-            with pytest.raises(OutcomeUnknown, match="of a/s, which may or may not"):
+            with pytest.raises(OutcomeUnknown, match="of a/s; the call may or may not"):
                 await call
             assert node.asked == ["createStream"]
         else:
@@ -206,7 +206,7 @@ async def test_a_refusal_is_repeated_unless_it_says_that_the_call_may_have_been_
 
 @asynccontextmanager
 async def draining(node: Ending, channels: ControllerChannels) -> AsyncIterator[asyncio.Task[Answer]]:
-    """A call in flight at a node that ends, and which the client has left for another one."""
+    """A call in flight at a node that shuts down, after the client has switched to another node."""
     call = asyncio.create_task(channels.ask("createStream", CREATE))
     await node.has(1)
     stopping = asyncio.create_task(node.in_flight.stop(600))
@@ -219,7 +219,7 @@ async def draining(node: Ending, channels: ControllerChannels) -> AsyncIterator[
     await stopping
 
 
-async def test_a_node_that_ends_in_order_may_answer_what_it_has_while_other_calls_go_on() -> None:
+async def test_a_node_that_shuts_down_may_answer_calls_in_flight_while_other_calls_continue() -> None:
     async with cluster() as ((ending, _), channels), draining(ending, channels) as call:
         ending.go.set()
         assert (await call).node == ending.endpoint

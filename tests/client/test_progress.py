@@ -1,4 +1,4 @@
-"""Peers that answer, and with which nothing goes on: what is asked of them is bounded, and ends with an error."""
+"""Peers that answer but make no progress: the number of requests is bounded, and they end with an error."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ SEGMENT = "a/s/0.#epoch.0"
 HANG_S = 60.0
 
 Follows = Callable[[int], list[int]]
-"""Of a segment id its successors."""
+"""Returns the successors of a segment id."""
 
 
 class LyingController:
-    """Channels to a controller: answers about successors as a test says, and counts."""
+    """Channels to a controller that returns the successors given by a test, and counts the calls."""
 
     def __init__(self, follows: Follows = lambda _: [], pages: Iterator[str] | None = None) -> None:
         self.asked = 0
@@ -118,7 +118,7 @@ def _range(identifier: int) -> m.SegmentRange:
 
 
 def ended(peer: ScriptedPeer, command: Command) -> None:
-    """A store all whose segments are sealed and empty."""
+    """A store whose segments are all sealed and empty."""
     match command:
         case SetupAppend(request_id=request_id, segment=segment):
             peer.send(SegmentIsSealed(request_id, segment, "", 0))
@@ -135,7 +135,7 @@ async def store_of(
 
 
 def got(store: ScriptedStore, kind: type[Command]) -> int:
-    """How many commands of a kind a store was sent."""
+    """The number of commands of a type that a store received."""
     return sum(isinstance(each, kind) for peer in store.peers for each in peer.got)
 
 
@@ -208,12 +208,12 @@ async def test_successors_without_end_are_followed_until_the_recovery_deadline(u
         with pytest.raises(RetriesExhausted, match=r"ended one after another in .* nothing was read") as caught:
             await user(pool, liar.controller, store)
     assert caught.value.details["bounded_by"] == "recovery_timeout_ms"
-    # It has followed all that there were until then, each once.
+    # All successors until then were followed, each once.
     assert caught.value.segment == name_of("a", "s", of(int(caught.value.actual or 0) - 1))
 
 
 class Steps:
-    """A clock that a test sets."""
+    """A clock set by a test."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -227,7 +227,7 @@ class Steps:
     [(0.5, True, True), (0.5, False, False), (1.5, True, False)],
     ids=["at once", "with progress", "after a while"],
 )
-async def test_only_segments_that_end_at_once_and_in_vain_count_against_the_deadline(
+async def test_only_unused_segments_that_end_at_once_count_against_the_deadline(
     step_s: float, in_vain: bool, ends: bool
 ) -> None:
     liar, clock = LyingController(lambda each: [each + of(1)]), Steps()
@@ -250,7 +250,7 @@ async def test_only_segments_that_end_at_once_and_in_vain_count_against_the_dead
 
 
 def empty(*, at_tail: bool, length: int = 0, sealed: bool = False) -> Callable[[ScriptedPeer, Command], None]:
-    """A store that answers reads with nothing, at once."""
+    """A store that answers reads at once, without data."""
 
     def script(peer: ScriptedPeer, command: Command) -> None:
         match command:
@@ -289,20 +289,20 @@ async def test_a_read_that_brings_nothing_where_data_is_counts_as_failed(user: U
         with pytest.raises(RetriesExhausted) as caught:
             await user(pool, LyingController().controller, store)
         assert isinstance(caught.value.__cause__, PeerRefused)
-        assert "with nothing, where data should be" in caught.value.message
+        assert "returned nothing for a read of" in caught.value.message
         assert got(peer, ReadSegment) == ATTEMPTS
 
 
 @pytest.mark.parametrize("user", [read_bytes_at, read_revisions])
 @pytest.mark.parametrize("sealed", [False, True], ids=["the tail", "the end"])
-async def test_a_store_that_denies_the_data_that_it_has_is_not_asked_for_ever(user: User, sealed: bool) -> None:
+async def test_reads_from_a_store_that_denies_its_data_are_bounded(user: User, sealed: bool) -> None:
     async with store_of(empty(at_tail=True, length=10, sealed=sealed)) as (peer, pool, store):
         with pytest.raises(ProtocolViolation if sealed else RetriesExhausted):
             await user(pool, LyingController().controller, store)
         assert got(peer, ReadSegment) == (1 if sealed else ATTEMPTS)
 
 
-async def test_reads_that_do_not_wait_at_the_tail_are_asked_for_less_and_less_often(
+async def test_reads_that_do_not_wait_at_the_tail_are_repeated_with_growing_delays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
@@ -321,7 +321,7 @@ async def test_reads_that_do_not_wait_at_the_tail_are_asked_for_less_and_less_of
             assert not chunk.data
         monkeypatch.undo()
         reader.close()
-        assert got(peer, ReadSegment) == 21, "none is asked for before it is wanted"
+        assert got(peer, ReadSegment) == 21, "there is no read-ahead"
     assert [0.8 * 0.005 * 2**failed <= pause_s <= 0.5 for failed, pause_s in enumerate(pauses[:6])] == [True] * 6
     assert min(pauses[8:]) >= 0.4
 
@@ -344,7 +344,7 @@ async def test_a_segment_that_begins_later_with_each_read_is_no_progress() -> No
 
 
 def circle(before: int, length: int) -> Iterator[str]:
-    """Tokens that come round again after some that do not."""
+    """Tokens that repeat after a number of distinct ones."""
     yield from (f"before {number}" for number in range(before))
     while True:
         yield from (f"token {number}" for number in range(length))
@@ -364,7 +364,7 @@ async def test_page_tokens_that_come_round_again_are_an_error(
     names: Callable[[Controller], AsyncIterator[str]], before: int, length: int
 ) -> None:
     liar = LyingController(pages=circle(before, length))
-    with pytest.raises(ProtocolViolation, match=r"gives token '(token \d+)' again with page \d+ of list") as caught:
+    with pytest.raises(ProtocolViolation, match=r"repeats token '(token \d+)' with page \d+ of list") as caught:
         async for _ in names(liar.controller):
             pass
     assert caught.value.actual == liar.asked <= 3 * (before + length) + 1
@@ -373,7 +373,7 @@ async def test_page_tokens_that_come_round_again_are_an_error(
 async def test_a_token_that_is_empty_behind_a_page_with_names_is_an_error() -> None:
     liar = LyingController(pages=circle(0, 1))
     liar._pages = iter([""])
-    with pytest.raises(ProtocolViolation, match="token '' again with page 1"):
+    with pytest.raises(ProtocolViolation, match="token '' with page 1"):
         async for _ in liar.controller.list_scopes():
             pass
     assert liar.asked == 1
@@ -404,7 +404,7 @@ async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str
 # --- writers that have nothing to write -----------------------------------------------------------------------------
 
 
-async def test_an_idle_writer_that_is_set_up_and_sent_away_again_and_again_gives_up() -> None:
+async def test_an_idle_writer_whose_set_ups_are_always_revoked_gives_up() -> None:
     def script(peer: ScriptedPeer, command: Command) -> None:
         if isinstance(command, SetupAppend):
             peer.send(

@@ -194,7 +194,7 @@ async def test_credentials_that_leave_the_machine_in_clear_are_warned_of(
 ) -> None:
     for given in (settings(), settings(username="ann", password="secret")):
         await ControllerChannels([Endpoint(host, 1)], given, **options).aclose()  # type: ignore[arg-type]
-    said = f"credentials go to controller {Endpoint(host, 1)} in clear; tls:// encrypts them"
+    said = f"credentials are sent to controller {Endpoint(host, 1)} unencrypted; tls:// encrypts them"
     assert caplog.messages == ([said] if warns else [])
 
 

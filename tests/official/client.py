@@ -24,7 +24,7 @@ _LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 class ClientFailed(AssertionError):
-    """The scenario did not end as it should: it said something else, or nothing in time."""
+    """The scenario did not end as expected: its output was different, or did not come in time."""
 
 
 class ClientCrashed(ClientFailed):
@@ -32,7 +32,7 @@ class ClientCrashed(ClientFailed):
 
 
 _OURS: Final = ("AssertionError", "TimeoutError")
-"""What a scenario raises of itself."""
+"""Errors that a scenario raises itself."""
 
 
 def interpreter() -> str:

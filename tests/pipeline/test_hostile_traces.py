@@ -1,6 +1,6 @@
-"""Traces made to harm their readers: right checksums over absurd values, and JSON that only looks like a fixture.
+"""Hostile traces: valid checksums over absurd values, and JSON that resembles a fixture.
 
-Both ways to rows give the same rows or skips; nothing else is raised, and the bytes read stay proportional to the file.
+Both readers return the same rows or skips and raise nothing; the number of bytes read is proportional to the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INT64 = st.sampled_from([LARGEST, SMALLEST, LARGEST - 1, -1, 0, 1, 10**18]) | st
 
 
 def header(body: bytes, **other: int) -> bytes:
-    """A header of a records block with the right checksum, whatever it says."""
+    """A header of a records block with any fields and a valid checksum."""
     said = {"version": FORMAT_VERSION, "type": 2, "flags": 0, "count": 0, "stored": len(body), "raw": len(body),
             "first": 0, "last": 0, "crc": zlib.crc32(body)} | other  # fmt: skip
     made = struct.pack("<16sHBBIQQqqI", MARK, *said.values())
@@ -55,7 +55,7 @@ def body_of(rows: list[tuple[int, int, int, int, int]], data: bytes) -> bytes:
 
 
 def rows_of(data: bytes, name: str = "a.wtrace") -> list[dict[str, Any]]:
-    """The rows of a file with these bytes, which both ways to them give alike."""
+    """The rows of a file with these bytes; asserts that both readers return the same."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(data)
@@ -93,7 +93,7 @@ def test_absurd_values_under_right_checksums_give_rows_or_skips(data: st.DataObj
     try:
         damages = [each for each in read_blocks(hostile) if isinstance(each, Damage)]
     except TraceError:
-        return  # a version that is not read
+        return  # an unsupported version
     assert [each.offset for each in damages] == [row["block"] for row in found if row["kind"] == "skipped"]
 
 
@@ -106,7 +106,7 @@ def test_records_at_both_ends_of_time_are_rows() -> None:
 
 
 class _Counted:
-    """Bytes that a reader asks of a capture."""
+    """Counts the bytes that a reader requests of a capture."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
@@ -120,16 +120,14 @@ class _Counted:
 
 
 def overlapping(count: int) -> bytes:
-    """Headers that are right, each of a body that has all others behind it and a wrong checksum."""
+    """Valid headers; the body of each contains all later ones and has a wrong checksum."""
     return b"".join(header(b"", stored=64 * (count - at - 1), crc=1) for at in range(count))
 
 
 @pytest.mark.parametrize(
     "hostile", [MARK * 20_000, MARK[:8] * 40_000, overlapping(5_000)], ids=["mark", "magic", "nested"]
 )
-def test_what_only_looks_like_blocks_is_not_read_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: bytes
-) -> None:
+def test_false_blocks_are_not_read_repeatedly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: bytes) -> None:
     path = tmp_path / "a.wtrace"
     path.write_bytes(METADATA_BLOCK + hostile)
     counted = _Counted(monkeypatch)
@@ -238,7 +236,7 @@ def test_a_key_that_comes_twice_among_very_many_is_found(tmp_path: Path) -> None
         (row["kind"], row["error"])
         for row in rows_of((json.dumps(FIRST) + "\n{" + keys + ',"199999":0}').encode(), "a.jsonl")
     ]
-    assert "199999: the key stands there twice" in error
+    assert "199999: the key is duplicated" in error
 
 
 def test_numbers_with_more_digits_than_python_writes_are_refused_by_name() -> None:

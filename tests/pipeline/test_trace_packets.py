@@ -182,7 +182,7 @@ def enhanced(data: bytes, number: int = 0, ticks: int = 0, options: bytes = b"")
 
 
 def found_in(path: Path, data: bytes, ports: tuple[int, ...] = ()) -> tuple[list[Record], list[Skipped]]:
-    """What a reader finds in a file with these bytes; whatever they are, nothing is raised."""
+    """What a reader finds in a file with these bytes; any bytes are read without an error."""
     path.write_bytes(data)
     records, skipped = [], []
     for piece in plan([str(path)]):
@@ -201,11 +201,11 @@ def found_in(path: Path, data: bytes, ports: tuple[int, ...] = ()) -> tuple[list
         (PCAP + record(b"x", 5), 24, "in the middle"),
         (PCAP + record(b"", 0xFFFFFFFF), 24, "4294967295 bytes exceeds"),
         (PCAP + record(b"x" * 60) + b"\0", 100, "in the middle"),
-        (SECTION[:20], 0, "does not end where it says"),
+        (SECTION[:20], 0, "at the end of a block"),
         (SECTION[:8] + b"\0\0\0\0" + SECTION[12:], 0, "no section"),
         (SECTION + struct.pack("<II", 5, 0) + b"x" * 40, 28, "a block of 0 bytes"),
-        (SECTION + struct.pack("<III", 5, 1 << 31, 0), 28, "does not end where it says"),
-        (SECTION + enhanced(b"x"), 28, "interface 0, and 0 are described"),
+        (SECTION + struct.pack("<III", 5, 1 << 31, 0), 28, "at the end of a block"),
+        (SECTION + enhanced(b"x"), 28, "interface 0, but only 0 are described"),
         (SECTION + block(1, b""), 28, "too short"),
         (SECTION + interface() + block(6, b"x" * 8), 48, "too short"),
         (SECTION + interface() + block(6, struct.pack("<IIIII", 0, 0, 0, 99, 99)), 48, "a packet of 99 bytes"),
@@ -305,7 +305,7 @@ def test_pieces_of_a_stream_in_any_order_give_a_beginning_of_it(data: st.DataObj
 
 
 class _Counted(trace_packets.Reassembly):
-    """Checks at each packet that all that is held is bounded."""
+    """Checks at each packet that memory is bounded."""
 
     most_connections = most_waiting = 0
 
@@ -336,7 +336,7 @@ def test_connections_that_are_only_opened_push_out_those_that_are_silent(
     reader, records, skipped = counted(tmp_path / "a.pcap", [*opening, *talking, *half_open])
     assert reader.most_connections == 10
     assert len([each for each in records if each.kind is RecordKind.FRAME]) == len(REQUESTS + REPLIES)
-    assert [each.reason for each in skipped] == ["connection 1 is not read on: more than 10 connections are open"]
+    assert [each.reason for each in skipped] == ["connection 1 is dropped: more than 10 connections are open"]
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -1,1 +1,1 @@
-"""Proof against losses of power: a recorder of what a store asks of the disk, and images of what a loss would leave."""
+"""Power-loss tests: a recorder of a store's disk operations, and images of what a power loss could leave."""

@@ -1,13 +1,12 @@
-"""A disk as a recorder saw it used: for any moment, what a loss of power then would leave of files and names.
+"""Model of a disk: what a power loss at any moment would leave of files and names.
 
-`Disk` is fed the records of `recorder.c`. It knows of every write whether a sync of its file has covered it, and of
-every name whether a sync of its folder has. `image` writes out a folder as a loss of power may leave it: what was
-synced is there; of the rest, by chance, nothing, all, some of the writes, or some of their sectors. What a
-failed sync did not write stays unwritten, whatever is synced later, until it is written again: Linux marks such pages
-clean.
+`Disk` takes the records of `recorder.c`. It tracks for every write whether a sync of its file has covered it, and for
+every name whether a sync of its folder has. `image` writes a folder as a power loss may leave it: everything synced;
+and of the rest, at random, nothing, everything, some of the writes, or some of their sectors. Data that a failed sync
+did not write stays unwritten after later syncs, until it is written again, because Linux marks such pages clean.
 
-Invariant: what an image holds was written, or is zeros where a file had grown. Names are lost one by one, which is
-stricter than any file system, or as a journaling one loses them: in order, and a sync of any file keeps all before it.
+Invariant: all data in an image was written, or is zeros where a file had grown. Names are lost individually, which is
+stricter than any file system; or as in a journaling one: in order, and a sync of any file keeps all earlier names.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ __all__ = ["Disk", "Record", "records"]
 _HEADER = Struct("=4IQq")
 _WHOLE = 1 << 62
 _UNITS = (_WHOLE, 512, 4096)
-"""What a write reaches the disk in."""
+"""Sizes of the units in which a write reaches the disk."""
 
 
 class Record(NamedTuple):
-    """kind: a letter, see `Disk.feed`. at: an offset or a size."""
+    """One record of the log. kind: a letter, see `Disk.feed`. at: an offset or a size."""
 
     kind: str
     inode: int
@@ -68,7 +67,7 @@ class _Change:
             content[self.at : self.at + len(self.data)] = self.data
 
     def parts(self, unit: int) -> Iterator[_Change]:
-        """The change in pieces that reach the disk one by one."""
+        """The change, split into pieces that reach the disk individually."""
         if self.data is None:
             yield self
             return
@@ -81,7 +80,7 @@ class _Change:
 
 @dataclass(eq=False)
 class _File:
-    """base: what is durable. changes: what came after it, and is durable only where something lost lies before it."""
+    """base: durable content. changes: later changes; those that are durable come after a lost one."""
 
     base: bytearray = field(default_factory=bytearray)
     changes: list[_Change] = field(default_factory=list)
@@ -98,33 +97,33 @@ class _File:
             self.changes.pop(0).apply(self.base)
 
     def content(self) -> bytes:
-        """What a reader sees."""
+        """The content that a reader sees."""
         content = bytearray(self.base)
         for each in self.changes:
             each.apply(content)
         return bytes(content)
 
     def left(self, chance: random.Random) -> bytes:
-        """What a loss of power leaves."""
+        """The content that a power loss leaves."""
         content, unit = bytearray(self.base), chance.choice(_UNITS)
         kept = chance.choice([0.0, 1.0, chance.random()])
         for change in self.changes:
             if change.durable:
                 change.apply(content)
                 continue
-            # Where everything else is kept, what a failed sync left out is missing.
+            # Everything is kept, except what a failed sync left out.
             likely = 0.0 if change.lost and kept == 1.0 else kept
             for part in change.parts(unit):
                 if chance.random() < likely:
                     part.apply(content)
-        if self.changes and chance.random() < 0.2:  # it had grown, and what it grew by was not written
+        if self.changes and chance.random() < 0.2:  # the file had grown, but the new bytes were not written
             content.extend(bytes(max(0, len(self.content()) - len(content))))
         return bytes(content)
 
 
 @dataclass(eq=False)
 class _Folder:
-    """names: as a reader sees them. durable: what of them is on disk. changes: what came after, with its number."""
+    """names: as a reader sees them. durable: those on disk. changes: later changes, with their numbers."""
 
     names: dict[str, _Node] = field(default_factory=dict)
     durable: dict[str, _Node] = field(default_factory=dict)
@@ -157,19 +156,19 @@ def _rename(names: dict[str, _Node], change: dict[str, _Node | None]) -> None:
 
 
 class Disk:
-    """What is on disk, and what is in memory only, below a folder.
+    """The state below a folder: what is on disk, and what is only in memory.
 
     Attributes:
         root: the folder.
     """
 
     def __init__(self, root: Path) -> None:
-        """Everything that is in the folder now is on disk."""
+        """Starts with the current content of the folder, all of it durable."""
         self.root = root
         self._nodes: dict[int, _Node] = {}
         self._top = self._adopted(root)
-        self._changes = 0  # of names, ever
-        self._journaled = 0  # of these, how many a journaling file system has kept
+        self._changes = 0  # number of changes of names
+        self._journaled = 0  # how many of them a journaling file system has made durable
         self._begun: dict[int, int] = {}
 
     def _adopted(self, path: Path) -> _Folder:
@@ -185,23 +184,23 @@ class Disk:
         return folder
 
     def feed(self, record: Record) -> None:
-        """One call more."""
+        """Applies the record of one call."""
         match record.kind:
-            case "C" | "M":  # a file or a folder is made
+            case "C" | "M":  # a file or a folder is created
                 node = self._nodes[record.inode] = _File() if record.kind == "C" else _Folder()
                 self._change(record.name, node)
-            case "W" | "T":  # written to, cut
+            case "W" | "T":  # a write, a truncation
                 self._file(record).changes.append(_Change(record.at, record.data if record.kind == "W" else None))
             case "s":  # a sync begins
                 self._nodes[record.inode].begin_sync()
                 self._begun[record.inode] = self._changes
-            case "S" | "F":  # it is done, it has failed
+            case "S" | "F":  # a sync succeeds, fails
                 self._nodes[record.inode].end_sync(failed=record.kind == "F")
                 if record.kind == "S":
                     self._journaled = max(self._journaled, self._begun[record.inode])
             case "U":  # a name is removed
                 self._change(record.name, None)
-            case "L" | "R":  # a second name, another name
+            case "L" | "R":  # a link, a rename
                 source, name = self._place(record.name)
                 target = os.fsdecode(record.data)
                 self._change(target, source.names[name], gone=record.name if record.kind == "R" else None)
@@ -233,7 +232,7 @@ class Disk:
         folder.change(self._changes, change)
 
     def files(self) -> dict[str, bytes]:
-        """What a reader sees, by path below the root."""
+        """Path below the root → content that a reader sees."""
         found: dict[str, bytes] = {}
 
         def walk(folder: _Folder, above: str) -> None:
@@ -247,7 +246,7 @@ class Disk:
         return found
 
     def image(self, chance: random.Random, to: Path) -> None:
-        """Write out, in a new folder, what a loss of power leaves now."""
+        """Write what a power loss would leave now to a new folder."""
         if strict := chance.random() < 0.5:
             likely = chance.choice([0.0, 1.0, 0.5])
         else:

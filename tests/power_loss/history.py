@@ -1,10 +1,10 @@
-"""Histories of a directory, life after life, and what each image of a loss of power must hold.
+"""Histories of a directory over several lives, and checks of power-loss images.
 
-A life is a forked process that the recorder watches. It closes its directory, or is killed between two calls, or has a
-sync that fails. The next life opens the directory as the page cache has it or, at times, as a loss of power left it. At
-random moments an image is written, opened and recovered. It must open, as the same cluster's. It must hold a state that
-was there after some batch: not before the last one that was acknowledged, nor before the one that its life has served
-from the beginning.
+A life is a forked process under the recorder. It closes its directory, is killed between two calls, or has a failing
+sync. The next life opens the directory as it is in the page cache or, sometimes, as a power loss left it. At random
+moments an image is written, opened and recovered. It must open, and belong to the same cluster. It must hold the state
+after some batch: not before the last acknowledged batch, and not before the state that its life has served since its
+start.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from tests.power_loss.recording import begin
 __all__ = ["History"]
 
 _RECORDS = (10, 60, 600)
-"""Calls, about, until a directory is made, until it is recovered, and until a life ends; as many are killed in each."""
+"""Approximate number of calls until a directory is created, until it is recovered, and until a life ends; lives are
+killed equally often in each range."""
 _SYNCS = (4, 60)
-"""Syncs, about, until a directory is made, and until a life ends."""
+"""Approximate number of syncs until a directory is created, and until a life ends."""
 
 
 class History:
-    """A directory and what is known of it.
+    """A directory and its expected states.
 
     Attributes:
-        lives, kills, failed_syncs: how many lives there were, and how many of them ended so.
-        images: how many were opened.
-        faults: what was wrong with them, one sentence each.
+        lives, kills, failed_syncs: number of lives, and how many of them ended in each way.
+        images: number of opened images.
+        faults: the problems found, one sentence each.
     """
 
     def __init__(self, kind: str, seed: int, folder: Path) -> None:
-        """kind: as in `life`. folder: to work in, new; what was wrong with images is left in it."""
+        """kind: as in `life`. folder: a new working folder; images with faults are left in it."""
         folder.mkdir()
         self.lives = self.kills = self.failed_syncs = self.images = 0
         self.faults: list[str] = []
@@ -52,12 +53,12 @@ class History:
         self._root = folder / "life-0"
         self._root.mkdir()
         self._cluster = ""
-        # The states after batches; those from the floor on may be found. The present life began with `_served`.
+        # The states after batches; an image may hold those from the floor on. The current life started with `_served`.
         self._states = [asyncio.run(_open(kind, folder / "empty"))[0]]
         self._floor = self._served = 0
 
     def run(self, lives: int, images: int) -> None:
-        """Live so many lives, and open so many images of each."""
+        """Run a number of lives, and open a number of images of each."""
         disk = Disk(self._root)
         for _ in range(lives):
             log = self._live()
@@ -80,7 +81,7 @@ class History:
     # --- lives ------------------------------------------------------------------------------------------------------
 
     def _live(self) -> tuple[Record, ...]:
-        """One life in a process of its own; what it asked of the disk."""
+        """Run one life in a process of its own; returns its disk operations."""
         chance, self.lives = self._chance, self.lives + 1
         kill_at = kill_sync = fail_sync = 0
         match chance.choices(["killed", "killed in a sync", "failed sync", ""], [3, 3, 3, 1])[0]:
@@ -115,7 +116,7 @@ class History:
         return found
 
     def _know(self, *, serves: str = "", cluster: str = "", state: str = "", acknowledged: int | None = None) -> None:
-        """What a life has written down."""
+        """Read what a life has written to `marks`."""
         if serves:
             self._check(f"life {self.lives}", serves, cluster)
             while len(self._states) - 1 > self._floor and self._states[-1] != serves:
@@ -138,7 +139,7 @@ class History:
     # --- images -----------------------------------------------------------------------------------------------------
 
     def _look(self, disk: Disk, moment: str) -> None:
-        """Open what a loss of power at this moment leaves."""
+        """Open and check an image of a power loss at this moment."""
         image, opened, faults = self._folder / "image", self._folder / "opened", len(self.faults)
         disk.image(self._chance, image)
         shutil.copytree(image, opened)
@@ -159,7 +160,7 @@ class History:
             shutil.rmtree(image)
 
     def _compare(self, disk: Disk) -> None:
-        """The recorder has missed nothing: what was recorded is what is there, but for SQLite's shared memory."""
+        """Assert that the recording is complete: it equals the folder's content, except for SQLite's shared memory."""
         recorded = disk.files()
         files = [each for each in self._root.rglob("*") if each.is_file()]
         there = {str(each.relative_to(self._root)): each.read_bytes() for each in files}
@@ -172,7 +173,7 @@ class History:
 
 
 async def _open(kind: str, path: Path, *, serve: bool = False) -> tuple[str, str]:
-    """The state that a directory has, and whose it is. Raises `DataError`."""
+    """The state and the cluster of a directory. Raises `DataError`."""
     opened = await open_data(kind, path)
     try:
         if serve:

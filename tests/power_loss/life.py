@@ -1,10 +1,9 @@
-"""A life of a store that a recorder watches: open a directory, recover, serve, change things, and end somehow.
+"""One life of a store under the recorder: opens a directory, recovers, serves, changes data, and ends in some way.
 
 There are two kinds of directories: `plain`, that of one process, and `cluster`, the folder of a cluster of processes
-with one container, of which each life claims the next epoch. The directory is `data` in the folder that is watched. To
-`marks` beside it the process writes, at the moment when it happens and so in the same log as what it asks of the disk,
-what a peer would know: the state that it found and serves from then on, the state after each batch, and how many
-batches are acknowledged.
+with one container, of which each life claims the next epoch. The directory is `data` in the recorded folder. To `marks`
+beside it the process writes what a peer would know: the state that it recovered and serves, the state after each batch,
+and the number of acknowledged batches. These writes are in the same log as the disk operations, and so in order.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from tests.server.durable.support import NONE, everything, write
 __all__ = ["CONTAINERS", "Opened", "live", "open_data"]
 
 CONTAINERS = {"plain": 2, "cluster": 1}
-"""The kinds of directories, and how many containers each has."""
+"""Kind of directory → number of containers."""
 
 _JOURNAL_BYTES = 48 * 1024
 
 
 class Opened:
-    """A directory that was taken and recovered. Nothing more is written to it until `durability` is started.
+    """A locked and recovered directory. Nothing more is written to it until `durability` is started.
 
     Attributes:
-        cluster: whose it is.
-        durability, store: what was opened.
-        controller: what the controller remembers: any bytes, that grow.
+        cluster: the cluster of the directory.
+        durability, store: the opened parts.
+        controller: the state of the controller; arbitrary growing bytes.
     """
 
     def __init__(self, cluster: str, durability: Durability, store: SegmentStore) -> None:
@@ -52,14 +51,14 @@ class Opened:
         durability.controller_state = lambda: bytes(self.controller)
 
     def digest(self) -> str:
-        """Of all that can be asked of it."""
+        """A canonical text of everything that a peer can read."""
         found = hashlib.blake2b(self.controller, digest_size=12)
         found.update(_text(everything(self.store, with_index=False)).encode("utf-8", "surrogatepass"))
         return found.hexdigest()
 
 
 def _text(value: Any) -> str:
-    """The same for equal values."""
+    """A canonical text of a value."""
     if isinstance(value, dict):
         return f"{{{', '.join(sorted(f'{_text(key)}: {_text(each)}' for key, each in value.items()))}}}"
     if isinstance(value, set | frozenset):
@@ -72,7 +71,7 @@ def _text(value: Any) -> str:
 
 
 async def open_data(kind: str, path: Path) -> Opened:
-    """Take a directory, new or old, and recover it. Raises `DataError`."""
+    """Lock a directory, new or existing, and recover it. Raises `DataError`."""
     containers = CONTAINERS[kind]
     if kind == "plain":
         durability = Durability(path, containers=containers, held=range(containers), memory_bytes=MIN_MEMORY_BYTES)
@@ -86,12 +85,12 @@ async def open_data(kind: str, path: Path) -> Opened:
         epoch, durability = folder.open(folder.container(0), (0,), MIN_MEMORY_BYTES)
         store = SegmentStore(containers, journal=durability.journal, pool=durability.pool)
         folder.recover(epoch, durability, store.containers)
-    durability._journal_bytes = _JOURNAL_BYTES  # filling longer ones with zeros would be most of the log
+    durability._journal_bytes = _JOURNAL_BYTES  # the zeros of longer ones would fill most of the log
     return Opened(durability.directory.manifest.cluster, durability, store)
 
 
 class _Marks:
-    """Writes down what a peer would know (`Gated`)."""
+    """Records what a peer would know (`Gated`)."""
 
     def __init__(self, folder: Path) -> None:
         self._descriptor = os.open(folder / "marks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -101,9 +100,9 @@ class _Marks:
         os.write(self._descriptor, json.dumps(what).encode() + b"\n")
 
     def hold(self, number: int, opened: Opened) -> None:
-        """Batch `number` was executed, and is acknowledged once it may be."""
+        """Batch `number` was executed; it is acknowledged when it is durable."""
         committer = opened.durability.committer
-        if committer.failure:  # the servers' connections are closed by then
+        if committer.failure:  # a server would have closed its connections
             return
         self._held.append((committer.mark, number))
         if committer.mark <= committer.committed:
@@ -117,10 +116,10 @@ class _Marks:
         return self._held[0][0] if self._held else 0
 
     def go_on(self) -> None:
-        """Nothing waits for room."""
+        """No-op: nothing waits for room."""
 
     def failed(self, why: str) -> None:
-        """What is held is never acknowledged."""
+        """No-op: held batches are never acknowledged."""
         self._held.clear()
 
 
@@ -158,7 +157,7 @@ def _change(chance: random.Random, opened: Opened, now_ms: int) -> None:
 
 
 async def live(kind: str, folder: Path, seed: int, ticks: int) -> None:
-    """Open the directory in `folder`, change things `ticks` times, and close it, with a last snapshot or without."""
+    """Open the directory in `folder`, change data `ticks` times, and close it, with or without a final snapshot."""
     chance, marks = random.Random(seed), _Marks(folder)
     opened = await open_data(kind, folder / "data")
     durability = opened.durability

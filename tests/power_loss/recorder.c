@@ -1,11 +1,11 @@
-/* Records what a process asks of the disk below one folder, in order: `disk.py` rebuilds what a power loss leaves.
+/* Records the disk operations of a process below one folder, in order; `disk.py` computes what a power loss leaves.
 
-   Preloaded (LD_PRELOAD), and idle until `recorder_begin` is called, in a process that was forked for this.
+   Preloaded (LD_PRELOAD), and idle until `recorder_begin` is called in a forked process.
 
-   A record is a header, a name and data; see `disk.py`. A call and its record are one under a lock, so the log has the
-   order of the calls; a sync has a record before and one after it, and waits for no real disk. What could change a file
-   and is not recorded ends the process, so that nothing is missed in silence. Writes through mmap are not seen: of
-   SQLite's files only the shared memory has them, and nothing is kept in it. */
+   A record is a header, a name and data; see `disk.py`. A lock makes each call and its record atomic, so the log has the
+   order of the calls. A sync has one record before and one after it, and does not wait for the real disk. Calls that
+   could change a file and are not supported end the process, so that none is missed. Writes through mmap are not
+   recorded: among SQLite's files only the shared memory has them, and it holds no data. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,14 +34,14 @@ struct header {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t inode_of[MOST_DESCRIPTORS]; /* of descriptors below the root; 0 for others */
+static uint64_t inode_of[MOST_DESCRIPTORS]; /* for descriptors of files below the root; 0 for others */
 static char root[PATH_MAX];
 static size_t root_bytes;
 static int log_descriptor = -1;
 static long records, kill_at, syncs, kill_sync, fail_sync;
 
-/* What happens below `folder` is added to `log` from now on. The process kills itself after record `killing`, and before
-   sync `killing_sync` is done; sync `failing` fails with EIO and writes nothing. 0 for never. */
+/* Starts to record operations below `folder` to `log`. The process kills itself after record `killing`, and before sync
+   `killing_sync` is done; sync `failing` fails with EIO and writes nothing. 0 for never. */
 EXPORT int recorder_begin(const char *folder, const char *log, long killing, long killing_sync, long failing) {
     root_bytes = strlen(folder);
     if (root_bytes >= sizeof root)

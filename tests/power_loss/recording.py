@@ -1,4 +1,4 @@
-"""Processes with the recorder loaded: built with the C compiler that is there, by preloading, so on Linux."""
+"""Runs processes with the recorder preloaded. Needs Linux and a C compiler."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ROOT = Path(__file__).parent.parent.parent
 
 
 def is_loaded() -> bool:
-    """Whether this process has the recorder, which is idle until a child `begin`s."""
+    """Whether the recorder is loaded in this process; it is idle until a child calls `begin`."""
     return hasattr(ctypes.CDLL(None), "recorder_begin")
 
 
 def run_recorded(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python with the recorder, which is built in `folder`. options: of `subprocess.run`."""
+    """Run Python with the recorder, which is compiled in `folder`. options: of `subprocess.run`."""
     library = folder / "recorder.so"
     source = Path(__file__).with_name("recorder.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, source], check=True)
@@ -29,7 +29,7 @@ def run_recorded(folder: Path, *arguments: str, **options: Any) -> subprocess.Co
 
 
 def begin(folder: Path, log: Path, *, kill_at: int = 0, kill_sync: int = 0, fail_sync: int = 0) -> None:
-    """Record what this process does below a folder; see `recorder_begin` in recorder.c."""
+    """Record the disk operations of this process below a folder; see `recorder_begin` in recorder.c."""
     numbers = (ctypes.c_long(each) for each in (kill_at, kill_sync, fail_sync))
     if ctypes.CDLL(None).recorder_begin(os.fsencode(folder), os.fsencode(log), *numbers):
-        raise OSError(f"nothing can be recorded in {log}")
+        raise OSError(f"cannot record to {log}")

@@ -1,4 +1,4 @@
-"""What tests of faults send to a store, with a tap before it or not, and what they look at then."""
+"""Traffic for tests of faults, to a store directly or through a tap, and how to look at its effect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PONG = KeepAlive()
 
 
 def stored(mock: MockSegmentStore) -> int:
-    """How long the segment is."""
+    """The length of the segment."""
     return mock.segments[SEGMENT].length
 
 
 def acknowledged(replies: list[object]) -> list[int]:
-    """The numbers of the appends that were."""
+    """The event numbers of the acknowledged appends."""
     return [each.event_number for each in replies if isinstance(each, DataAppended)]

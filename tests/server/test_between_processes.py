@@ -1,4 +1,4 @@
-"""What processes of a cluster send each other: to whom, and without what."""
+"""Credentials and tokens that processes of a cluster send each other, and to whom."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CREDENTIALS = "Basic YW5uOnNlY3JldA=="
 
 
 class Leader(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs have it generic, which it is not
-    """Answers every call and keeps its metadata."""
+    """Answers every call and records its metadata."""
 
     def __init__(self) -> None:
         self.heard: list[dict[str, str]] = []
@@ -46,7 +46,7 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs have it
 
 
 async def handed_on(tls: TlsFiles | None, **options: Any) -> dict[str, str]:
-    """The metadata of a call with credentials as the leader hears it."""
+    """The metadata that the leader gets of a call with credentials."""
     leader, server = Leader(), grpc.aio.server()
     server.add_generic_rpc_handlers((leader,))
     if tls is None:
@@ -99,7 +99,7 @@ def test_a_process_that_would_send_secrets_in_clear_is_refused_unless_the_networ
         return ClusterProcess(settings, "127.0.0.1:1", authority=authority, **options)
 
     tls: dict[str, Path] = {}
-    with pytest.raises(ValueError, match="give tls_cert and tls_key, or trust_network if that is meant"):
+    with pytest.raises(ValueError, match="give tls_cert and tls_key, or trust_network if this is intended"):
         made()
     made(trust_network=True)
     tls = dict(zip(("tls_cert", "tls_key"), write_certificate(tmp_path), strict=True))

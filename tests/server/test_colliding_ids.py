@@ -1,6 +1,6 @@
-"""Ids that a peer has chosen so that their numbers have one hash: no table is keyed by what has it.
+"""Ids chosen by a peer so that their numbers have equal hashes: no table may use such numbers as keys.
 
-Timing is not looked at. Tables that are reachable in this process are, and how many hashes their keys have.
+The tests do not measure time. They inspect the reachable tables of this process and the hashes of their keys.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ OTHER = "scope/stream/1.#epoch.0"
 
 
 def crowded_tables() -> Iterator[tuple[type, Any]]:
-    """Tables of this process with hundreds of keys, most of which have one hash: whose they are, and one key."""
+    """Tables of this process with hundreds of keys, most of which have the same hash: owner and one key of each."""
     for owner in gc.get_objects():
-        for table in gc.get_referents(owner):  # one of plain values is no object that the collector knows
+        for table in gc.get_referents(owner):  # the collector does not track tables of plain values itself
             if isinstance(table, dict | set) and len(table) > MANY // 2:
                 (_, most), *_ = Counter(map(hash, list(table))).most_common(1)
                 if most > len(table) // 2:

@@ -1,4 +1,4 @@
-"""Jobs in turn: who is served when, by a clock that is set by hand."""
+"""The order in which jobs are served, with a manual clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from segstore.server.fair_queue import SLICE_S, TICK_S, FairQueue
 
-STEP_S = SLICE_S / 4 * 1.001  # above what rounding takes
+STEP_S = SLICE_S / 4 * 1.001  # more than rounding errors
 
 
 class Loop:
-    """A clock, and the loop iterations that a queue asks for."""
+    """A clock, and the loop iterations that a queue schedules."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -132,13 +132,13 @@ def test_reads_that_fill_an_iteration_make_it_busy_until_the_next(loop: Loop) ->
     assert not queue.is_busy
 
 
-def test_a_slice_is_longer_where_nobody_else_waits(loop: Loop) -> None:
+def test_a_slice_is_longer_if_no_other_job_is_queued(loop: Loop) -> None:
     queue = loop.queue
     queue.begin()
     loop.now_s += 2 * SLICE_S
     assert not queue.is_over()
-    assert queue.end(), "as much as one beside others gets is used up"
-    assert not queue.is_over(), "none is open"
+    assert queue.end(), "it took at least SLICE_S"
+    assert not queue.is_over(), "no slice is open"
     queue.add(Job(loop, "a", 1, []))
     queue.begin()
     loop.now_s += SLICE_S * 1.001
@@ -146,7 +146,7 @@ def test_a_slice_is_longer_where_nobody_else_waits(loop: Loop) -> None:
     queue.end()
 
 
-def test_what_one_job_raises_does_not_stop_the_queue(loop: Loop) -> None:
+def test_an_exception_in_one_job_does_not_stop_the_queue(loop: Loop) -> None:
     log: list[str] = []
 
     class Broken:

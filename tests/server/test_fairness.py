@@ -1,6 +1,6 @@
-"""Peers that ask for much and one that asks for little: who is answered when, by a clock that goes on when it is read.
+"""Peers with many requests and one with few: the order of replies, with a clock that advances when it is read.
 
-Nothing here depends on how fast the machine is: a slice is so many readings of the clock.
+Nothing here depends on the speed of the machine: a slice is a number of readings of the clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MANY = 20_000
 
 @pytest.fixture(autouse=True)
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice is over after some five looks at the clock."""
+    """A slice ends after about five readings of the clock."""
     looks = count()
     monkeypatch.setattr("segstore.server.fair_queue.perf_counter", lambda: next(looks) * SLICE_S / 5)
 
@@ -69,7 +69,7 @@ async def test_one_request_does_not_wait_for_thousands_of_others(watched: bool, 
         for number in range(3):
             before = counters.requests
             assert isinstance((await victim.ask(append(number)))[0], DataAppended)
-            assert counters.requests - before < 2_000, "so many of the others were answered first"
+            assert counters.requests - before < 2_000, "too many requests of others were answered first"
         assert counters.requests < MANY // attackers * attackers
         for peer in peers:
             peer.abort()
@@ -92,7 +92,7 @@ async def test_appends_that_take_many_slices_are_stored_once_and_in_order(watche
             data = number.to_bytes(4, "big") * 50
             frames += [encode(AppendBlock(WRITER, data)), encode(AppendBlockEnd(WRITER, 200, b"", 1, number, number))]
             if number % 100 == 0:
-                frames.append(encode(KeepAlive()))  # between appends, for the clock to be looked at
+                frames.append(encode(KeepAlive()))  # between appends, so that the clock is read
         peer.send_bytes(b"".join(frames))
         answers = await peer.receive(2_000 + 20)
         acknowledged = [each.event_number for each in answers if isinstance(each, DataAppended)]
@@ -120,7 +120,7 @@ async def test_what_was_read_is_executed_although_the_peer_has_gone(watched: boo
         view = mock.server.hub.receive_view
         view[: len(sent)] = sent
         connection.buffer_updated(len(sent))
-        assert mock.segments[SEGMENT].length == 0, "one slice is not enough for all"
+        assert mock.segments[SEGMENT].length == 0, "all were executed in one slice"
         peer.abort()
         await until(lambda: not mock.server.hub.connections)
         assert mock.segments[SEGMENT].length == len(b"the last")
@@ -147,7 +147,7 @@ async def test_an_append_does_not_wait_for_all_the_reads_that_it_wakes() -> None
         reader.send(HELLO, *[ReadSegment(SEGMENT, 0, 100, "", number) for number in range(5_000)])
         await until(lambda: len(mock.store.waiters) == 5_000)
         assert isinstance((await writer.ask(append(1, b"news")))[0], DataAppended)
-        assert len(mock.store.waiters) > 1_000, "the others are answered in their turn"
+        assert len(mock.store.waiters) > 1_000, "too many woken reads were answered first"
         answers = (await reader.receive(5_001))[1:]
         assert sorted(each.request_id for each in answers if isinstance(each, SegmentRead)) == list(range(5_000))
 
@@ -161,7 +161,7 @@ async def test_reads_that_wait_share_timers_and_are_answered_empty_in_slices() -
         assert len(mock.store.waiters) == 0
 
 
-async def test_a_connection_with_many_writers_and_segments_is_taken_apart_in_slices() -> None:
+async def test_a_connection_with_many_writers_and_segments_is_cleaned_up_in_slices() -> None:
     async with MockSegmentStore(watched=False) as mock, await writer_of(mock) as victim:
         busy = await Peer.connect(mock)
         sent = [SetupAppend(number, UUID(int=100 + number), SEGMENT, "") for number in range(2_000)]
@@ -185,7 +185,7 @@ async def test_a_request_with_a_list_that_would_take_too_long_to_read_ends_its_c
         peer.send(ReadTable(1, "table", "", tuple(TableKey(b"key") for _ in range(161))))
         assert await peer.closed() == b""
         assert "READ_TABLE.keys at byte" in caplog.text
-        assert "161 elements are announced, and at most 160 are taken" in caplog.text
+        assert "a list of 161 elements exceeds 160" in caplog.text
 
 
 async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own() -> None:
@@ -213,7 +213,7 @@ async def test_one_request_through_a_tap_does_not_wait_for_thousands_of_others()
         await until(lambda: len(tap.requests(asked)) >= 100)
         before = len(tap.requests(asked))
         assert isinstance((await victim.ask(append(1)))[0], DataAppended)
-        assert len(tap.requests(asked)) - before < 2_000, "so many of the others were decided about first"
+        assert len(tap.requests(asked)) - before < 2_000, "too many requests of others were processed first"
         busy.abort()
         await until(lambda: len(tap.links) == 1)
         assert mock.segments[SEGMENT].length == 4

@@ -81,12 +81,12 @@ def test_an_empty_file_is_no_fault() -> None:
         ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),
         ("sed: 1\n", 1, "sed", "no such key (seed?)"),
         ("round_trip_ms: -1\n", 1, "round_trip_ms", "greater than or equal to 0"),
-        ("rules: [\n", 2, "", "no YAML"),
+        ("rules: [\n", 2, "", "not YAML"),
         ("- do: ok\n", 1, "", "an object is needed"),
-        ("seed: 1\nrules: &a []\n", 2, "", "anchors and aliases are not taken"),
-        ("seed: 1\nrules: *a\n", 2, "", "anchors and aliases are not taken"),
-        ("seed: !!int abc\n", 1, "", "tags are not taken"),
-        ("seed: !!timestamp abc\n", 1, "", "tags are not taken"),
+        ("seed: 1\nrules: &a []\n", 2, "", "anchors and aliases are not allowed"),
+        ("seed: 1\nrules: *a\n", 2, "", "anchors and aliases are not allowed"),
+        ("seed: !!int abc\n", 1, "", "tags are not allowed"),
+        ("seed: !!timestamp abc\n", 1, "", "tags are not allowed"),
         ("<<: {seed: 1}\n", 1, "<<", "no such key"),
         ("seed: 1:30\n", 1, "seed", "a valid integer"),
         ("seed: 2001-99-99\n", 1, "seed", "a valid integer"),
@@ -106,7 +106,7 @@ def test_an_empty_file_is_no_fault() -> None:
             "rules:\n" + f"- {{do: ok, match: {' or '.join(['failure'] * 1000)}}}\n" * 11,
             1,
             "rules",
-            "at most 10000 terms together, not 11000",
+            "have 11000 terms, which exceeds the limit of 10000",
         ),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_file_without_an_end_is_refused() -> None:
 
 
 def test_json_that_does_not_parse_is_named_with_its_line() -> None:
-    with pytest.raises(FaultFileError, match="line 2: this is no JSON"):
+    with pytest.raises(FaultFileError, match="line 2: this is not JSON"):
         parse_faults('{"seed": 1,\n}', form="json")
 
 
@@ -195,12 +195,12 @@ def test_rules_are_bounded_one_by_one_too_and_what_is_taken_out_makes_room() -> 
     faults = Faults(LoopClock())
     for _ in range(10):
         faults.add(" or ".join(["failure"] * 1000), "ok")
-    with pytest.raises(ValueError, match="at most 10000 terms together, not 10001"):
+    with pytest.raises(ValueError, match="have 10001 terms, which exceeds the limit of 10000"):
         faults.add("failure", "ok")
     faults.clear("rule 1")
     for _ in range(991):
         faults.add("", "ok")
-    with pytest.raises(ValueError, match="at most 1000 rules can be asked, not 1001"):
+    with pytest.raises(ValueError, match="1001 rules exceed the limit of 1000"):
         faults.add("", "ok")
 
 

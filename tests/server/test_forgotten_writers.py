@@ -1,4 +1,4 @@
-"""Writers whose segments are gone: a connection forgets them in the end, and answers their appends until then."""
+"""Writers whose segments were deleted: a connection forgets them eventually, and answers their appends until then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.server.support import HELLO, SEGMENT, WRITER, Desk, FakeClock, Peer, 
 from tests.server.test_session import KEY, token
 
 LIMITS = LimitSettings(connection_writer_bytes=2 * 1024 * 1024)
-"""Room for some 3,600 writers."""
+"""Room for about 3,600 writers."""
 
 
 def writer_of(number: int) -> UUID:
@@ -38,7 +38,7 @@ def source(number: int) -> str:
 
 
 def cycle(number: int, gone: Command) -> tuple[Command, ...]:
-    """A segment, a writer of its own, an append, and what makes the segment go."""
+    """A segment, its writer, an append, and the request that removes the segment."""
     name, writer = source(number), writer_of(number)
     return create(name), set_up(name, writer), append(1, b"event", writer), gone
 
@@ -82,7 +82,7 @@ def test_an_append_to_a_segment_that_went_is_answered_once_then_ends_the_connect
     for looks in range(2):
         desk = Desk(make_service())
         desk.ask(HELLO, *cycle(1, DeleteSegment(4, source(1), "")))
-        for _ in range(looks):  # the first look through finds it gone, and keeps it: its append may be in flight
+        for _ in range(looks):  # the first check keeps the writer, because an append may be in flight
             refill(desk)
         assert desk.ask(append(2, b"event", writer_of(1))) == [NoSuchSegment(3, source(1), "", -1)]
         assert not desk.session.ended
@@ -91,7 +91,7 @@ def test_an_append_to_a_segment_that_went_is_answered_once_then_ends_the_connect
 
 
 def refill(desk: Desk) -> None:
-    """So many set-ups that the writers are looked through."""
+    """Enough set-ups to trigger a check of the writers."""
     desk.ask(create())
     desk.ask(*(set_up(SEGMENT, WRITER) for _ in range(1024)))
 

@@ -134,7 +134,7 @@ async def test_replies_written_before_a_soft_end_arrive() -> None:
 
 
 @pytest.mark.parametrize("hello", [Hello(4, 1), Hello(99, 18)], ids=["older", "newer"])
-async def test_the_admin_port_closes_without_a_word_where_no_version_is_common(hello: Hello) -> None:
+async def test_the_admin_port_closes_without_a_reply_if_no_version_is_common(hello: Hello) -> None:
     async with MockSegmentStore(admin_port=0) as store, await Peer.connect(store, admin=True) as admin:
         assert await admin.ask(HELLO) == [Hello(17, 5)]
         admin.send(KeepAlive(), hello, KeepAlive())

@@ -1,4 +1,4 @@
-"""A store whose memory is taken: what adds to it is refused, and everything else goes on and frees it."""
+"""A store whose memory is full: growth is refused; everything else still works and frees memory."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ FILLING: dict[Callable[[], Iterator[Command]], tuple[int, int]] = {
     attributes: (MIB, 500),
     entries: (2 * MIB, 20),
 }
-"""What fills a store, with a limit that it soon reaches, and how many requests to send together."""
+"""Requests that fill a store, a low limit, and the number of requests to send together."""
 
 
 async def filled(store: MockSegmentStore, filling: Callable[[], Iterator[Command]], together: int) -> int:
-    """Sends what fills the store until it refuses; how many requests it took."""
+    """Sends requests until the store refuses one; returns their number."""
     taken, requests = 0, filling()
     async with await Peer.connect(store) as peer:
         await peer.ask(HELLO, create(), create(OTHER, 2), CreateTableSegment(3, TABLE, False, 0, "", 0), set_up())
@@ -110,7 +110,7 @@ async def filled(store: MockSegmentStore, filling: Callable[[], Iterator[Command
             some = [next(requests) for _ in range(together)]
             try:
                 replies = await peer.ask(*some)
-            except ConnectionError:  # it was closed while these were sent, and some replies were lost
+            except ConnectionError:  # closed while requests were sent; some replies were lost
                 return taken
             taken += len(replies)
             if len(replies) < together:
@@ -139,9 +139,9 @@ async def test_a_full_store_refuses_what_adds_and_the_rest_goes_on(
             UpdateTableEntries(5, TABLE, "", table_entries([(bytes(8000), bytes(900_000))]), -1),
             set_up(SEGMENT, UUID(int=99)),
         ):
-            memory.limit = memory.used  # the last request took what was left, or too little for this one
+            memory.limit = memory.used  # there may be room left for a smaller request
             async with await Peer.connect(store) as peer:
-                assert len(await peer.ask(HELLO, request)) == 1  # the Hello, then it closes
+                assert len(await peer.ask(HELLO, request)) == 1  # the Hello, then the connection is closed
 
         async with await Peer.connect(store) as peer:
             replies = await peer.ask(
@@ -176,7 +176,7 @@ async def test_a_full_store_refuses_what_adds_and_the_rest_goes_on(
 
 
 @pytest.mark.parametrize("filling", [appends, updates_of_one_key])
-async def test_memory_that_is_truncated_away_is_written_to_again(filling: Callable[[], Iterator[Command]]) -> None:
+async def test_memory_freed_by_truncation_is_used_again(filling: Callable[[], Iterator[Command]]) -> None:
     async with MockSegmentStore(limits=LIMITS, watched=False) as store:
         assert await filled(store, filling, together=1) > 20
         name = SEGMENT if filling is appends else TABLE
@@ -200,7 +200,7 @@ async def test_appends_up_to_the_limit_are_acknowledged_and_none_beyond_is_store
                 assert last.last_event_number == stored - 1
 
 
-async def test_removals_have_room_of_their_own_and_not_without_end() -> None:
+async def test_removals_have_a_bounded_reserve() -> None:
     async with MockSegmentStore(limits=LIMITS, watched=False) as store:
         await filled(store, updates_of_one_key, together=1)
         async with await Peer.connect(store) as peer:
@@ -259,7 +259,7 @@ async def test_a_controller_says_that_its_store_is_full_and_goes_on_when_it_is_n
 
 
 @pytest.mark.parametrize("filling", [names, attributes, entries])
-async def test_a_data_directory_has_the_bytes_and_memory_the_rest(
+async def test_with_a_data_directory_only_the_rest_counts_as_memory(
     grpc_runs: None, tmp_path: Path, filling: Callable[[], Iterator[Command]]
 ) -> None:
     limit, together = FILLING[filling]

@@ -34,7 +34,7 @@ def test_long_names_count() -> None:
     assert len(observer.requests()) == 1
 
 
-async def test_the_latest_requests_come_newest_first_and_no_more_are_looked_at_than_is_said() -> None:
+async def test_the_latest_requests_come_newest_first_and_at_most_look_at_are_examined() -> None:
     observer = Observer()
     for number in range(1, 21):
         observer.add(seen(number, segment=f"a/b/{number % 2}"))
@@ -46,7 +46,7 @@ async def test_the_latest_requests_come_newest_first_and_no_more_are_looked_at_t
         await observer.latest("nonsense", limit=1)
 
 
-async def test_looking_for_the_latest_requests_gives_way_the_sooner_the_longer_the_filter_is() -> None:
+async def test_a_search_of_requests_yields_more_often_with_a_longer_filter() -> None:
     observer = Observer()
     for number in range(20):
         observer.add(seen(number))

@@ -246,7 +246,7 @@ async def test_verify_names_the_folders_of_containers_that_were_exchanged(tmp_pa
     for before, after in ((folders[0], tmp_path / "kept"), (folders[1], folders[0]), (tmp_path / "kept", folders[1])):
         before.rename(after)
     assert verify_cluster(tmp_path).faults == [
-        f"{folder}/epoch-0000000001 holds containers ({1 - each},), and this cluster has ({each},) there"
+        f"{folder}/epoch-0000000001 holds containers ({1 - each},), but this cluster has ({each},) there"
         for each, folder in enumerate(folders)
     ]
 
@@ -463,7 +463,7 @@ async def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(tmp_pat
         await only.open()
         write_some(only)
     other = Member(tmp_path, "theirs")
-    with pytest.raises(ContainerRefused, match="belongs to cluster ours, and this cluster has theirs there"):
+    with pytest.raises(ContainerRefused, match="belongs to cluster ours, but this cluster has theirs there"):
         await other.open()
     await other.storage.aclose()
     async with members(tmp_path, 1) as (again,):

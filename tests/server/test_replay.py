@@ -183,7 +183,7 @@ async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[
         assert await peer.closed() == b""
 
 
-async def test_what_another_store_says_and_a_client_does_not_read_is_left_with_that_store(
+async def test_replies_of_another_store_are_read_no_faster_than_by_the_client(
     recorded: list[Record],
 ) -> None:
     frame = encode(SegmentRead(SEGMENT, 0, False, False, bytes(1 << 20), 5))
@@ -214,7 +214,7 @@ async def test_what_another_store_says_and_a_client_does_not_read_is_left_with_t
                 count += len(await peer.reader.read(1 << 20))
 
 
-async def test_problems_are_kept_as_far_as_memory_goes_and_all_are_told(
+async def test_problems_are_held_up_to_a_bound_and_all_are_reported(
     recorded: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segstore.server.replay._MOST_PROBLEM_BYTES", 20_000)

@@ -38,7 +38,7 @@ def test_a_number_that_no_stream_can_have_makes_none() -> None:
     assert list(controller.state.streams()) == []
 
 
-def test_many_streams_of_many_segments_are_made_as_far_as_memory_goes() -> None:
+def test_many_streams_of_many_segments_are_created_up_to_a_bound() -> None:
     names = [f"a/s{each}/9998.#epoch.0" for each in range(500)]
     controller = replay_controller(read_script(named(*names, "a/small/0.#epoch.0")), "127.0.0.1", 7)
     found = {each.full_name: len(each.current.segments) for each in controller.state.streams()}

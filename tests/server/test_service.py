@@ -362,7 +362,7 @@ def test_a_batch_of_more_segments_than_can_be_merged_in_good_time_is_refused(wri
     assert refused == ErrorMessage(
         8,
         SEGMENT,
-        "A batch names 257 segments, and 256 may be merged at a time.",
+        "A batch names 257 segments, but at most 256 are allowed.",
         ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION,
     )
     assert not writer.session.ended
@@ -383,7 +383,7 @@ def test_requests_that_name_too_many_keys_are_refused_and_change_nothing() -> No
     for request in requests:
         (refused,) = desk.ask(request)
         assert isinstance(refused, ErrorMessage)
-        assert "4 keys, and 3 are taken" in refused.message
+        assert "4 keys, but at most 3 are allowed" in refused.message
     assert desk.service.store.table("table").info().entry_count == 0
     assert not desk.service.store.segment("table").sealed
     (updated,) = desk.ask(UpdateTableEntries(2, "table", "", TableEntries(tuple(entries[:3]))))

@@ -557,7 +557,7 @@ async def test_stores_for_which_there_is_no_port_are_refused(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::ffff:127.0.0.1"])
-async def test_a_tap_that_stands_before_itself_ends_its_clients_and_makes_no_more_connections(
+async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connections(
     host: str, watched: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[Link] = []
@@ -577,7 +577,7 @@ async def test_a_tap_that_stands_before_itself_ends_its_clients_and_makes_no_mor
     assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
 
 
-async def test_a_store_that_the_controller_names_and_that_is_a_door_of_the_tap_is_not_passed_on_to(
+async def test_traffic_is_not_forwarded_to_a_named_store_that_is_a_port_of_the_tap(
     watched: bool,
 ) -> None:
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
@@ -591,7 +591,7 @@ async def test_a_store_that_the_controller_names_and_that_is_a_door_of_the_tap_i
         await until(lambda: not tap.links)
 
 
-async def test_a_link_that_is_aborted_as_its_store_is_there_is_over(
+async def test_a_link_that_is_aborted_while_its_store_connects_is_closed(
     watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Link.made
@@ -609,7 +609,7 @@ async def test_a_link_that_is_aborted_as_its_store_is_there_is_over(
         await until(lambda: not tap.links)
 
 
-async def test_of_clients_that_send_half_frames_those_with_the_most_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_connections_with_the_most_incomplete_frames_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.server.tap.MOST_HELD_BYTES", 1_000_000)
     half = struct.pack(">ii", 9, 8_000_000)
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:

@@ -1,12 +1,13 @@
-"""Memory under steady load: what `segstore serve` keeps of writers, transactions and connections that are gone.
+"""Memory of `segstore serve` under steady load: finds leaks from closed writers, transactions and connections.
 
     python -m tests.soak.memory_slope [--seconds 300] [-- OPTION OF SERVE ...]
 
-Two workers do rounds against one store: the connections of one stay, those of the other are made for each round. A
-round writes, commits and aborts transactions, merges by hand, appends conditionally, fills a key-value table and
-empties it, makes a transient segment, reads what it wrote, truncates it, and makes and deletes a scope and a stream; it
-leaves the store as it found it. The resident set is read every second. The slope is the least-squares line through
-the second half of them, once caches and the allocator's arenas have settled. Exit status 1: above `LIMIT_MB_PER_HOUR`.
+Two workers run rounds against one store: one keeps its connections, the other opens new ones for each round. A round
+writes, commits and aborts transactions, merges segments, appends conditionally, fills and empties a key-value table,
+creates a transient segment, reads its events, truncates them, and creates and deletes a scope and a stream; it leaves
+the store as it was. The resident set is sampled every second. The slope is that of a least-squares line through the
+second half of the samples, when caches and the allocator's arenas have settled. The exit status is 1 if it exceeds
+`LIMIT_MB_PER_HOUR`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def round_of(pravega: Client, scope: str, number: int) -> None:
 
 
 async def write(pravega: Client, scope: str, number: int) -> dict[int, int]:
-    """Events and transactions, read back; the cut behind them."""
+    """Writes events and transactions, and reads them back; returns the cut after them."""
     async with pravega.event_reader(scope, "stays", from_="tail") as reader:
         async with pravega.event_writer(scope, "stays") as writer:
             for event in range(EVENTS):
@@ -87,8 +88,8 @@ async def use_table(pravega: Client, scope: str) -> None:
 
 
 def merge_by_hand(peer: Peer, name: str, *, stays: bool) -> None:
-    """A segment is written conditionally, merged into another, and that deleted; a transient one is deleted, or goes
-    with its connection.
+    """Writes a segment conditionally, merges it into another, and deletes that. A transient segment is deleted if
+    `stays`, or left to the end of its connection.
     """
     writer, source, target = uuid4(), f"{name}/source/0.#epoch.0", f"{name}/target/0.#epoch.0"
     for segment in (source, target):
@@ -104,7 +105,7 @@ def merge_by_hand(peer: Peer, name: str, *, stays: bool) -> None:
 
 
 async def work(uri: str, port: int, scope: str, until_s: float, *, stays: bool) -> int:
-    """Rounds until then; how many."""
+    """Runs rounds until the deadline; returns their number."""
     rounds = 0
     settings = ClientSettings()
     async with connect(uri, settings) as pravega:
@@ -132,7 +133,7 @@ def resident_mb(pid: int) -> float:
 
 
 async def watch(pid: int, until_s: float) -> list[float]:
-    """The resident set in MB, once a second; each minute's is printed."""
+    """Samples the resident set in MB, once a second; prints it every minute."""
     seen: list[float] = []
     while time.monotonic() < until_s:
         await asyncio.sleep(1)
@@ -152,8 +153,8 @@ async def run(pid: int, store: str, controller: str, seconds: float) -> int:
     seen = watched.result()
     half = seen[len(seen) // 2 :]
     slope = linear_regression(range(len(half)), half).slope * 3600
-    print(f"{stays.result()} rounds on connections that stay, {fresh.result()} on fresh ones")
-    print(f"{half[0]:.1f} MB at half time, {half[-1]:.1f} MB at the end: {slope:+.1f} MB an hour")
+    print(f"{stays.result()} rounds on permanent connections, {fresh.result()} on new ones")
+    print(f"{half[0]:.1f} MB at half time, {half[-1]:.1f} MB at the end: {slope:+.1f} MB per hour")
     return int(slope > LIMIT_MB_PER_HOUR)
 
 

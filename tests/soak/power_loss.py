@@ -1,10 +1,10 @@
-"""Losses of power: hundreds of images of what a disk would hold, each opened and compared with what was promised.
+"""Power losses: opens hundreds of images of what a disk could hold, and compares them with what was acknowledged.
 
     python -m tests.soak.power_loss [--images 600] [--seed N]
 
-Stores live on plain directories and on those of a cluster of processes, are killed, have a sync that fails, and go on,
-while every call to the disk is recorded; see `tests.power_loss`. Needs a C compiler, and Linux. Lives have threads, so
-a seed gives the same histories again but not the same order of calls in them.
+Stores on plain directories, and on those of a cluster of processes, are killed, have failing syncs, and are restarted,
+while every disk operation is recorded; see `tests.power_loss`. Needs Linux and a C compiler. Stores have threads, so a
+seed gives the same histories again, but not the same order of calls in them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from tests.power_loss.recording import is_loaded, run_recorded
 
 LIVES = 6
 IMAGES = 5
-"""Lives of a history, and images of each."""
+"""Number of lives of a history, and number of images of each life."""
 
 
 def histories(folder: Path, seed: int, images: int) -> int:
-    """Live histories, each in a folder of its own, until so many images were opened or one has a fault; a status."""
+    """Run histories, each in a folder of its own, until enough images were opened or one has a fault; returns the exit
+    status."""
     chance, kinds = random.Random(seed), list(CONTAINERS)
     opened = lives = kills = failed_syncs = faults = number = 0
     while opened < images and not faults:
@@ -50,10 +51,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.power_loss")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--images", type=int, default=int(os.environ.get("POWER_LOSS_IMAGES") or 600))
-    parser.add_argument("--folder", type=Path, help="to work in; images with faults are left there")
+    parser.add_argument("--folder", type=Path, help="working folder; images with faults are left there")
     options = parser.parse_args()
     if shutil.which("cc") is None or sys.platform != "linux":
-        print("NOT RUN: there is no C compiler here, or no Linux")
+        print("NOT RUN: needs Linux and a C compiler")
         return 0
     if options.folder is not None and is_loaded():
         return histories(options.folder, options.seed, options.images)

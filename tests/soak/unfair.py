@@ -1,12 +1,12 @@
-"""What one peer waits for while others ask for all that they can: CPU time of the store from a request to its reply.
+"""Latency of one peer while others attack the store, measured in CPU time of the store from a request to its reply.
 
     python -m tests.soak.unfair [--seconds 8] [--serve PROGRAM] [ATTACK ...]
 
-For each attack a `segstore serve` of its own is started. One peer, the victim, sends an append of 100 bytes every 20 ms
-and waits for its acknowledgement; the attackers are processes of their own. CPU time is the kernel's count for the
-whole process of the store, so what else runs on the machine does not show; memory is its highest resident set.
+Each attack runs against its own `segstore serve`. One peer, the victim, sends an append of 100 bytes every 20 ms and
+waits for its acknowledgement; the attackers are separate processes. CPU time is that of the whole store process, so
+other load on the machine does not count; memory is its peak resident set.
 
-An attack may be refused: a connection that the store ends is made again.
+An attack may be refused: connections closed by the store are opened again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SEGMENT: Final = "victim/stream/0.#epoch.0"
 TAIL: Final = "attack/tail/0.#epoch.0"
 TABLE: Final = "attack/table"
 NO_VERSION: Final = -(1 << 63)
-"""Of a key that is written whatever version it has."""
+"""Version of a key that is written unconditionally."""
 
 
 class Peer:
@@ -97,21 +97,21 @@ class Peer:
         return self.receive()
 
     def drain(self) -> None:
-        """Reads what comes, for ever."""
+        """Reads and drops all input until the connection is closed."""
         try:
             while self.socket.recv(1 << 20):
                 pass
         except OSError:
-            pass  # the attack is at its end
+            pass  # the attack has ended
 
 
 Act = Callable[[int, int], None]
-"""(port, number of the connection) → one connection's part in an attack, until its process is killed."""
+"""Runs one connection's part in an attack until its process is killed; takes the port and the connection's number."""
 
 
 class Attack(NamedTuple):
-    """connections: how many act at once. make: what each does; called once, before the victim begins to count, as is
-    prepare with the store's port.
+    """connections: number of concurrent connections. make: returns what each of them does. prepare: sets up the store
+    at a port. Both are called once, before the measurement begins.
     """
 
     connections: int
@@ -120,7 +120,7 @@ class Attack(NamedTuple):
 
 
 def _flood(frames: bytes, *, read: bool) -> Act:
-    """The same frames over and over."""
+    """Sends the same frames repeatedly."""
 
     def act(port: int, _: int) -> None:
         peer = Peer(port)
@@ -133,7 +133,7 @@ def _flood(frames: bytes, *, read: bool) -> Act:
 
 
 def _now_and_then(frames: bytes) -> Act:
-    """The same frames once a second, from a connection that stays."""
+    """Sends the same frames once a second, on a permanent connection."""
 
     def act(port: int, _: int) -> None:
         peer = Peer(port)
@@ -192,7 +192,7 @@ def _page(count: int) -> ReadTableKeys:
 
 
 def _set_ups(count: int, *, leave: bool) -> Act:
-    """Writers on one connection; it is closed with all of them, or stays."""
+    """Sets up many writers on one connection; then closes it, or keeps it open."""
 
     def act(port: int, number: int) -> None:
         while True:
@@ -209,7 +209,7 @@ def _set_ups(count: int, *, leave: bool) -> Act:
 
 
 def _waiting_reads(count: int) -> Act:
-    """Reads at a tail; the first connection appends there, the others ask again when they have been answered."""
+    """Reads at a tail; the first connection appends there, the others repeat their reads after each reply."""
 
     def act(port: int, number: int) -> None:
         peer = Peer(port)
@@ -244,7 +244,7 @@ def _create_tail(port: int) -> None:
 
 
 def _silent(count: int) -> Act:
-    """Connections that begin a frame and end it not."""
+    """Opens connections that begin a frame and never complete it."""
 
     def act(port: int, _: int) -> None:
         peers = []
@@ -267,7 +267,7 @@ def _transients(port: int, number: int) -> None:
 
 
 def _again(*frames: bytes) -> Act:
-    """The same frames, each when the one before is answered, from a connection that is made again whenever it ends."""
+    """Sends the same frames, each after the reply to the previous one; reconnects whenever the connection is closed."""
 
     def act(port: int, _: int) -> None:
         while True:
@@ -321,7 +321,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 class Result(NamedTuple):
-    """CPU time of the store for each request of the victim, in ms; its highest memory, in MB."""
+    """CPU time of the store for each request of the victim, in ms; its peak memory, in MB."""
 
     cpu_ms: list[float]
     wall_ms: list[float]
@@ -343,9 +343,9 @@ class Result(NamedTuple):
 
 @contextmanager
 def served(program: str, *options: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """(process, what it announces) of a store."""
+    """Starts a store; yields its process and its announcement."""
     command = [program, "serve", "--port", "0", "--controller-port", "0", "--announce", "json", *options]
-    with tempfile.TemporaryFile("w+") as said:  # a pipe that nobody reads would stop the store
+    with tempfile.TemporaryFile("w+") as said:  # a pipe that is not read would block the store
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
         assert process.stdout is not None
         try:
@@ -387,7 +387,7 @@ def _victim(port: int) -> Peer:
 
 
 def _measured(peer: Peer, pid: int, seconds: float) -> Result:
-    """What the victim's appends wait for; one that is not acknowledged in `GIVEN_UP_S` is the last."""
+    """Measures the victim's appends. It stops after one that is not acknowledged within `GIVEN_UP_S`."""
     cpu: list[float] = []
     wall: list[float] = []
     until = time.monotonic() + seconds
@@ -404,13 +404,13 @@ def _measured(peer: Peer, pid: int, seconds: float) -> Result:
         if reply is None:
             break
         if not isinstance(reply, DataAppended):
-            raise RuntimeError(f"{reply} answers append {number}")
+            raise RuntimeError(f"the reply to append {number} is {reply}")
         time.sleep(PAUSE_S)
     return Result(cpu, wall, _memory_mb(pid))
 
 
 def _attack(act: Act, port: int, numbers: range) -> None:
-    """What one process of attackers does: its part of the connections, each in a thread."""
+    """One process of attackers: runs its share of the connections, each in a thread."""
 
     def in_thread(number: int) -> None:
         try:
@@ -426,7 +426,7 @@ def _attack(act: Act, port: int, numbers: range) -> None:
 
 
 def attacked(name: str, program: str, seconds: float, options: tuple[str, ...] = ()) -> Result:
-    """One attack on a store of its own."""
+    """Runs one attack on a new store."""
     attack = ATTACKS[name]
     act = attack.make()
     processes = min(4, attack.connections)
@@ -459,7 +459,7 @@ def main() -> int:
     parser.add_argument("--serve", default=program, metavar="PROGRAM", help="what to attack")
     arguments, options = parser.parse_known_args()
     names = [each for each in ATTACKS if not arguments.attacks or any(map(each.startswith, arguments.attacks))]
-    os.nice(1)  # attackers do not take the machine from the store, of whose CPU time this is
+    os.nice(1)  # the store has priority over the attackers
     print(f"{'attack':<45}{'appends':>7}{'p50 ms':>10}{'p99 ms':>10}{'max ms':>10}{'p99 wall':>10}{'MB':>10}")
     failed = 0
     for name in names:

@@ -1,4 +1,4 @@
-"""Programs of the system are installed after saying so, never where that is not wanted, and a failure is shown."""
+"""System programs are installed after a message, never against the user's wish, and failures are shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOOLS = ("sh", "find", "mkdir", "rm", "tail", "timeout", "touch", "chmod")
 
 
 class Machine:
-    """A PATH on which apt-get is a script of the test's, and who runs it is root or not."""
+    """A PATH on which apt-get and id are scripts of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,12 +34,12 @@ class Machine:
 
     @property
     def asked(self) -> list[str]:
-        """What apt-get was asked for."""
+        """The arguments of the calls to apt-get."""
         file = self.folder / "asked"
         return file.read_text().splitlines() if file.exists() else []
 
     def run(self, **environment: str) -> list[str]:
-        """The lines that are said; it never fails."""
+        """The printed lines; asserts that the script succeeds."""
         done = subprocess.run(
             [SCRIPT, "thing", "tests of things"],
             env={"PATH": str(self.bin), "VENV": str(self.folder / "venv"), **environment},
@@ -58,18 +58,18 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_what_is_there_is_not_installed(machine: Machine) -> None:
+def test_a_program_that_exists_is_not_installed(machine: Machine) -> None:
     machine.apt_get("exit 1")
     machine.program("thing", "exit 0")
     assert machine.run() == []
     assert machine.asked == []
 
 
-def test_it_is_said_before_it_is_done(machine: Machine) -> None:
+def test_a_message_comes_before_the_installation(machine: Machine) -> None:
     machine.apt_get(f'case "$1" in install) cp "{machine.bin}/id" "{machine.bin}/thing";; esac')
     (machine.bin / "cp").symlink_to("/bin/cp")
     assert machine.run() == [
-        "thing is not here, for tests of things: installing it with apt-get; NO_SYSTEM_PACKAGES=1 skips this"
+        "thing is missing, for tests of things: installing it with apt-get; NO_SYSTEM_PACKAGES=1 skips this"
     ]
     assert [each.partition(" ")[0] for each in machine.asked] == ["update", "install"]
     assert list((machine.folder / "venv").iterdir()) == []
@@ -79,12 +79,12 @@ def test_it_is_said_before_it_is_done(machine: Machine) -> None:
 def test_it_can_be_skipped(machine: Machine) -> None:
     machine.apt_get("exit 0")
     (line,) = machine.run(NO_SYSTEM_PACKAGES="1")
-    assert line.startswith("thing is not here, for tests of things: NO_SYSTEM_PACKAGES is set; ")
+    assert line.startswith("thing is missing, for tests of things: NO_SYSTEM_PACKAGES is set; ")
     assert line.endswith("reported as not run")
     assert machine.asked == []
 
 
-def test_where_it_cannot_be_done_it_is_not_tried(machine: Machine) -> None:
+def test_no_attempt_is_made_without_root_or_apt_get(machine: Machine) -> None:
     (line,) = machine.run()
     assert "there is no apt-get" in line
     machine.apt_get("exit 0")
@@ -98,7 +98,7 @@ def test_a_failure_shows_the_output_and_is_not_repeated_on_that_day(machine: Mac
     machine.apt_get('echo "E: no such package" >&2; exit 100')
     said = machine.run()
     assert "E: no such package" in said
-    assert said[-1].startswith("thing is not here, for tests of things: it could not be installed; ")
+    assert said[-1].startswith("thing is missing, for tests of things: it could not be installed; ")
     asked = machine.asked
     (line,) = machine.run()
     assert "it could not be installed" in line

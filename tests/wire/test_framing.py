@@ -42,7 +42,7 @@ from tests.wire.agreement import outcome, read_by_schema, refusal
 CODECS: tuple[Codec, ...] = ("generated", "construct")
 EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
 PAYLOADS = (AppendBlock, AppendBlockEnd, DataAppended)
-"""Commands whose bytes are payload or few: decoding one is quick, whatever its size."""
+"""Commands that are short or mostly payload: decoding one is quick, whatever its size."""
 KINDS = st.sampled_from((bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))))
 
 

@@ -1,4 +1,4 @@
-"""Patterns: what they match, what is refused, and that no pattern and no text makes a match long."""
+"""Patterns: what they match, what is refused, and that no pattern or text makes a match slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from segstore.wire.patterns import MOST_WEIGHT, PatternError, glob, regular_expression
 
 LONG = 60_000
-"""Characters of a name; an engine that backtracks does not finish one of the patterns below on it."""
+"""Length of a name on which a backtracking engine never finishes the patterns below."""
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_expression_means_what_it_means_to_python(text: str, pattern: str, ig
     except (PatternError, re.error, OverflowError):
         return
     if re.search(r"[*+?}][+*?{]|\[[^]]*\[|\{,", pattern):
-        return  # possessive repetitions, classes in classes: the one engine has them, or the other
+        return  # possessive repetitions and nested classes exist in only one of the engines
     assert mine.matches(text) is (its.search(text) is not None)
 
 

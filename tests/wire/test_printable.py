@@ -1,4 +1,4 @@
-"""Foreign text as it is shown: on one line, without anything that a terminal acts on, JSON where it was JSON."""
+"""Printable text: on one line, without control characters, and still valid JSON if it was JSON."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_an_edit_that_does_not_fit_is_named_by_line_and_field(line: dict[str, An
         ("[" * 100_000, "not JSON of a trace"),
         ('{"conn": 1, "dir": "request", "hex": "00"}', "at_ns: the key is missing"),
         ('{"at_ns": 0, "conn": 1, "hex": "00"}', "dir: the key is missing"),
-        ('{"at_ns": 0, "at_ns": 1, "conn": 1, "dir": "reply", "hex": ""}', "at_ns: the key stands there twice"),
+        ('{"at_ns": 0, "at_ns": 1, "conn": 1, "dir": "reply", "hex": ""}', "at_ns: the key is duplicated"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: str, said: str) -> None:

@@ -32,7 +32,7 @@ class Reader:
 
     def __init__(self, source: Source, slice_text: str, base: str, most_elements: int | None = None) -> None:
         self.source = source
-        self.most_elements = most_elements  # of a list
+        self.most_elements = most_elements  # in a list
         self.slice_text = slice_text
         self.base = base
         self.ahead = 0
@@ -450,12 +450,12 @@ def frames_source(
     after another.
 
     It appends to `out` the command of every whole frame between `f` and `end` and returns where it stopped: at a frame
-    that is not all there, or whose body is longer than `limit`, when the iterator `times` ends, or behind a frame of
-    more than `heavy` bytes with other fields than payload, which take long to decode. The commands that
-    come often are decoded in place, header and first fields in one read, as long as they are as today's peers send
-    them; all others through `decoders`. With `joined`, a block right in front of its end, both whole and of one writer,
-    is one value. Several of `in_rows`, which has fields of a fixed width only, are one `Rows`. What these refuse goes
-    to `slow(b, v, code, start, end)`, which knows why.
+    that is incomplete, at a frame whose body is longer than `limit`, when the iterator `times` ends, or after a frame
+    of more than `heavy` bytes that has other fields than payload and so takes long to decode. Frequent commands are
+    decoded in place, header and first fields in one read, as long as they have the form that current peers send; all
+    others through `decoders`. With `joined`, a block directly followed by its end, both complete and of one writer, is
+    one value. Several of `in_rows`, which has only fields of a fixed width, are one `Rows`. What these refuse goes to
+    `slow(b, v, code, start, end)`, which raises the error.
     """
     source = Source()
     line = source.line

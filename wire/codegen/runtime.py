@@ -40,8 +40,8 @@ _MAX_RUN: Final = 128
 
 
 class _Uuid(uuid.UUID):
-    """A UUID that keeps its bytes, which are what tables of peers' ids are keyed by: the hash of a UUID is that of its
-    number, so a peer can choose any number of ids that have the same one, where the hash of bytes is keyed."""
+    """A UUID that stores its bytes. Tables of peers' ids use these bytes as keys, because Python's hash of bytes is
+    seeded; the hash of a UUID is that of its number, so a peer could choose many ids with the same hash."""
 
     __slots__ = ("bytes",)
 
@@ -52,7 +52,7 @@ class _Uuid(uuid.UUID):
         return uuid.UUID, (self.hex,)
 
 
-# Made without what its constructor checks: 16 bytes are always a UUID. Its slots refuse assignment, not descriptors.
+# Created without the checks of the constructor: any 16 bytes are a UUID. Its slots refuse assignment, not descriptors.
 _new_uuid: Final = _Uuid.__new__
 _set_int: Final = uuid.UUID.__dict__["int"].__set__
 _set_safety: Final = uuid.UUID.__dict__["is_safe"].__set__

@@ -19,7 +19,7 @@ __all__ = ["METHODS", "OUTCOME_UNKNOWN", "SERVICE", "Method"]
 SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 
 OUTCOME_UNKNOWN: Final = ("segstore-outcome", "unknown")
-"""In the trailing metadata of UNAVAILABLE: the call may have been applied. Without it, it was not."""
+"""In the trailing metadata of UNAVAILABLE: the call may have been applied. Without this entry, it was not applied."""
 
 _ONCE: Final = frozenset(
     {
@@ -39,15 +39,15 @@ _ONCE: Final = frozenset(
 )
 """Methods that are not repeated when it is unknown whether the first call was applied.
 
-All others only read, or are the same applied twice: sealing, truncating and configuring a stream, committing and
-aborting a transaction, prolonging its lease, making a reader group, moving a subscriber, recording and removing a
-writer's time. So is createTransaction for its caller: a transaction whose id was lost ends with its lease.
+All others only read, or are idempotent: sealing, truncating and configuring a stream, committing and aborting a
+transaction, extending its lease, creating a reader group, moving a subscriber, recording and removing a writer's time.
+createTransaction can be repeated, too: a transaction whose id was lost ends with its lease.
 """
 
 
 class Method(NamedTuple):
-    """One unary method: its full path, its two message classes, and whether it can be called again safely when it is
-    unknown whether the first call was applied.
+    """One unary method: its full path, its two message classes, and whether it can be called again safely if the first
+    call may have been applied.
     """
 
     path: str

@@ -14,7 +14,7 @@ __all__ = ["ReaderGroupService"]
 
 
 class ReaderGroupService:
-    """Methods about reader groups. A caller that may read in a scope may have reader groups there, if so configured."""
+    """Methods about reader groups. If so configured, READ on a scope is enough to create reader groups in it."""
 
     def __init__(self, controller: Controller) -> None:
         self._groups = controller.reader_groups
@@ -64,7 +64,7 @@ class ReaderGroupService:
         return m.UpdateReaderGroupResponse(status=status, generation=generation)
 
     def _config(self, request: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
-        """What a client configures. Raises `TooMany` where its cuts name too much, before they are read."""
+        """The configuration in a request. Raises `TooMany` for too many entries in its cuts, before they are read."""
         count = len(request.startingStreamCuts) + len(request.endingStreamCuts)
         self._groups.check_entries(count)
         for cuts in (request.startingStreamCuts, request.endingStreamCuts):

@@ -98,7 +98,7 @@ TOKEN = "0123456789abcdef"
 
 async def test_off_loopback_it_listens_only_with_a_token(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::"):
-        with pytest.raises(CannotListen, match=r"is not loopback, where requests need a token: --http-token-file$"):
+        with pytest.raises(CannotListen, match=r"is not loopback, so a token is required: --http-token-file$"):
             await ControlApi(Controlled([]), host, 0).start()
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
@@ -202,7 +202,7 @@ async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pyt
         dripping = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
         assert (await http.get("/v1/health")).status_code == 200  # on its connection of before
         late = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
-        for each in dripping:  # the first to wait are the first to go
+        for each in dripping:  # the longest waiting are closed first
             await each.ended()
         async with httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as other:
             assert (await other.get("/v1/health")).status_code == 200

@@ -1,4 +1,4 @@
-"""What `epochs` says of stream cuts, by its definitions: every pair of segments is looked at."""
+"""Reference implementation of the stream-cut functions of `epochs`: compares every pair of segments."""
 
 from __future__ import annotations
 

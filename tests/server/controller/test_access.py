@@ -1,4 +1,4 @@
-"""Access-control entries give what Pravega's authorizer gives, or are refused."""
+"""Access-control entries grant what Pravega's authorizer grants, or are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALPHABET: Final = (*"ab.*+?()|[]^$-&~{}\\,; :/", "{2}", "(?:", "(?i)", "\\Q", "\
 
 
 def given_for(text: str, resource: str) -> str:
-    """What entries give for a resource, as a letter of the table."""
+    """The permission that entries grant for a resource, as a letter of the table."""
     entries, _ = read_entries(text)
     try:
         return LETTERS[permission_of(entries, resource)]
@@ -58,7 +58,7 @@ def test_a_pattern_that_cannot_be_translated_is_refused_and_named(text: str) -> 
         ("prn::", "not resource,permission"),
         ("prn::*,WRITE;prn::*,READ", "not resource,permission"),
         ("*,READ_UPDATE", "does not begin with prn"),
-        ("prn::(,READ", "no regular expression"),
+        ("prn::(,READ", "not a supported regular expression"),
     ],
 )
 def test_an_entry_that_does_not_give_what_it_seems_to_is_a_problem_without_its_text(text: str, says: str) -> None:

@@ -93,7 +93,7 @@ def test_an_entry_that_cannot_be_matched_refuses_what_reaches_it() -> None:
 
 @pytest.fixture
 def hashes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The hashes that are computed: the name of the thread, and how many iterations."""
+    """The computed hashes: name of the thread, and number of iterations."""
     computed: list[tuple[str, int]] = []
 
     def pbkdf2(name: str, password: bytes, salt: bytes, iterations: int, length: int) -> bytes:
@@ -123,7 +123,7 @@ async def test_calls_with_the_same_credentials_wait_for_one_check(hashes: list[t
     assert len(hashes) == 1
 
 
-async def test_only_so_many_credentials_are_checked_at_a_time_and_those_verified_before_are_known_at_once(
+async def test_pending_checks_of_credentials_are_bounded_and_verified_ones_need_no_check(
     hashes: list[tuple[str, int]],
 ) -> None:
     known = authority(f"anna:{hashed('secret')}")

@@ -1,4 +1,4 @@
-"""The file with the controller's settings: what it may hold, what is said of what it may not, and the page about it."""
+"""The file with the controller's settings: valid content, errors, and its page in the docs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PAGE = Path(__file__).parents[3] / "docs" / "controller.md"
 
 
 def fields() -> dict[str, Any]:
-    """All settings with their defaults, those of scaling under the name of their table."""
+    """All settings with their defaults; those of scaling with the prefix of their table."""
     plain = ControllerConfig().model_dump()
     scaling = plain.pop("scaling")
     return plain | {f"scaling.{name}": value for name, value in scaling.items()}
 
 
 def other(value: Any) -> Any:
-    """A value that is no default."""
+    """A value that differs from the default."""
     return not value if isinstance(value, bool) else 7 if value is None else value + 1
 
 
@@ -58,10 +58,10 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("max_segments = 1000000", "max_segments: Input should be less than or equal to 65536"),
         ("[scaling]\nmute_minutes = inf", "scaling.mute_minutes: Input should be a finite number"),
         ("[scaling]\nmute_minutes = nan", "scaling.mute_minutes: "),
-        ("page_size", "this is no TOML: "),
-        ("page_size = 5\npage_size = 6", "this is no TOML: "),
-        ("x = " + "[" * 100_000, "this is no TOML: "),
-        (b"page_size = 5 # \xff", "this is no TOML: "),
+        ("page_size", "this is not TOML: "),
+        ("page_size = 5\npage_size = 6", "this is not TOML: "),
+        ("x = " + "[" * 100_000, "this is not TOML: "),
+        (b"page_size = 5 # \xff", "this is not TOML: "),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it_and_the_field(
@@ -81,7 +81,7 @@ def test_whole_minutes_need_no_point(tmp_path: Path) -> None:
 
 
 def shown(value: Any) -> str:
-    """A default as the page has it."""
+    """A default as written on the page."""
     if value is None:
         return "none"
     return f"{value:,}" if type(value) is int else str(value).lower()

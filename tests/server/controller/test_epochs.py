@@ -212,7 +212,7 @@ def test_ranges_that_do_not_cover_the_same_keys_do_not_match(ranges: list[tuple[
 
 @st.composite
 def cuts(draw: st.DrawFn, epochs: list[Epoch]) -> dict[int, int]:
-    """A cut of the stream: one that a reader could have, or any segments at all."""
+    """A cut of the stream: one that a reader could have, or arbitrary segments."""
     if draw(st.booleans()):
         every = sorted({each.id for epoch in epochs for each in epoch.segments})
         named = draw(st.lists(st.sampled_from(every), min_size=1, max_size=6, unique=True))
@@ -272,7 +272,7 @@ COUNT = 500
 
 
 def wide() -> tuple[list[Epoch], dict[int, int], dict[int, int]]:
-    """A stream all of whose many segments gave way to others, and cuts before and after that."""
+    """A stream whose many segments were all replaced, and cuts before and after that."""
     first = first_epoch(COUNT, 0, 0)
     second = next_epoch(first, [each.id for each in first.segments], equal_ranges(COUNT - 1), 1)
     return [first, second], *({each.id: 5 for each in epoch.segments} for epoch in (first, second))
@@ -294,7 +294,7 @@ def spans_in_order(epochs: list[Epoch], one: dict[int, int], other: dict[int, in
         spans_in_order,
     ],
 )
-def test_what_is_asked_of_cuts_takes_steps_as_they_have_segments_and_not_as_they_have_pairs(
+def test_questions_about_cuts_take_time_linear_in_their_segments(
     question: Callable[..., Any],
 ) -> None:
     epochs, one, other = wide()

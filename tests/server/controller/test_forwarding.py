@@ -1,4 +1,4 @@
-"""Calls forwarded to the leader: what a client hears of one that the leader did not answer."""
+"""Calls forwarded to the leader: what the client gets if the leader did not answer."""
 
 from __future__ import annotations
 

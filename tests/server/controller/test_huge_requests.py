@@ -1,4 +1,4 @@
-"""Calls that ask for too much are refused before anything is made; those for as much as is allowed let others run."""
+"""Oversized calls are refused before they change anything; the largest allowed ones do not block others."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ async def test_too_many_segments_are_refused_before_one_is_made(
         ("createScope", m.ScopeInfo(scope="x" * 900_000), "INVALID_SCOPE_NAME"),
     ],
 )
-async def test_what_names_too_much_is_refused(world: World, call: Client, name: str, asked: Any, answer: str) -> None:
+async def test_requests_that_name_too_many_segments_are_refused(
+    world: World, call: Client, name: str, asked: Any, answer: str
+) -> None:
     before, journal = list(world.store.calls), list(world.journal)
     assert await call.status(name, asked) == answer
     assert (world.store.calls, world.journal) == (before, journal)
@@ -136,7 +138,7 @@ async def test_a_request_that_is_no_message_is_refused(server: ControllerServer)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await ask(b"\xff\xff\xff")
         assert refused.value.code() is grpc.StatusCode.INTERNAL
-        assert refused.value.details() == "the request is no StreamConfig"
+        assert refused.value.details() == "the request is not a StreamConfig"
 
 
 # Long work that is allowed -------------------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ async def test_many_long_calls_of_one_caller_do_not_keep_another_waiting(call: C
     assert set(await asyncio.gather(*pending)) == {"SUCCESS"}
 
 
-async def test_what_a_caller_began_is_finished_after_it_has_gone(world: World, call: Client) -> None:
+async def test_a_call_runs_to_its_end_after_its_caller_has_disconnected(world: World, call: Client) -> None:
     await call("createScope", m.ScopeInfo(scope="a"))
     pending = asyncio.create_task(call("createStream", stream_config("s", MOST)))
     await until(lambda: world.store.lengths)

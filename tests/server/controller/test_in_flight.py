@@ -1,4 +1,4 @@
-"""What a server's end answers to calls in flight."""
+"""Answers to calls in flight when a server shuts down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
 class Slow(grpc.GenericRpcHandler):
-    """Answers when a test says so."""
+    """Answers when a test allows it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Semaphore(0)
@@ -81,12 +81,12 @@ async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outco
         await served.in_flight.stop(0)
         error = await error_of(answer)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert error.details() == "this controller shuts down and has not finished the call"
+    assert error.details() == "this controller shut down before it finished the call"
     assert OUTCOME_UNKNOWN in tuple(error.trailing_metadata())
     assert slow.ended == ["cancelled"]
 
 
-async def test_a_call_that_is_finished_in_time_is_answered_and_the_end_waits_no_longer() -> None:
+async def test_a_call_that_finishes_in_time_is_answered_and_the_server_stops_at_once() -> None:
     slow = Slow()
     served = Served(slow)
     async with served as channel:

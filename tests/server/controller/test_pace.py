@@ -1,4 +1,4 @@
-"""The share of the loop that calls have: pieces in turn, caller by caller, and no more than an iteration has."""
+"""The share of the loop that calls take: steps alternate by caller, and an iteration has a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of Pravega's expect of a controller that is configured as theirs: each names its Java class and method."""
+"""Expectations from Pravega's own tests, for a controller configured as theirs; each has its Java class and method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AS_PRAVEGA = {"watermark_streams": True, "system_scope": True}
 
 @asynccontextmanager
 async def served(world: World, *users: str, **settings: Any) -> AsyncIterator[Client]:
-    """A controller with these settings, and these users of a password file."""
+    """A controller with these settings and users, lines of a password file."""
     authority = Authority(Accounts(users), "key" * 20, now_s=lambda: 0.0) if users else None
     world.make(world.controller.state, **settings)
     async with (

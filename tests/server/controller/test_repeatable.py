@@ -1,4 +1,4 @@
-"""Which methods a client may repeat when it does not know whether the first call was applied."""
+"""Which methods a client may repeat if it is unknown whether the first call was applied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPLIT = m.ScaleRequest(
 
 
 async def changes(call: Client) -> dict[str, Any]:
-    """A request that is granted, for each method that changes something."""
+    """A request that succeeds, for each method that changes something."""
     for each in (SCOPE, EMPTY, m.ScopeInfo(scope="full")):
         await call("createScope", each)
     await call("createStream", stream_config("s", 2))
@@ -83,14 +83,14 @@ CHANGING = sorted(name for name in METHODS if not name.startswith(READING))
 
 
 @pytest.mark.parametrize("method", CHANGING)
-async def test_a_change_that_is_repeated_is_granted_again_just_where_its_method_is_repeatable(
+async def test_a_repeated_change_succeeds_exactly_if_its_method_is_repeatable(
     world: World, server: ControllerServer, call: Client, method: str
 ) -> None:
     request = (await changes(call))[method]
     first = await call.status(method, request)
     assert first in ("SUCCESS", "STARTED", "OK"), first
     granted_again = await call.status(method, request) == first
-    # Deleting a scope with all in it is granted where there is none, and would delete one that was made since.
+    # Deleting a scope recursively succeeds even if there is none, so a repeated call could delete a later one.
     assert granted_again is (METHODS[method].repeatable or method == "deleteScopeRecursive")
 
 

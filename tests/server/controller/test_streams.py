@@ -255,7 +255,7 @@ async def test_listings_come_in_pages_until_an_empty_one(world: World) -> None:
         pages += 1
     assert (seen, pages) == ([f"s{at}" for at in range(7)], 3)
     await world.stream(name="_s", tags=("even",))
-    # By the part of Pravega's index in which a name lies.
+    # In the order of the parts of Pravega's index.
     assert await world.controller.streams.tagged("a", "", "even") == (["s2", "s6", "s0"], "s0")
     assert await world.controller.streams.tagged("a", "s0", "even") == (["s4"], "s4")
     assert await world.controller.streams.tagged("a", "s4", "even") == ([], "s4")

@@ -144,7 +144,7 @@ async def test_a_stream_has_so_many_open_transactions_and_room_for_another_when_
     first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
     await world.controller.transactions.open("a", "s", LEASE_MS)
     before = dict(world.store.lengths)
-    with pytest.raises(TooMany, match="3 open transactions of a stream are more than the 2 that are allowed"):
+    with pytest.raises(TooMany, match="3 open transactions of a stream exceed the limit of 2"):
         await world.controller.transactions.open("a", "s", LEASE_MS)
     assert world.store.lengths == before
     await world.controller.transactions.abort("a", "s", first)
@@ -284,7 +284,7 @@ async def test_the_ends_of_transactions_are_forgotten_after_a_day(world: World) 
 
 
 async def ended(world: World, count: int) -> list[UUID]:
-    """Opens transactions and aborts them in the opposite order, a millisecond apart; gives them as they were opened."""
+    """Opens transactions and aborts them in reverse order, a millisecond apart; returns them in order of opening."""
     opened = [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(count)]
     for each in reversed(opened):
         world.clock.now_ms += 1
@@ -298,7 +298,7 @@ async def test_transactions_that_ended_are_listed_in_the_order_of_their_opening(
     assert list(world.controller.transactions.completed("a", "s")) == opened
 
 
-async def test_those_that_ended_last_are_listed(world: World) -> None:
+async def test_the_transactions_that_ended_last_are_listed(world: World) -> None:
     world.make(completed_listed=5)
     await world.stream()
     opened = await ended(world, 12)
@@ -307,7 +307,7 @@ async def test_those_that_ended_last_are_listed(world: World) -> None:
     assert len(world.controller.transactions.completed("a", "s")) == 5
 
 
-async def test_the_ends_of_so_many_transactions_are_remembered(world: World) -> None:
+async def test_the_outcomes_of_a_bounded_number_of_transactions_are_remembered(world: World) -> None:
     world.make(completed_max=50)
     await world.stream()
     status = world.controller.transactions.status
@@ -317,7 +317,7 @@ async def test_the_ends_of_so_many_transactions_are_remembered(world: World) -> 
         assert len(world.controller.state.stream("a", "s").completed) <= 55
     assert len(world.controller.state.stream("a", "s").completed) >= 50
     forgotten = sum(type(decode(each)) is CompletedForgotten for each in world.journal)
-    assert 20 <= forgotten <= 40, "many are forgotten at a time"
+    assert 20 <= forgotten <= 40, "they are forgotten in batches"
 
 
 async def test_ids_are_the_epoch_and_a_number_that_counts_up(world: World) -> None:

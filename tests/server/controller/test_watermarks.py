@@ -91,14 +91,14 @@ def test_the_bound_does_not_fall_behind_the_last_one() -> None:
     assert upper_bound(SCALED, [{LOW.id: 2, HIGH.id: 9}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 9}
 
 
-def test_positions_in_what_the_stream_never_had_do_not_count_and_are_told_in_one_line(
+def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert upper_bound(SCALED, [{77: 5}], {}) == {}
     caplog.clear()
     assert upper_bound(SCALED, [{77: 5, 0: 6}, dict.fromkeys(range(100, 1_100), 1)], {}) == {0: 6}
     (line,) = caplog.messages
-    assert line == "writers of stream a/s noted 1001 positions in segments that it never had, such as 1099"
+    assert line == "writers of stream a/s reported 1001 positions in segments that it never had, such as 1099"
 
 
 def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
@@ -118,7 +118,7 @@ def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
 
 
 def test_a_segment_to_which_nothing_was_written_counts_from_its_start() -> None:
-    """A writer says -1 there, and its events may all lie in the segments before it."""
+    """A writer reports -1 there, and all of its events may be in the segments before it."""
     assert upper_bound(SCALED, [{LOW.id: 7, HIGH.id: -1}], {}) == {LOW.id: 7, HIGH.id: 0}
     assert upper_bound(SCALED, [{0: 9}, {LOW.id: -1, HIGH.id: -1}], {}) == {LOW.id: 0, HIGH.id: 0}
     assert upper_bound(SCALED, [{LOW.id: 7}], {LOW.id: 3, HIGH.id: -1}) == {LOW.id: 7, HIGH.id: 0}
@@ -127,18 +127,18 @@ def test_a_segment_to_which_nothing_was_written_counts_from_its_start() -> None:
 SPLIT = stream_of(
     (Segment(0, 0, 0.0, 0.5, 0), Segment(1, 0, 0.5, 1.0, 0)), (Segment(2, 1, 0.0, 0.5, 1), Segment(3, 1, 0.5, 1.0, 1))
 )
-"""Both halves of the keys gave way to new segments."""
+"""Both halves of the keys were replaced by new segments."""
 
 
 def test_keys_that_the_writers_leave_out_are_covered_before_the_last_watermark_is_counted() -> None:
-    """So the cut is further ahead than that watermark there: its segments give way to those of the newest epoch."""
+    """So the cut is ahead of that watermark there: its segments are replaced by those of the newest epoch."""
     assert upper_bound(SPLIT, [{1 << 32 | 3: 2}], {0: 5, 1: 5}) == {1 << 32 | 2: 0, 1 << 32 | 3: 2}
     assert upper_bound(SPLIT, [{1: 7}], {1 << 32 | 2: 4, 1 << 32 | 3: 6}) == {1 << 32 | 2: 4, 1 << 32 | 3: 6}
     assert upper_bound(SPLIT, [{0: 6, 1: 7}], {0: 5, 1: 9}) == {0: 6, 1: 9}
 
 
 def plain_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
-    """The same, as `PeriodicWatermarking.addToUpperBound` and `computeStreamCut` find it, pair by pair."""
+    """The same, computed as in `PeriodicWatermarking.addToUpperBound` and `computeStreamCut`, pair by pair."""
     bound: dict[Segment, int] = {}
 
     def meet(one: Segment, other: Segment) -> bool:
@@ -209,7 +209,7 @@ async def test_many_writers_are_looked_at_in_pieces(world: World) -> None:
     assert last(world) == Watermark(1, 100, 1_099, {0: 999})
 
 
-async def test_a_stream_that_goes_while_its_writers_are_looked_at_gets_no_watermark(world: World) -> None:
+async def test_a_stream_deleted_while_its_writers_are_examined_gets_no_watermark(world: World) -> None:
     await world.stream()
     for at in range(1_000):
         world.controller.writers.note("a", "s", f"writer {at}", 100, {0: at})
@@ -235,7 +235,7 @@ async def test_a_stream_remembers_the_times_of_so_many_writers_and_their_positio
     with pytest.raises(TooMany, match="9665 segments in the positions of all writers"):
         note("a", "s", "2", 2, dict.fromkeys(range(65), 0))
     assert note("a", "s", "last", 1, {0: 1}) == "SUCCESS"
-    with pytest.raises(TooMany, match="151 writers that note times are more than the 150"):
+    with pytest.raises(TooMany, match="151 writers that note times exceed the limit of 150"):
         note("a", "s", "another", 1, {0: 1})
     assert note("a", "s", "last", 2, {0: 1}) == "SUCCESS"
 

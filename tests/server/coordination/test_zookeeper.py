@@ -1,4 +1,4 @@
-"""Sessions with a real ZooKeeper that is started again, with its data and without."""
+"""Sessions with a real ZooKeeper that is restarted, with and without its data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def at(server: ZooKeeperServer) -> ZooKeeperCoordinator:
 
 
 async def with_changes(server: ZooKeeperServer) -> ZooKeeperSession:
-    """A session that has seen more changes than those who look for them make."""
+    """A session that has seen more changes than the checks themselves cause."""
     session = await at(server).connect()
     for number in range(50):
         await session.create(f"/node-{number}", b"")

@@ -70,7 +70,7 @@ class ZooKeeperServer:
     """A server that keeps its files in `folder`. `start`, `stop` and `wipe` block.
 
     Attributes:
-        address: host:port, the same in all its lives.
+        address: host:port, the same after each restart.
     """
 
     def __init__(self, folder: Path, port: int) -> None:
@@ -80,19 +80,19 @@ class ZooKeeperServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> bool:
-        """Returns when it serves; False if it ended before, as somebody else has the port."""
+        """Returns when it serves; False if it ended before, because its port was taken."""
         with (self._folder / "log").open("ab") as log:
             self._process = _start(self._folder, self._port, log.fileno())
         return _answers(self._process, self._port)
 
     def stop(self) -> None:
-        """Kills it, if it runs."""
+        """Kills the server, if it is running."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def wipe(self) -> None:
-        """It is started again without its data."""
+        """Restarts the server without its data."""
         self.stop()
         shutil.rmtree(self._folder / "data")
         assert self.start()
@@ -100,7 +100,7 @@ class ZooKeeperServer:
 
 @contextmanager
 def zookeeper_server(folder: Path, free_port: Callable[[], int]) -> Iterator[ZooKeeperServer]:
-    """Starts a server; it is killed in the end."""
+    """Starts a server; it is killed at the end."""
     for _ in range(_ATTEMPTS):
         server = ZooKeeperServer(folder, free_port())
         try:
@@ -115,7 +115,7 @@ def zookeeper_server(folder: Path, free_port: Callable[[], int]) -> Iterator[Zoo
 
 @contextmanager
 def zookeeper(folder: Path) -> Iterator[str]:
-    """As `zookeeper_server`, of which only host:port is wanted."""
+    """As `zookeeper_server`, but yields host:port only."""
     with zookeeper_server(folder, _free_port) as server:
         yield server.address
 
@@ -136,9 +136,10 @@ def _free_port() -> int:
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Whether it serves, which is waited for; False if it ended before.
+    """Waits until the server serves; returns False if it ended before.
 
-    It is asked for a session: `ruok` is answered before it can give one, and one that is asked for then never comes.
+    It requests a session, because the server answers `ruok` before it can create sessions, and never answers requests
+    for sessions that come before that.
     """
     end = time.monotonic() + _START_S
     while process.poll() is None:

@@ -54,7 +54,7 @@ def everything(store: SegmentStore, *, with_index: bool = True) -> dict[str, Any
         found[f"retired {container.container_id}"] = container.retired_names
         for name, segment in container.segments.items():
             if name.endswith("#index") and (not with_index or name.removesuffix("#index") not in present):
-                continue  # of a merged segment it stays for a while, and is dropped at the next start
+                continue  # the index of a merged segment is kept for a while, and dropped at the next start
             size = segment.length - segment.start_offset
             table = segment.table
             found[name] = (

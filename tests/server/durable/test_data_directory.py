@@ -214,7 +214,7 @@ from tests.server.support import until
 sys.setswitchinterval(1e-6)
 ended = []
 for _ in range(100):
-    child = os.fork()  # what the first read leaves in a process is not in the next one
+    child = os.fork()  # the first read changes state of the process
     if not child:
         together = threading.Barrier(8)
 

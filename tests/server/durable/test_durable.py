@@ -74,7 +74,7 @@ async def test_a_closed_directory_holds_no_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("journals", [1, 3])
-async def test_what_only_a_controller_wrote_is_there_again_however_many_journals_it_filled(
+async def test_the_controllers_state_is_recovered_however_many_journals_it_filled(
     tmp_path: Path, journals: int
 ) -> None:
     written: list[bytes] = []
@@ -266,8 +266,8 @@ async def test_indexes_whose_segments_are_gone_are_dropped_when_a_directory_is_o
             assert found <= {alive, f"{alive}#index", f"{made}#index"}
             if not found:
                 store.create_segment(alive, now_ms=5)
-                store.create_segment(f"{made}#index", now_ms=5)  # a segment as any other
-            # What a merge left in older directories.
+                store.create_segment(f"{made}#index", now_ms=5)  # an ordinary segment
+            # Directories of earlier versions have such an index for each merge.
             store.container_for(f"{merged}#index").create_index_segment(f"{merged}#index", now_ms=5)
     async with running(tmp_path) as (_, store):
         assert not store.container_for(f"{merged}#index").is_retired(f"{merged}#index")

@@ -1,4 +1,4 @@
-"""Directories that a stranger made, with right checksums: each is refused as damaged, in bounded time and memory."""
+"""Forged directories with valid checksums: each is refused as damaged, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def group(number: Any, payload: Any = b"payload", parts: Any = 1, *, last: Any =
 
 
 def made(folder: Path, build: Callable[[sqlite3.Connection], object]) -> tuple[Path, int]:
-    """A database in WAL mode that was built so, with its log; its path and the checksum that a manifest would keep."""
+    """Builds a database in WAL mode, with its log; returns its path and the checksum for a manifest."""
     (folder / "made").mkdir()
     path = folder / "journal-0000000001.sqlite"
     source = folder / "made" / path.name
@@ -71,20 +71,23 @@ ENDLESS = "CREATE VIEW groups AS WITH RECURSIVE c(id) AS (SELECT 1 UNION ALL SEL
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda db: db.execute(ENDLESS + "id, 0 AS first FROM c WHERE id < 0"), "something else"),
-        (lambda db: db.execute(ENDLESS + "id, zeroblob(1000000000) AS payload FROM c"), "something else"),
-        (rows(schema=SCHEMA.replace("payload BLOB NOT NULL", "payload BLOB NOT NULL DEFAULT x''")), "something else"),
-        (lambda db: (rows()(db), db.execute("CREATE TABLE more (x)")), "something else"),
-        (lambda db: (rows()(db), db.execute("CREATE INDEX more ON groups (payload)")), "something else"),
+        (lambda db: db.execute(ENDLESS + "id, 0 AS first FROM c WHERE id < 0"), "not a journal database"),
+        (lambda db: db.execute(ENDLESS + "id, zeroblob(1000000000) AS payload FROM c"), "not a journal database"),
+        (
+            rows(schema=SCHEMA.replace("payload BLOB NOT NULL", "payload BLOB NOT NULL DEFAULT x''")),
+            "not a journal database",
+        ),
+        (lambda db: (rows()(db), db.execute("CREATE TABLE more (x)")), "not a journal database"),
+        (lambda db: (rows()(db), db.execute("CREATE INDEX more ON groups (payload)")), "not a journal database"),
         (
             lambda db: (
                 rows()(db),
                 db.execute("CREATE TRIGGER t DELETE ON groups BEGIN DELETE FROM groups; END"),
             ),
-            "something else",
+            "not a journal database",
         ),
-        (lambda db: db.execute("CREATE VIRTUAL TABLE groups USING fts5(first, last)"), "something else"),
-        (lambda db: (db.execute("CREATE TABLE t (x)"), db.execute("DROP TABLE t")), "something else"),
+        (lambda db: db.execute("CREATE VIRTUAL TABLE groups USING fts5(first, last)"), "not a journal database"),
+        (lambda db: (db.execute("CREATE TABLE t (x)"), db.execute("DROP TABLE t")), "not a journal database"),
         (lambda db: db.execute(SCHEMA), "begins with is not there"),
         (rows(group("x")), "has no numbers"),
         (rows(group(0, last="x")), "has no numbers"),
@@ -109,7 +112,7 @@ def test_a_journal_of_many_groups_is_read(tmp_path: Path) -> None:
 
 
 def interior(child: int, count: int) -> bytes:
-    """A page of a table's tree whose children are all one page."""
+    """A page of a table's B-tree whose children are all the same page."""
     page = bytearray(4096)
     for at in range(count):
         start = 4096 - 5 * (at + 1)
@@ -120,7 +123,7 @@ def interior(child: int, count: int) -> bytes:
 
 
 def with_log(path: Path, data: bytearray) -> int:
-    """Writes a database as one with a log, which is empty; its checksum."""
+    """Marks a database as one in WAL mode, with an empty log; returns its checksum."""
     data[18:20] = b"\2\2"
     data[28:32] = struct.pack(">I", len(data) // 4096)
     path.write_bytes(data)
@@ -197,8 +200,8 @@ def read_image(data: bytes) -> None:
     [
         (image(b"\x93\xa5files\x90" + b"\x91" * 100_000), "nested too deeply"),
         (image(b"\x92\xa8segments\x90"), "before its container"),
-        (image(b"\x92\xa5files\x91\x93\xcf" + b"\xff" * 8 + b"\0\0"), "number that none can have"),
-        (image(b"\x92\xa5files\x91\x93\xff\0\0"), "number that none can have"),
+        (image(b"\x92\xa5files\x91\x93\xcf" + b"\xff" * 8 + b"\0\0"), "impossible number"),
+        (image(b"\x92\xa5files\x91\x93\xff\0\0"), "impossible number"),
         (image(b"\xdd\xff\xff\xff\xff"), "truncated|Expected"),
         (b"SEGSNAP1\xff\xff\xff\xff", "truncated"),
         (b"SEGSNAP1\0", "truncated"),

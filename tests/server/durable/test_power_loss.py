@@ -1,6 +1,6 @@
-"""What was served outlives a loss of power, also what a killed process, or one that could not sync, had left in memory.
+"""Served data survives a power loss, even if a killed process, or one with a failed sync, had left it only in memory.
 
-Without the recorder, the last group of a life is taken back by hand. With it, a bounded run of `make soak`'s.
+Without the recorder, tests remove the last group of a life by hand. With it, they run a short version of `make soak`.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ ROOM_BYTES = 4 << 20
 
 
 async def opened(kind: str, path: Path) -> Opened:
-    """A store that serves, with room for all of a test in one journal."""
+    """A store that serves, with a journal large enough for a whole test."""
     found = await open_data(kind, path)
     found.durability._journal_bytes = ROOM_BYTES
     await found.durability.start()
@@ -24,13 +24,13 @@ async def opened(kind: str, path: Path) -> Opened:
 
 
 async def closed(store: Opened) -> None:
-    """As a process that is killed leaves it."""
+    """Leaves the directory as a killed process does."""
     await store.durability.committer.settled()
     await store.durability.close(last_snapshot=False)
 
 
 def logs(path: Path) -> dict[str, Path]:
-    """The write-ahead logs of journals, by their names, which no two journals have."""
+    """Name → write-ahead log of each journal. Names are never reused."""
     return {each.name: each for each in path.rglob("journal-*-wal")}
 
 
@@ -56,7 +56,7 @@ async def test_what_was_never_synced_and_is_served_is_on_disk(tmp_path: Path, ki
     assert after != served
 
     kept = [each for name, each in logs(path).items() if name in synced]
-    assert len(kept) == (before > 1_000_000)  # a journal of which nothing is left is removed
+    assert len(kept) == (before > 1_000_000)  # a journal that was copied completely is removed
     for each in kept:
         assert each.read_bytes() != synced[each.name]
         each.write_bytes(synced[each.name])
@@ -77,7 +77,7 @@ async def test_a_store_that_dies_early_again_and_again_does_not_fill_the_disk(tm
             write(store.store, NAME, b"%d" % life)
         await closed(store)
         journals.add(len(logs(path)))
-    assert max(journals) <= 2  # one, and the next that is made ready
+    assert max(journals) <= 2  # the current one, and a spare
     found = await open_data(kind, path)
     assert found.store.segment(NAME).length == 7
     await found.durability.close()

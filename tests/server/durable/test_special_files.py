@@ -1,4 +1,4 @@
-"""What is neither a regular file nor a folder is refused by name; what lies elsewhere is neither read nor written."""
+"""Special files in a data directory are refused by name; files elsewhere are neither read nor written."""
 
 import os
 import socket
@@ -16,11 +16,11 @@ from tests.server.durable.support import everything, write
 
 NEITHER = "it is neither a regular file nor a folder"
 NAME = "scope/stream/0.#epoch.0"
-VICTIM = b"a file of another user, which is not to be written to"
+VICTIM = b"a file of another user that must not be written to"
 
 
 async def live(kind: str, path: Path) -> str:
-    """Fill a directory with all kinds of files, and leave it as a killed process does; what it holds."""
+    """Fill a directory with all kinds of files, and leave it as a killed process does; returns its files."""
     opened = await open_data(kind, path)
     await opened.durability.start()
     if NAME not in everything(opened.store):

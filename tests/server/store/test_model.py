@@ -333,7 +333,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 
 def recounted(container: Container) -> int:
-    """What a container takes, from what it holds."""
+    """The memory of a container, computed from its content."""
     total = sum(map(name_bytes, container.retired_names))
     for name, segment in container.segments.items():
         total += SEGMENT_BYTES + name_bytes(name) + segment.allocated_bytes

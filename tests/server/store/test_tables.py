@@ -531,7 +531,8 @@ def test_a_table_behaves_as_a_dict_with_versions(
     changes: list[tuple[bool, list[tuple[bytes, bytes, str]], int]],
     walked: bool,
 ) -> None:
-    """many: from how many keys on they are sorted without a walk. walked: whether they are, after each change."""
+    """many: number of keys from which they are sorted before any iteration. walked: whether they are sorted, after each
+    change."""
     monkeypatch.setattr(table_iteration, "_MANY", many)
     driver = Driver(key_length)
     model: dict[bytes, tuple[int, bytes]] = {}
