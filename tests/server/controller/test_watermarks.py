@@ -223,7 +223,7 @@ async def test_a_stream_deleted_while_its_writers_are_examined_gets_no_watermark
     assert (last(world), world.store.appended) == (None, {})
 
 
-async def test_a_stream_remembers_the_times_of_so_many_writers_and_their_positions_are_bounded(world: World) -> None:
+async def test_writers_that_note_times_and_their_positions_are_bounded(world: World) -> None:
     world.make(max_writers=150, max_segments=4_000)
     await world.stream()
     note = world.controller.writers.note
