@@ -138,7 +138,7 @@ async def test_many_commits_at_once_are_merged_in_pieces_between_which_others_ru
     assert len(world.controller.transactions.completed("a", "s")) == 250
 
 
-async def test_open_transactions_of_a_stream_are_bounded_and_there_is_room_again_when_one_has_ended(world: World) -> None:
+async def test_open_transactions_of_a_stream_are_bounded_until_one_has_ended(world: World) -> None:
     world.make(max_transactions=2)
     await world.stream()
     first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
