@@ -1,12 +1,12 @@
 """Memory of `segstore serve` under steady load: finds leaks from closed writers, transactions and connections.
 
-    python -m tests.soak.memory_slope [--seconds 300] [-- OPTION OF SERVE ...]
+    python -m tests.soak.memory_slope [--seconds 1800] [-- OPTION OF SERVE ...]
 
 Two workers run rounds against one store: one keeps its connections, the other opens new ones for each round. A round
 writes, commits and aborts transactions, merges segments, appends conditionally, fills and empties a key-value table,
 creates a transient segment, reads its events, truncates them, and creates and deletes a scope and a stream; it leaves
 the store as it was. The resident set is sampled every second. The slope is that of a least-squares line through the
-second half of the samples, when caches and the allocator's arenas have settled. The exit status is 1 if it exceeds
+last third of the samples, when caches, the allocator's arenas and the names that must not be reused have settled. The exit status is 1 if it exceeds
 `LIMIT_MB_PER_HOUR`.
 """
 
@@ -151,19 +151,19 @@ async def run(pid: int, store: str, controller: str, seconds: float) -> int:
         fresh = workers.create_task(work(uri, port, "fresh", until_s, stays=False))
         watched = workers.create_task(watch(pid, until_s))
     seen = watched.result()
-    half = seen[len(seen) // 2 :]
-    slope = linear_regression(range(len(half)), half).slope * 3600
+    settled = seen[2 * len(seen) // 3 :]
+    slope = linear_regression(range(len(settled)), settled).slope * 3600
     print(f"{stays.result()} rounds on permanent connections, {fresh.result()} on new ones")
-    print(f"{half[0]:.1f} MB at half time, {half[-1]:.1f} MB at the end: {slope:+.1f} MB per hour")
+    print(f"{settled[0]:.1f} MB after two thirds, {settled[-1]:.1f} MB at the end: {slope:+.1f} MB per hour")
     return int(slope > LIMIT_MB_PER_HOUR)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=300.0, help="how long the load lasts")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="how long the load lasts")
     arguments, options = parser.parse_known_args()
     program = str(Path(sys.executable).with_name("segstore"))
-    with served(program, *options) as (pid, said):
+    with served(program, "--containers", "1", *options) as (pid, said):
         return uvloop.run(run(pid, said["segment_store"], said["controller"], arguments.seconds))
 
 
