@@ -6,8 +6,8 @@ Two workers run rounds against one store: one keeps its connections, the other o
 writes, commits and aborts transactions, merges segments, appends conditionally, fills and empties a key-value table,
 creates a transient segment, reads its events, truncates them, and creates and deletes a scope and a stream; it leaves
 the store as it was. The resident set is sampled every second. The slope is that of a least-squares line through the
-last third of the samples, when caches, the allocator's arenas and the names that must not be reused have settled. The exit status is 1 if it exceeds
-`LIMIT_MB_PER_HOUR`.
+last third of the samples, when caches, the allocator's arenas and the names that must not be reused have settled. The
+exit status is 1 if it exceeds `LIMIT_MB_PER_HOUR`.
 """
 
 from __future__ import annotations
