@@ -16,6 +16,7 @@ from grpc import StatusCode
 from segstore.server.controller.errors import (
     AlreadyExists,
     BrokenStreamCut,
+    Closed,
     ControllerError,
     EmptyName,
     ExecutionTimeExceeded,
@@ -27,7 +28,6 @@ from segstore.server.controller.errors import (
     LeaseTooLarge,
     Malformed,
     NobodyOwns,
-    NotChecked,
     NotFound,
     PermissionDenied,
     ScaleRefused,
@@ -140,7 +140,7 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (Unauthenticated, StatusCode.UNAUTHENTICATED),
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
     (UnusableEntry, StatusCode.INTERNAL),
-    (NotChecked, StatusCode.UNAVAILABLE),
+    (Closed, StatusCode.UNAVAILABLE),
     (TooMany, StatusCode.INVALID_ARGUMENT),  # which clients do not ask again
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),

@@ -21,7 +21,7 @@
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
-    ├── NotChecked             the password was not checked, as there are too many to check
+    ├── Closed                 the controller was closed before it began on the call
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -35,6 +35,7 @@ from typing import Final
 __all__ = [
     "AlreadyExists",
     "BrokenStreamCut",
+    "Closed",
     "ControllerError",
     "EmptyName",
     "ExecutionTimeExceeded",
@@ -46,7 +47,6 @@ __all__ = [
     "LeaseTooLarge",
     "Malformed",
     "NobodyOwns",
-    "NotChecked",
     "NotFound",
     "PermissionDenied",
     "ScaleRefused",
@@ -226,8 +226,11 @@ class UnusableEntry(ControllerError):
         self.resource = resource
 
 
-class NotChecked(ControllerError):
-    """The password was not checked; asking again helps."""
+class Closed(ControllerError):
+    """The controller was closed before it began on the call; asking again helps."""
+
+    def __init__(self) -> None:
+        super().__init__("the controller is closed")
 
 
 class SegmentStoreFailed(ControllerError):

@@ -3,8 +3,8 @@
 Work is counted in units of about 50 µs: what one segment of a stream costs, or 128 bytes of a message. Invariant: a
 loop iteration brings `PER_TICK` units, for all calls together; a piece that takes more than there are left is paid for
 by the iterations after it, in which no other one begins. What waits has its turn caller by caller. So however many
-calls a caller makes, and however much each of them asks for, another caller waits for one such piece, and gRPC, which
-takes up one call in an iteration, for none.
+calls a caller makes, and however much each of them asks for, another caller waits for one such piece. A piece is small,
+as gRPC accepts one call in about four iterations: what they take is what each of many calls at once waits for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["CALLER", "PER_TICK", "Pace", "Paced", "units_of"]
 
 CALLER: Final[ContextVar[str]] = ContextVar("the peer for which a controller works", default="")
 
-PER_TICK: Final = 16
+PER_TICK: Final = 4
 _UNIT_BYTES: Final = 128
 
 T = TypeVar("T")

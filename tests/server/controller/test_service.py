@@ -336,19 +336,6 @@ async def test_calls_are_answered_while_a_password_is_checked(world: World, monk
         assert await asyncio.gather(*wrong) == ["UNAUTHENTICATED"] * 2
 
 
-async def test_more_checks_than_are_taken_are_answered_unavailable(world: World) -> None:
-    authority = Authority(Accounts(["admin:pw"]), now_s=lambda: 0.0)
-    async with (
-        await ControllerServer.start(world.controller, authority=authority) as server,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-    ):
-        call, scope = Client(channel), m.ScopeInfo(scope="x")
-        authority._accounts._checks = {bytes([number]): None for number in range(32)}  # type: ignore[union-attr, misc]
-        assert await call.status("createScope", scope, basic("admin")) == "UNAVAILABLE"
-        authority._accounts._checks.clear()  # type: ignore[union-attr]
-        assert await call.status("createScope", scope, basic("admin")) == "SUCCESS"
-
-
 async def test_an_entry_that_cannot_be_matched_is_answered_internal(world: World) -> None:
     authority = Authority(Accounts(["admin:pw:prn::/scope:(,READ;prn::*,READ_UPDATE"]), now_s=lambda: 0.0)
     async with (
