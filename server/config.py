@@ -34,8 +34,9 @@ class LimitSettings(BaseModel):
     segment_attributes: extended attributes of a segment, among them one for each writer that was ever set up; a request
         for one more closes the connection. The reference has no bound: it writes them to its storage.
     max_memory_bytes: what is stored in memory by all stores of a process, roughly: bytes, segments, attributes, keys of
-        tables, writers that are set up. With a data directory, without the bytes. What adds more closes the connection;
-        reads, truncations, merges and deletions go on. None for no bound.
+        tables, writers that are set up, and the state of a controller beside them. With a data directory, without the
+        bytes. What adds more closes the connection, and a call of the controller is refused; reads, truncations, merges
+        and deletions go on. None for no bound.
     request_keys: keys, entries or attributes that one request may name; more are refused as an illegal argument. The
         official client sends 256 at most (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`), the reference's store bounds only
         their bytes. A request that names more than 16 times as many is not read, and its connection ends.

@@ -27,6 +27,7 @@ from segstore.server.controller.errors import (
     InvalidStreamCut,
     LeaseTooLarge,
     Malformed,
+    MemoryFull,
     NobodyOwns,
     NotFound,
     PermissionDenied,
@@ -140,6 +141,7 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (Unauthenticated, StatusCode.UNAUTHENTICATED),
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
     (UnusableEntry, StatusCode.INTERNAL),
+    (MemoryFull, StatusCode.RESOURCE_EXHAUSTED),
     (Closed, StatusCode.UNAVAILABLE),
     (TooMany, StatusCode.INVALID_ARGUMENT),  # which clients do not ask again
     (IllegalState, StatusCode.INTERNAL),

@@ -21,6 +21,7 @@
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          an access-control entry that cannot be matched decides about the caller
+    ├── MemoryFull             all memory that may be taken is taken
     ├── Closed                 the controller was closed before it began on the call
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
@@ -46,6 +47,7 @@ __all__ = [
     "InvalidStreamCut",
     "LeaseTooLarge",
     "Malformed",
+    "MemoryFull",
     "NobodyOwns",
     "NotFound",
     "PermissionDenied",
@@ -224,6 +226,15 @@ class UnusableEntry(ControllerError):
     def __init__(self, resource: str) -> None:
         super().__init__(f"an access-control entry that decides about {resource} cannot be matched")
         self.resource = resource
+
+
+class MemoryFull(ControllerError):
+    """All memory that may be taken is taken, `used` of `limit` bytes; deleting streams gives some back."""
+
+    def __init__(self, used: int, limit: int) -> None:
+        super().__init__(f"memory is full: {used} of {limit} bytes are taken")
+        self.used = used
+        self.limit = limit
 
 
 class Closed(ControllerError):

@@ -68,6 +68,12 @@ _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
 """More than an entry of a stream cut takes."""
 
+_GROWING: Final = {
+    *("createScope", "createStream", "updateStream", "scale", "createKeyValueTable", "createTransaction"),
+    *("createReaderGroup", "updateReaderGroup", "updateSubscriberStreamCut", "noteTimestampFromWriter"),
+}
+"""Methods that are refused where memory is full."""
+
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
 
@@ -290,6 +296,8 @@ class ControllerServer:
                 await pace.take(units_of(len(asked)))
                 if self._closed:
                     raise Closed
+                if name in _GROWING:
+                    self._controller.check_memory(len(asked))
                 work = asyncio.create_task(
                     perform(method.request.FromString(asked), caller), name=f"{name} of a controller"
                 )
