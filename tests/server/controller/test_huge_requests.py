@@ -350,16 +350,22 @@ async def test_an_error_of_a_call_that_was_given_up_is_logged_once_and_shortly_i
     assert all(len(message) < 400 for message in caplog.messages)
 
 
-async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(world: World) -> None:
-    never = asyncio.Event()
+async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.controller.server._ENDING_S", 0.01)
+    world.controller.scopes.create("a")
+    gate, waits = Gate(world), asyncio.Event()
 
     async def settled() -> None:
-        await never.wait()
+        waits.set()
+        await asyncio.Event().wait()
 
     server = await ControllerServer.start(world.controller, settled=settled)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        pending = asyncio.create_task(Client(channel).status("createScope", m.ScopeInfo(scope="a")))
-        await until(lambda: "a" in world.controller.state.scopes)
+        pending = asyncio.create_task(Client(channel).status("createStream", stream_config("s")))
+        await until(lambda: gate.asked)
         await server.aclose(grace_s=0)
+        assert waits.is_set()
         assert server._work == set()
         assert await pending in ("UNAVAILABLE", "CANCELLED")
