@@ -190,6 +190,7 @@ class Cluster(Observed):
             settings.controller,
             journal=None if durability is None and self.members is None else self._journal,
             state=self._controller_state,
+            memory=self._memory,
         )
         if self.members is not None:
             state = self.controller.state

@@ -34,8 +34,9 @@ class LimitSettings(BaseModel):
     segment_attributes: extended attributes of a segment, including one for each writer that was ever set up; a request
         for one more closes the connection. The reference has no bound: it writes them to its storage.
     max_memory_bytes: what all stores of a process hold in memory, estimated: bytes, segments, attributes, keys of
-        tables, and writers. With a data directory the bytes are not counted. A request that needs more closes its
-        connection; reads, truncations, merges and deletions still work. None for no bound.
+        tables, writers, and the state of a controller beside them. With a data directory the bytes are not counted. A
+        request that needs more closes its connection, and a controller call that needs more is refused; reads,
+        truncations, merges and deletions still work. None for no bound.
     request_keys: keys, entries or attributes that one request may name; more are refused as an illegal argument. The
         official client sends at most 256 (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`); the reference's store bounds only
         their bytes. A request with a list of more than 16 times as many is not read, and its connection is closed.

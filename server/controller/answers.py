@@ -16,6 +16,7 @@ from grpc import StatusCode
 from segstore.server.controller.errors import (
     AlreadyExists,
     BrokenStreamCut,
+    Closed,
     ControllerError,
     EmptyName,
     ExecutionTimeExceeded,
@@ -26,8 +27,8 @@ from segstore.server.controller.errors import (
     InvalidStreamCut,
     LeaseTooLarge,
     Malformed,
+    MemoryFull,
     NobodyOwns,
-    NotChecked,
     NotFound,
     PermissionDenied,
     ScaleRefused,
@@ -140,7 +141,8 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (Unauthenticated, StatusCode.UNAUTHENTICATED),
     (PermissionDenied, StatusCode.PERMISSION_DENIED),
     (UnusableEntry, StatusCode.INTERNAL),
-    (NotChecked, StatusCode.UNAVAILABLE),
+    (MemoryFull, StatusCode.RESOURCE_EXHAUSTED),
+    (Closed, StatusCode.UNAVAILABLE),
     (TooMany, StatusCode.INVALID_ARGUMENT),  # clients do not retry this
     (IllegalState, StatusCode.INTERNAL),
     (InvalidArgument, StatusCode.INTERNAL),

@@ -10,8 +10,8 @@ With a signing key, tokens are made: JWT, HS512 over the key's bytes, `resource:
 one they are "".
 
 Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
-one at a time, and a check takes the same time for unknown users. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and
-`JsonWebToken`.
+one at a time, and a check takes the same time for unknown users. Peers take turns, so one with many wrong passwords
+does not lock out others. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ import binascii
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
 
 import jwt
 
 from segstore.server.auth import any_key_length
 from segstore.server.controller.access import Entry, Permission, permission_of, read_entries
-from segstore.server.controller.errors import NotChecked, PermissionDenied, Unauthenticated
+from segstore.server.controller.errors import Closed, PermissionDenied, Unauthenticated
+from segstore.server.controller.pace import CALLER
+from segstore.server.controller.shares import Shares
 
 __all__ = ["Accounts", "Authority", "Permission"]
 
@@ -40,8 +42,6 @@ _HASH_BYTES: Final = 64
 _MOST_ITERATIONS: Final = (1 << 31) - 1
 _VERIFIED_MAX: Final = 1024
 """Credentials whose hash is not computed again; a hash costs milliseconds."""
-_CHECKS_MAX: Final = 32
-"""Maximum number of credentials with a pending check; calls with more are answered UNAVAILABLE."""
 
 
 class _Account:
@@ -66,6 +66,21 @@ class _Account:
         return hmac.compare_digest(stored, given)
 
 
+class _Check:
+    """A check of credentials.
+
+    Attributes:
+        wanted_by: how many calls wait for it, and one more while the hash is computed; at 0 it is dropped.
+        task: gives the user; None if the credentials are wrong.
+    """
+
+    __slots__ = ("task", "wanted_by")
+
+    def __init__(self, check: Callable[[_Check], Coroutine[Any, Any, str | None]]) -> None:
+        self.wanted_by = 0
+        self.task = asyncio.create_task(check(self), name="password check")
+
+
 class Accounts:
     """The users of a password file."""
 
@@ -74,7 +89,8 @@ class Accounts:
         self._accounts: dict[str, _Account] = {}
         self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
-        self._checks: dict[bytes, asyncio.Task[str | None]] = {}
+        self._checks: dict[tuple[str, bytes], _Check] = {}
+        self._turns = Shares(1)
         for number, line in enumerate(lines, 1):
             text = line.strip(" \t\r\n")
             if not text or text.startswith("#"):
@@ -91,34 +107,41 @@ class Accounts:
         self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
 
     async def authenticate(self, credentials: str) -> str:
-        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, NotChecked."""
+        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, Closed."""
         digest = hashlib.sha256(credentials.encode()).digest()
         user = self._verified.get(digest)
         if user is None:
-            check = self._checks.get(digest)
+            key = CALLER.get(), digest
+            check = self._checks.get(key)
             if check is None:
-                if len(self._checks) >= _CHECKS_MAX:
-                    raise NotChecked(f"{_CHECKS_MAX} passwords are being checked, which is the maximum")
-                last = next(reversed(self._checks.values()), None)
-                check = asyncio.create_task(self._check(digest, *_parsed(credentials), last), name="password check")
-                self._checks[digest] = check
-                check.add_done_callback(lambda _: self._checks.pop(digest, None))
-            await asyncio.wait({check})  # the check continues for other callers if this one gives up
-            if check.cancelled():
-                raise NotChecked("the controller is closed")
-            user = check.result()
+                given = _parsed(credentials)
+                check = self._checks[key] = _Check(lambda check: self._check(check, key, *given))
+            check.wanted_by += 1
+            try:
+                user = await asyncio.shield(check.task)
+            except asyncio.CancelledError:
+                if check.task.cancelled():
+                    raise Closed from None
+                raise
+            finally:
+                self._leave(check, key)
         if user is None:
             raise Unauthenticated("the user or the password is wrong")
         return user
 
-    async def _check(
-        self, digest: bytes, user: str, password: str, last: asyncio.Task[str | None] | None
-    ) -> str | None:
-        """The user, if the password is right. Equal credentials share one check, which runs after `last`."""
-        if last is not None:
-            await asyncio.wait({last})
-        account = self._accounts.get(user)
-        right = await asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
+    async def _check(self, check: _Check, key: tuple[str, bytes], user: str, password: str) -> str | None:
+        """The user, if the password is right. One password is hashed at a time; peers take turns."""
+        peer, digest = key
+        await self._turns.take(peer)
+        check.wanted_by += 1
+        try:
+            if digest in self._verified:  # by the check of another peer
+                return user
+            account = self._accounts.get(user)
+            right = await asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
+        finally:
+            self._turns.give_back(peer)
+            self._leave(check, key)
         if account is None or not right:
             return None
         if len(self._verified) >= _VERIFIED_MAX:
@@ -126,9 +149,15 @@ class Accounts:
         self._verified[digest] = user
         return user
 
+    def _leave(self, check: _Check, key: tuple[str, bytes]) -> None:
+        check.wanted_by -= 1
+        if not check.wanted_by:
+            del self._checks[key]
+            check.task.cancel()
+
     async def aclose(self) -> None:
         """Ends the checks in flight. More may follow."""
-        checks = tuple(self._checks.values())
+        checks = tuple(each.task for each in self._checks.values())
         for each in checks:
             each.cancel()
         await asyncio.gather(*checks, return_exceptions=True)
@@ -180,7 +209,7 @@ class Authority:
     async def principal(self, header: str | None) -> str | None:
         """The user in a call's `authorization`; None without one, or with one of an unknown scheme.
 
-        Raises Unauthenticated, NotChecked.
+        Raises Unauthenticated, Closed.
         """
         if self._accounts is None or not header:
             return None

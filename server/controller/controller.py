@@ -31,6 +31,7 @@ from segstore.server.controller.transactions import Transactions
 from segstore.server.controller.upkeep import Upkeep
 from segstore.server.controller.watermarks import Watermarks
 from segstore.server.controller.writers import Writers
+from segstore.server.store.memory import MemoryAccount
 
 __all__ = ["Controller", "wall_clock_ms"]
 
@@ -55,6 +56,7 @@ class Controller:
         journal: Callable[[Operation], None] | None = None,
         state: State | None = None,
         transaction_ids: Iterator[int] | None = None,
+        memory: MemoryAccount | None = None,
     ) -> None:
         """Args:
         segments: the segment store.
@@ -64,6 +66,7 @@ class Controller:
         journal: is told every operation, before it is applied.
         state: where to start from; becomes the controller's own.
         transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter.
+        memory: is charged for the state, estimated; None for an account without a limit.
         """
         self._core = core = Core(
             segments,
@@ -73,6 +76,7 @@ class Controller:
             journal,
             state or State(),
             transaction_ids,
+            memory or MemoryAccount(),
         )
         self.scaling = Scaling(core)
         self.transactions = Transactions(core)
@@ -110,6 +114,10 @@ class Controller:
         """Configure a stream anew and look after it accordingly."""
         await self.streams.update(scope, stream, config)
         self.upkeep.watch(scope, stream)
+
+    def check_memory(self, request_bytes: int) -> None:
+        """Refuse a request that makes the state grow with `MemoryFull` if memory is full."""
+        self._core.memory.check(request_bytes)
 
     @property
     def pace(self) -> Pace:

@@ -24,6 +24,8 @@ from segstore.server.controller.operations import Operation
 from segstore.server.controller.pace import Pace
 from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state import State
+from segstore.server.controller.state_memory import StateMemory
+from segstore.server.store.memory import MemoryAccount
 
 __all__ = ["Core", "Due", "Timer", "require"]
 
@@ -70,6 +72,7 @@ class Core:
         journal: Callable[[Operation], None] | None,
         state: State,
         transaction_ids: Iterator[int] | None,
+        memory: MemoryAccount,
     ) -> None:
         self.segments = segments
         self.config = config
@@ -79,6 +82,7 @@ class Core:
         # As in Pravega: a transaction's epoch and a counter. The counter of a new state starts at the current time, so
         # that ids of an earlier run are unknown.
         self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
+        self.memory = StateMemory(memory, state)
         self.pace = Pace()
         self.woken = asyncio.Event()
         self._journal = journal
@@ -108,6 +112,7 @@ class Core:
         if self._journal is not None:
             self._journal(operation)
         operation.apply(self.state)
+        self.memory.applied(operation)
 
     @asynccontextmanager
     async def lock(self, *names: str) -> AsyncIterator[None]:

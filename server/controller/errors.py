@@ -21,7 +21,8 @@
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
-    ├── NotChecked             the password was not checked, because too many checks are pending
+    ├── MemoryFull             the memory limit is reached
+    ├── Closed                 the controller was closed before it began the call
     └── SegmentStoreFailed     the segment store did not do what it was told
         └── NobodyOwns         the segment is between two owners
 
@@ -35,6 +36,7 @@ from typing import Final
 __all__ = [
     "AlreadyExists",
     "BrokenStreamCut",
+    "Closed",
     "ControllerError",
     "EmptyName",
     "ExecutionTimeExceeded",
@@ -45,8 +47,8 @@ __all__ = [
     "InvalidStreamCut",
     "LeaseTooLarge",
     "Malformed",
+    "MemoryFull",
     "NobodyOwns",
-    "NotChecked",
     "NotFound",
     "PermissionDenied",
     "ScaleRefused",
@@ -226,8 +228,20 @@ class UnusableEntry(ControllerError):
         self.resource = resource
 
 
-class NotChecked(ControllerError):
-    """The password was not checked; a retry may succeed."""
+class MemoryFull(ControllerError):
+    """The memory limit is reached: `used` of `limit` bytes. Deleting streams frees some."""
+
+    def __init__(self, used: int, limit: int) -> None:
+        super().__init__(f"memory is full: {used} of {limit} bytes are used")
+        self.used = used
+        self.limit = limit
+
+
+class Closed(ControllerError):
+    """The controller was closed before it began the call; a retry may succeed."""
+
+    def __init__(self) -> None:
+        super().__init__("the controller is closed")
 
 
 class SegmentStoreFailed(ControllerError):

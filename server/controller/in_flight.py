@@ -68,14 +68,16 @@ class InFlight(_Handler):
     async def stop(self, grace_s: float) -> None:
         """Stops the server: accepts no more calls, and interrupts those not finished within `grace_s` seconds.
 
-        May be called twice.
+        May be called twice. If it is cancelled, it interrupts them at once.
         """
         stopping = asyncio.ensure_future(self._server.stop(grace_s + _LAST_WORDS_S))
-        await asyncio.wait({stopping}, timeout=grace_s)
-        self._ending = True
-        for task in self._tasks:
-            task.cancel()
-        await stopping
+        try:
+            await asyncio.wait({stopping}, timeout=grace_s)
+        finally:
+            self._ending = True
+            for task in self._tasks:
+                task.cancel()
+            await stopping
 
 
 def trailing_of(error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> tuple[Any, ...]:

@@ -3,8 +3,8 @@
 Work is counted in units of about 50 µs: the cost of one segment of a stream, or of 128 bytes of a message. Invariant:
 each loop iteration provides `PER_TICK` units for all calls together. A step that takes more than are left uses up those
 of the following iterations, in which no other step starts. Pending steps are served round robin by caller. So another
-caller waits for one step at most, however many calls a caller makes and however long they are. gRPC, which accepts one
-call per iteration, does not wait.
+caller waits for one step at most, however many calls a caller makes and however long they are. A step is short, because
+gRPC accepts about one call in four iterations, so each of many simultaneous calls waits for the steps of others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["CALLER", "PER_TICK", "Pace", "Paced", "units_of"]
 
 CALLER: Final[ContextVar[str]] = ContextVar("the peer for which a controller works", default="")
 
-PER_TICK: Final = 16
+PER_TICK: Final = 4
 _UNIT_BYTES: Final = 128
 
 T = TypeVar("T")

@@ -26,11 +26,12 @@ from segstore.server.controller.answers import answer
 from segstore.server.controller.auth import Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.errors import Closed, ControllerError
 from segstore.server.controller.in_flight import InFlight
 from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
+from segstore.server.controller.shares import Shares
 from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
@@ -56,10 +57,24 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 _ENDING_S: Final = 1.0
 """How long interrupted calls may wait until their changes are durable."""
 
-_CALLS_MAX: Final = 64
+_CALL_UNITS: Final = 12
+"""What gRPC and asyncio take to accept a call, in units of the controller's pace."""
+_WORKS_MAX: Final = 128
+"""Calls that are worked on at a time; the others wait."""
+_HELD_MAX_BYTES: Final = 128 << 20
+"""Requests of calls in flight."""
+_STREAMS_MAX: Final = 1_024
+"""Calls in flight of a connection, also those whose request has not come: gRPC has 20 KB for each. It refuses others,
+and more than 1,000 that come at once."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
 """Upper bound on the size of an entry of a stream cut."""
+
+_GROWING: Final = {
+    *("createScope", "createStream", "updateStream", "scale", "createKeyValueTable", "createTransaction"),
+    *("createReaderGroup", "updateReaderGroup", "updateSubscriberStreamCut", "noteTimestampFromWriter"),
+}
+"""Methods that are refused where memory is full."""
 
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
@@ -82,7 +97,7 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
     """Server options that bound the size of a request and the calls in flight of a connection."""
     return (
         ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
-        ("grpc.max_concurrent_streams", _CALLS_MAX),  # gRPC clients queue calls beyond it
+        ("grpc.max_concurrent_streams", _STREAMS_MAX),
     )
 
 
@@ -138,6 +153,9 @@ class ControllerServer:
         self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[bytes]] = set()
+        self._works = Shares(_WORKS_MAX)
+        self._held = Shares(_HELD_MAX_BYTES)
+        self._closed = False
         self._endpoint = Endpoint("", 0)
         self.handlers: grpc.GenericRpcHandler[Any, Any] | None = None
 
@@ -210,10 +228,14 @@ class ControllerServer:
             await asyncio.gather(keeper, return_exceptions=True)
         if self._in_flight is not None:
             await self._in_flight.stop(grace_s)
+        self._closed = True
         if left := tuple(self._work):
             for each in left:
                 each.cancel()
-            await asyncio.wait(left, timeout=_ENDING_S)
+            _, late = await asyncio.wait(left, timeout=_ENDING_S)
+            for each in late:  # they wait for what they have done to be durable
+                each.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
         await self._authority.aclose()
 
     async def __aenter__(self) -> Self:
@@ -258,8 +280,7 @@ class ControllerServer:
 
         pace = self._controller.pace
 
-        async def perform(request: Message, authorization: str | None) -> bytes:
-            caller = Caller(self._authority, await self._authority.principal(authorization))
+        async def perform(request: Message, caller: Caller) -> bytes:
             try:
                 response: Message = await serve_one(request, caller)
             finally:  # a refusal tells of the state, too
@@ -269,23 +290,50 @@ class ControllerServer:
             pace.charge(units_of(len(said)))
             return said
 
-        async def handle(asked: bytes, context: Any) -> bytes:
-            CALLER.set(context.peer())
-            await pace.take(units_of(len(asked)))
+        async def begin(asked: bytes, authorization: str | None) -> asyncio.Task[bytes]:
+            """Starts the work of a call when its peer may have more worked on. Nothing is left of a cancelled wait."""
+            caller, peer = Caller(self._authority, await self._authority.principal(authorization)), CALLER.get()
+            await self._works.take(peer)
             try:
-                request = method.request.FromString(asked)
+                await pace.take(units_of(len(asked)))
+                if self._closed:
+                    raise Closed
+                if name in _GROWING:
+                    self._controller.check_memory(len(asked))
+                work = asyncio.create_task(
+                    perform(method.request.FromString(asked), caller), name=f"{name} of a controller"
+                )
+            except BaseException:
+                self._works.give_back(peer)
+                raise
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
+            work.add_done_callback(lambda _: self._works.give_back(peer))
+            return work
+
+        async def handle(asked: bytes, context: Any) -> bytes:
+            peer, size, work = context.peer(), len(asked), None
+            CALLER.set(peer)
+            pace.charge(_CALL_UNITS)
+            if not self._held.try_take(peer, size):
+                await context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    "the requests in flight on this connection are too large together",
+                )
+                raise AssertionError("abort raises")
+            try:
+                work = await begin(asked, _authorization(context))
+                del asked  # which may be large, and is done with before this is
+                # As in Pravega, what has begun is done, also when the caller goes away: half of it would be in the way.
+                return await asyncio.shield(work)
             except DecodeError as error:
                 await context.abort(grpc.StatusCode.INTERNAL, f"the request is not a {method.request.DESCRIPTOR.name}")
                 raise AssertionError("abort raises") from error
-            # As in Pravega, a call runs to its end even if its caller disconnects: half a change would be in the way.
-            work = asyncio.create_task(perform(request, _authorization(context)), name=f"{name} of a controller")
-            del asked, request  # frees a possibly large message before the call ends
-            self._work.add(work)
-            work.add_done_callback(self._work.discard)
-            try:
-                return await asyncio.shield(work)
             except asyncio.CancelledError:
+                if work is None:
+                    raise
                 if not work.cancelled():
+                    work.add_done_callback(_abandoned)
                     raise
                 said = "this controller shut down before it finished the call"
                 await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
@@ -301,9 +349,17 @@ class ControllerServer:
                 await context.abort(code, error.message)
                 raise AssertionError("abort raises") from error
             finally:
-                del work  # breaks a reference cycle: task, error, traceback, this frame
+                self._held.give_back(peer, size)
+                del work  # which has the error, whose traceback has this frame
 
         return handle
+
+
+def _abandoned(work: asyncio.Task[bytes]) -> None:
+    """Retrieves the error of a work whose caller has gone, and logs it if it is an unexpected one."""
+    error = None if work.cancelled() else work.exception()
+    if error is not None and not isinstance(error, ControllerError | JournalFailed):
+        _log.error("unexpected error in %s, whose caller has gone: %.200r", work.get_name(), error)
 
 
 def _authorization(context: Any) -> str | None:

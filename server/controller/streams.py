@@ -60,7 +60,7 @@ from segstore.wire.names import is_stream_name, split_segment_id
 
 __all__ = ["Streams", "page"]
 
-_AT_ONCE: Final = 2_000
+_AT_ONCE: Final = 500
 """Number of names that a listing examines per loop iteration."""
 
 _AT_ONCE_BETWEEN: Final = 8

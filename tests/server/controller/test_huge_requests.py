@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig, ControllerServer
+from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.server.controller.server import bounds
 from segstore.wire import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Hello, encode
 from segstore.wire.controller_api import messages as m
@@ -237,3 +239,135 @@ async def test_a_server_that_closes_ends_what_is_in_flight(world: World) -> None
         assert await pending in ("UNAVAILABLE", "CANCELLED")
     assert not world.controller.streams.exists("a", "s")
     await world.stream(MOST)  # the name is free
+
+
+# Many calls at once --------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Holds up what makes segments in a world's store; it may fail then."""
+
+    def __init__(self, world: World) -> None:
+        self.open = asyncio.Event()
+        self.asked = 0
+        self.error: Exception | None = None
+        self._create = world.store.create_segment
+        world.store.create_segment = self._held_up  # type: ignore[method-assign]
+
+    async def _held_up(self, *asked: Any) -> None:
+        self.asked += 1
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+        await self._create(*asked)
+
+
+async def given_up(pending: list[asyncio.Task[Any]]) -> None:
+    for each in pending:
+        each.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def test_hundreds_of_calls_at_once_on_one_connection_are_all_answered(call: Client) -> None:
+    asked = [call.status("createScope", m.ScopeInfo(scope=f"a{number}")) for number in range(300)]
+    assert set(await asyncio.gather(*asked)) == {"SUCCESS"}
+
+
+async def test_calls_beyond_what_is_worked_on_for_a_peer_wait_and_cost_nothing_when_they_are_given_up(
+    world: World, call: Client, other: Client, server: ControllerServer
+) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    gate = Gate(world)
+    pending = [asyncio.create_task(call.status("createStream", stream_config(f"s{at}"))) for at in range(60)]
+    await until(lambda: gate.asked > 0 and len(server._held._taken) == 1)
+    assert await other.status("checkScopeExists", m.ScopeInfo(scope="a")) == "OK"
+    begun = len(server._work)
+    assert 0 < begun < 20
+    await given_up(pending)
+    await until(lambda: not server._held._taken)
+    assert len(server._work) == begun, "what has begun is finished, and no more begins"
+    gate.open.set()
+    await until(lambda: not server._work)
+    assert len(world.controller.state.scopes["a"].streams) == begun
+    assert not server._works._taken
+    assert await call.status("createStream", stream_config("last")) == "SUCCESS"
+
+
+async def test_calls_that_wait_are_all_worked_on_in_the_end(world: World, call: Client) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    gate = Gate(world)
+    pending = [asyncio.create_task(call.status("createStream", stream_config(f"s{at}"))) for at in range(60)]
+    await until(lambda: gate.asked > 0)
+    gate.open.set()
+    assert set(await asyncio.gather(*pending)) == {"SUCCESS"}
+
+
+async def test_requests_in_flight_that_are_too_large_together_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = [group(f"g{at}", startingStreamCuts=[cut(ENTRIES - 1, 2**60)]) for at in range(10)]
+    monkeypatch.setattr("segstore.server.controller.server._HELD_MAX_BYTES", 10 * large[0].ByteSize())
+    async with (
+        await ControllerServer.start(world.controller) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        call = Client(channel)
+        await call("createScope", m.ScopeInfo(scope="a"))
+        gate = Gate(world)
+        pending = [asyncio.create_task(call.status("createReaderGroup", each)) for each in large]
+        await until(lambda: gate.asked and sum(each.done() for each in pending) >= 8)
+        gate.open.set()
+        answers = await asyncio.gather(*pending)
+        assert sorted(set(answers)) == ["RESOURCE_EXHAUSTED", "SUCCESS"]
+        assert answers.count("SUCCESS") == 2
+        assert await call.status("createReaderGroup", large[0]) == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (SegmentStoreFailed("a/s/0", "create"), []),
+        (ZeroDivisionError("x" * 1_000), ["unexpected error in createStream of a controller, whose caller has gone: "]),
+    ],
+)
+async def test_an_error_of_a_call_that_was_given_up_is_logged_once_and_shortly_if_it_is_unexpected(
+    world: World,
+    call: Client,
+    server: ControllerServer,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    logged: list[str],
+) -> None:
+    await call("createScope", m.ScopeInfo(scope="a"))
+    gate = Gate(world)
+    gate.error = error
+    pending = asyncio.create_task(call.status("createStream", stream_config("s")))
+    await until(lambda: gate.asked)
+    await given_up([pending])
+    await until(lambda: not server._held._taken)
+    gate.open.set()
+    await until(lambda: not server._work)
+    gc.collect()
+    assert [message[:73] for message in caplog.messages] == [each[:73] for each in logged]
+    assert all(len(message) < 400 for message in caplog.messages)
+
+
+async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.controller.server._ENDING_S", 0.01)
+    world.controller.scopes.create("a")
+    gate, waits = Gate(world), asyncio.Event()
+
+    async def settled() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    server = await ControllerServer.start(world.controller, settled=settled)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        pending = asyncio.create_task(Client(channel).status("createStream", stream_config("s")))
+        await until(lambda: gate.asked)
+        await server.aclose(grace_s=0)
+        assert waits.is_set()
+        assert server._work == set()
+        assert await pending in ("UNAVAILABLE", "CANCELLED")

@@ -101,6 +101,23 @@ async def test_a_call_that_finishes_in_time_is_answered_and_the_server_stops_at_
     assert slow.ended == ["answered"]
 
 
+async def test_an_end_that_is_cancelled_leaves_no_task_and_interrupts_what_is_in_flight() -> None:
+    slow = Slow()
+    served = Served(slow)
+    async with served as channel:
+        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
+        await slow.asked.acquire()
+        before = asyncio.all_tasks()
+        stopping = asyncio.create_task(served.in_flight.stop(600))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert asyncio.all_tasks() <= before
+        assert (await error_of(answer)).code() is grpc.StatusCode.UNAVAILABLE
+    assert slow.ended == ["cancelled"]
+
+
 async def test_a_call_that_the_client_gives_up_is_left_alone() -> None:
     slow = Slow()
     async with Served(slow) as channel:
