@@ -41,8 +41,8 @@ class LimitSettings(BaseModel):
         their bytes. A request that names more than 16 times as many is not read, and its connection ends.
     request_segments: segments that one request may merge; more are refused as an illegal argument. The reference's
         controller sends 100 at most (`CommitRequestHandler`).
-    max_connections: one more is closed at once; None for as many as there are file descriptors, less a reserve for
-        files. It takes the place of the oldest connection that has sent nothing but a Hello for a second or longer.
+    max_connections: one more is closed at once; None for the store's share of the file descriptors (`descriptors`). It
+        takes the place of the oldest connection that has sent nothing but a Hello for a second or longer.
     silent_timeout_s: when three quarters of these are open, a connection that has sent nothing but a Hello for so long
         is closed.
     first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.

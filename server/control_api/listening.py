@@ -4,9 +4,10 @@ The web server runs on the store's own loop, without signal handlers, threads, t
 answers is computed between two steps of the store, so it never sees a half-done state, and is kept short for the same
 reason.
 
-Invariants: nothing is left after `stop`, which can be called twice; no more than `_MOST_CONNECTIONS` peers are
-connected: one more takes the place of the peer that has gone longest without finishing a step; a step is the head of a
-request or the answer to it, and each has a deadline, which bytes that come meanwhile do not prolong.
+Invariants: nothing is left after `stop`, which can be called twice; no more peers are connected than the share of
+descriptors allows (`descriptors`): one more takes the place of the peer that has gone longest without finishing a step;
+a step is the head of a request or the answer to it, and each has a deadline, which bytes that come meanwhile do not
+prolong.
 
 Off loopback it listens only with a token, because any caller can change the server.
 """
@@ -29,13 +30,13 @@ from segstore.server.accepting import stop_accepting
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
+from segstore.server.descriptors import shares
 from segstore.server.runner import AddressInUse, CannotListen
 
 __all__ = ["ControlApi"]
 
 log = logging.getLogger(__name__)
 
-_MOST_CONNECTIONS: Final = 256
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
 _HEAD_BYTES: Final = 32 * 1024
@@ -54,7 +55,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         super().connection_made(transport)
         self._begin_step(_FIRST_HEAD_S)
-        if len(self.connections) > _MOST_CONNECTIONS:
+        if len(self.connections) > shares().http:
             slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_since_s)
             self.connections.discard(slowest)
             slowest.transport.abort()

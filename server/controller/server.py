@@ -12,7 +12,6 @@ import asyncio
 import errno
 import logging
 import re
-import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from segstore.server.controller.in_flight import InFlight
 from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
+from segstore.server.descriptors import shares
 from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
@@ -46,9 +46,6 @@ _OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
-_SHARE: Final = 4
-"""Connections to a controller take at most one in this many of the descriptors that the process may have."""
-
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 _ENDING_S: Final = 1.0
@@ -86,9 +83,8 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
     """A server that does not listen yet. Connections beyond its bound are closed at once."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = soft // _SHARE if 0 < soft < 1 << 31 else (1 << 31) - 1
-    return grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most), *options))
+    most = "grpc.max_allowed_incoming_connections", shares().controller
+    return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:

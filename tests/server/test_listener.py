@@ -242,7 +242,7 @@ async def test_connections_that_never_ask_have_a_deadline_while_many_are_open() 
 async def test_descriptors_bound_connections_whoever_has_them() -> None:
     async with MockSegmentStore() as store, await Peer.connect(store) as first:
         assert await first.ask(KeepAlive()) == [KeepAlive()]
-        store.server.hub.descriptor_bound = 3
+        store.server._listening[0].highest = 3
         async with await Peer.connect(store) as second:
             assert await second.closed() == b""
         assert await first.ask(KeepAlive()) == [KeepAlive()]

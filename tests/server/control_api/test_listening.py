@@ -18,6 +18,7 @@ from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
+from segstore.server.descriptors import shares
 from segstore.server.runner import CannotListen
 from segstore.testing import ServerThread
 from tests.server.control_api.support import asking, raw
@@ -196,7 +197,7 @@ async def test_an_answer_that_is_not_read_has_a_deadline(monkeypatch: pytest.Mon
 
 
 async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(listening, "shares", lambda: shares()._replace(http=4))
     async with asking() as (mock, http):
         assert (await http.get("/v1/health")).status_code == 200
         dripping = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
