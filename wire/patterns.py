@@ -6,7 +6,8 @@ atomic groups, which do not either. Texts may be any `str`: half of a surrogate 
 as one character.
 
 Invariant: a match takes at most time in proportion to the text's length times the pattern's `weight`, which is bounded.
-Refused with `PatternError`: look-around and back-references, which no such engine has; classes by name (`\\p{L}`).
+Refused with `PatternError`: look-around and back-references, which no such engine has; classes by name (`\\p{L}`) and
+classes within classes, whose weight is hard to tell.
 `\\w`, `\\d` and `\\s` are ASCII, because tables of Unicode take long to compile.
 """
 
@@ -23,9 +24,11 @@ __all__ = ["MOST_WEIGHT", "Pattern", "PatternError", "glob", "linear", "regular_
 
 MOST_WEIGHT: Final = 1_000
 
-# An escape, a class, a repetition with its bounds, flags that include x, a parenthesis, or any other character.
+# An escape, a class in which another begins, a class, a repetition with its bounds, flags that include x, a
+# parenthesis, or any other character.
 _TOKEN: Final = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<verbose>\(\?[A-Za-wyz]*x)|[()]|.",
+    r"\\.|(?P<nested>\[\^?\]?(?:\\.|[^\[\]\\])*\[)|\[\^?\]?(?:\\.|[^\]\\])*\]"
+    r"|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<verbose>\(\?[A-Za-wyz]*x)|[()]|.",
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -88,6 +91,8 @@ def _weight(expression: str) -> int:
     for token in _TOKEN.finditer(expression):
         if token["verbose"]:
             raise PatternError("the flag x is not taken")
+        if token["nested"]:
+            raise PatternError(r"a class within a class is not taken; \[ is the character")
         if token[0] == "(":
             groups.append(0)
         elif token[0] == ")" and len(groups) > 1:
