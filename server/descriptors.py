@@ -54,9 +54,14 @@ def shares(containers: int = 0) -> Shares:
 
 
 def are_short() -> bool:
-    """Whether this process, or the system, can open nothing more now."""
+    """Whether this process, or the system, cannot open now what a journal takes."""
+    opened: list[int] = []
     try:
-        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        for _ in range(_FILES_OF_A_CONTAINER):
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 — each is closed below
     except OSError as error:
         return error.errno in (errno.EMFILE, errno.ENFILE)
+    finally:
+        for each in opened:
+            os.close(each)
     return False
