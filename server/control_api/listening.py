@@ -32,6 +32,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
 from segstore.server.descriptors import shares
 from segstore.server.runner import AddressInUse, CannotListen
+from segstore.server.secret_file import read_secret
 
 __all__ = ["ControlApi"]
 
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
 _HEAD_BYTES: Final = 32 * 1024
-_TOKEN: Final = re.compile(rb"[!-~]{16,4096}")
+_TOKEN: Final = re.compile(r"[!-~]{16,4096}")
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
 
@@ -199,12 +200,14 @@ class ControlApi:
 
     def _token(self, path: Path) -> bytes:
         try:
-            found = path.read_bytes().strip()
+            found = read_secret(path).strip()
         except OSError as error:
             raise self._cannot(f"{path}: {error.strerror}", error.errno) from error
+        except ValueError:
+            found = ""
         if not _TOKEN.fullmatch(found):
             raise self._cannot(f"{path}: a token is one line of 16 to 4096 printable ASCII characters, without spaces")
-        return found
+        return found.encode()
 
     def _cannot(self, why: object, number: int | None = None) -> CannotListen:
         host, port = self._host, self._port
