@@ -11,6 +11,7 @@ descriptors. `Listening` accepts by itself: it sees each socket before its hands
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -65,8 +66,14 @@ class Listening:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                listening = socket.create_server(address, family=family, backlog=backlog)
+                try:
+                    listening = socket.create_server(address, family=family, backlog=backlog)
+                except OSError as error:
+                    if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                        continue  # a system without IPv6 has names with such addresses all the same
+                    raise
                 listening.setblocking(False)
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
                 self._sockets.append(listening)
         except BaseException:
             self.close()
@@ -103,7 +110,8 @@ class Listening:
         self._connecting[task] = None
         task.add_done_callback(self._connecting.pop)
         if self._tls and len(self._connecting) > self._handshakes:
-            next((each for each in self._connecting if not each.cancelling()), task).cancel()
+            oldest = next((each for each in self._connecting if not each.cancelling()), task)
+            self._loop.call_soon(oldest.cancel)  # once it runs, and so closes its socket
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
@@ -123,7 +131,7 @@ class Listening:
             each.close()
         if self._tls:
             for task in self._connecting:
-                task.cancel()
+                self._loop.call_soon(task.cancel)
 
     async def wait_closed(self) -> None:
         """Returns when each connection that was accepted has its protocol or is closed."""
