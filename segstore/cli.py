@@ -198,7 +198,6 @@ def encode(source: Any, form: Form) -> int:
 
 _PORT = click.IntRange(0, 65535)
 _MS = click.FloatRange(0)
-_SECRET_BYTES = 4096
 
 
 def _containers(ctx: click.Context, option: click.Parameter, given: str | None) -> frozenset[int] | None:
@@ -212,20 +211,14 @@ def _secret(ctx: click.Context, option: click.Parameter, path: Path | None) -> s
     """The content of a file, without its line ending."""
     if path is None:
         return None
+    from segstore.server.secret_file import read_secret
+
     try:
-        with path.open("rb") as file:
-            data = file.read(_SECRET_BYTES + 1)
-            if os.fstat(file.fileno()).st_mode & 0o044:
-                echo(f"{ctx.command_path}: other users can read {path}: chmod 600 {path}", err=True)
-        text = data.decode().rstrip("\r\n")
+        return read_secret(path)
     except OSError as error:
         raise click.BadParameter(said(error), ctx, option) from error
-    except UnicodeDecodeError as error:
-        raise click.BadParameter(f"{path} is not UTF-8 at byte {error.start}", ctx, option) from None
-    if not text or len(data) > _SECRET_BYTES:
-        found = f"{path} has more than {_SECRET_BYTES} bytes" if text else f"{path} is empty"
-        raise click.BadParameter(found, ctx, option)
-    return text
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, option) from None
 
 
 def _auth_key(ctx: click.Context, of_file: str | None, literal: str | None) -> str | None:

@@ -24,7 +24,7 @@ def echo(line: object, *, err: bool = False) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Prints a message on one line of bounded length, and each line of a traceback."""
+    """Prints a message on one line, and a traceback line by line; each line has a bounded length."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 — as the base class has it
         from segstore.wire.printable import printable
@@ -35,7 +35,8 @@ class LogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         from segstore.wire.printable import printable
 
-        return "\n".join(map(printable, super().format(record).split("\n")))
+        message, *traceback = super().format(record).split("\n")
+        return "\n".join([printable(message), *(printable(each, _LONGEST_LOGGED) for each in traceback)])
 
 
 def log_to_stderr() -> None:

@@ -1,18 +1,141 @@
-"""The end of a listening socket: what was accepted is somebody's, what was not is refused.
+"""Listening sockets: which peers are accepted, and what becomes of those at the end.
 
-asyncio accepts a connection in one turn of the loop and makes its transport in the next. A server that is closed in
-between drops the connection with an error in the log, and its socket stays open with nobody to read it. uvloop has no
-such gap, and is closed the same way.
+asyncio accepts a connection in one tick of the loop and makes its transport in the next. A server that is closed in
+between drops the connection with an error in the log, and its socket stays open without an owner. uvloop has no such
+gap, and is closed the same way.
+
+A server of asyncio's also says nothing of a peer before its TLS handshake is done, so that silent ones take all
+descriptors. `Listening` accepts by itself: it sees each socket before its handshake.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final, Self
 
-__all__ = ["stop_accepting"]
+__all__ = ["Listening", "stop_accepting"]
+
+log = logging.getLogger(__name__)
 
 _TURNS = 2
 """In the first a connection that was just accepted gets its transport, in the second its protocol is told."""
+_PAUSE_S: Final = 0.1
+
+
+class Listening:
+    """The listening sockets of a host and port, whose peers get a protocol of `factory`.
+
+    Invariants: a socket whose descriptor is above `highest` is closed at once; at most `handshakes` TLS handshakes are
+    in progress, and the oldest gives way to one more; after `close` and `wait_closed` each accepted socket has its
+    protocol or is closed.
+
+    Attributes:
+        address: (host, port) of the first socket.
+        highest: as given.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        refused: Callable[[str, str], None],
+        *,
+        highest: int,
+        handshakes: int,
+        tls: dict[str, Any],
+    ) -> None:
+        """refused: is called with the address of a peer that is closed at once, and why. tls: arguments of
+        `loop.connect_accepted_socket`, empty without TLS.
+        """
+        self.address = ("", 0)
+        self.highest = highest
+        self._factory = factory
+        self._refused = refused
+        self._handshakes = handshakes
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._connecting: dict[asyncio.Task[None], None] = {}
+        self._paused: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int, backlog: int) -> Self:
+        """Listens on each address of the host; port 0 takes a free one. Raises OSError."""
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                try:
+                    listening = socket.create_server(address, family=family, backlog=backlog)
+                except OSError as error:
+                    if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                        continue  # a system without IPv6 has names with such addresses all the same
+                    raise
+                listening.setblocking(False)
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
+                self._sockets.append(listening)
+        except BaseException:
+            self.close()
+            raise
+        self.address = self._sockets[0].getsockname()[:2]
+        self._resume()
+        return self
+
+    def _resume(self) -> None:
+        self._paused = None
+        for each in self._sockets:
+            self._loop.add_reader(each, self._accept, each)
+
+    def _pause(self) -> None:
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            accepted, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # the loop would ask again at once
+            log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
+            self._pause()
+            self._paused = self._loop.call_later(_PAUSE_S, self._resume)
+            return
+        if accepted.fileno() > self.highest:
+            self._refused(f"{address[0]}:{address[1]}", f"{accepted.fileno()} file descriptors are open")
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        task = self._loop.create_task(self._connect(accepted), name="segstore accepts a connection")
+        self._connecting[task] = None
+        task.add_done_callback(self._connecting.pop)
+        if self._tls and len(self._connecting) > self._handshakes:
+            oldest = next((each for each in self._connecting if not each.cancelling()), task)
+            self._loop.call_soon(oldest.cancel)  # once it runs, and so closes its socket
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, accepted, **self._tls)
+        except (OSError, TimeoutError) as error:
+            log.debug("a TLS handshake failed: %s", error)
+
+    def close(self) -> None:
+        """Closes the listening sockets, and connections whose TLS handshake is in progress; others live on. May be
+        called twice.
+        """
+        if self._paused is not None:
+            self._paused.cancel()
+        self._pause()
+        sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            each.close()
+        if self._tls:
+            for task in self._connecting:
+                self._loop.call_soon(task.cancel)
+
+    async def wait_closed(self) -> None:
+        """Returns when each connection that was accepted has its protocol or is closed."""
+        await asyncio.gather(*self._connecting, return_exceptions=True)
 
 
 async def stop_accepting(*servers: asyncio.Server) -> None:

@@ -105,6 +105,7 @@ class Cluster(Observed):
             clock=self._clock,
             faults=self._faults,
             number=number,
+            stores=self.settings.stores,
             durability=self.durability,
             pool=self._pool,
         )

@@ -43,9 +43,9 @@ class LimitSettings(BaseModel):
     request_segments: segments that one request may merge; more are refused as an illegal argument. The reference's
         controller sends at most 100 (`CommitRequestHandler`).
     max_connections: one more replaces the oldest connection that has requested nothing for at least a second; if there
-        is none, it is closed at once. None for as many as there are file descriptors, less a reserve for files.
-    silent_timeout_s: when three quarters of `max_connections` are open, a connection that has requested nothing since
-        it was opened, for this long, is closed.
+        is none, it is closed at once. None for the store's share of the file descriptors (`descriptors`).
+    silent_timeout_s: when three quarters of these are open, a connection that has requested nothing since it was
+        opened, for this long, is closed.
     first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
     frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
         Bytes that come meanwhile do not prolong it; time in which the store does not read the peer does not count.

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
-import sys
 from collections.abc import Callable
-from math import inf
 from typing import TYPE_CHECKING, Final
 
+from segstore.server.descriptors import shares
 from segstore.server.session import Ending
 
 if TYPE_CHECKING:
@@ -41,9 +39,6 @@ _SWEEP_S = 0.5
 _AT_ONCE: Final = 128
 """Connections whose deadlines are looked at in one loop iteration, and silent ones that are closed in it."""
 _SIZES: Final = 64
-_FILES_OF_A_CONTAINER: Final = 8
-"""Maximum number of descriptors open at a time for journals, snapshots and chunk files."""
-_OTHER_FILES: Final = 64
 _CROWDED: Final = 0.75
 _GIVES_WAY_S: Final = 1.0
 
@@ -62,11 +57,11 @@ class ConnectionHub:
         fence: is called before requests are carried out: it takes away what is not this store's any more. None where
             nobody else can have it.
         gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
-        descriptor_bound: a connection whose socket has this descriptor or a higher one is refused. The system assigns
-            the lowest free descriptor, so this also counts descriptors that others have opened.
+        most_connections: maximum number of open connections; one more needs the place of a silent one.
     """
 
-    def __init__(self, service: StoreService, gate: Gate | None = None) -> None:
+    def __init__(self, service: StoreService, gate: Gate | None = None, *, stores: int = 1) -> None:
+        """stores: those of this process, which have its descriptors in equal parts."""
         self.service = service
         self.gate = gate
         self.fence: Callable[[], None] | None = None
@@ -94,8 +89,8 @@ class ConnectionHub:
         )
         self._sweep_s = min(_SWEEP_S, shortest / 4)
         self._sweeper: asyncio.Handle | None = None
-        self.descriptor_bound = _descriptor_bound(service.settings.containers)
-        self._crowded_from = inf if limits.max_connections is None else _CROWDED * limits.max_connections
+        self.most_connections = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
+        self._crowded_from = _CROWDED * self.most_connections
         self._silent: dict[Connection, float] = {}
         self._running: Connection | None = None
         self._all_closed: asyncio.Event | None = None
@@ -198,23 +193,24 @@ class ConnectionHub:
 
     # --- admission --------------------------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection, descriptor: int) -> str:
-        """Count a new connection, whose socket has this descriptor; returns "", or why there is no room for it.
+    def admit(self, connection: Connection) -> str:
+        """Count a new connection; returns "", or why there is no room for it.
 
         If there is no room, it replaces the oldest connection that has sent no request.
         """
-        most, now, why = self.limits.max_connections, asyncio.get_running_loop().time(), ""
-        if descriptor >= _CROWDED * self.descriptor_bound:
-            self._crowded_from = min(self._crowded_from, len(self.connections))
-        if most is not None and len(self.connections) >= most:
-            why = f"{most} are open"
-        elif descriptor >= self.descriptor_bound:
-            why = f"{descriptor} file descriptors are open"
-        if why and not self._close_silent(now - _GIVES_WAY_S, f"it has asked for nothing, and {why}"):
+        now, why = asyncio.get_running_loop().time(), f"{self.most_connections} are open"
+        if len(self.connections) >= self.most_connections and not self._close_silent(
+            now - _GIVES_WAY_S, f"it has asked for nothing, and {why}"
+        ):
             return why
         self.connections.add(connection)
         self._silent[connection] = now
         return ""
+
+    def refused(self, peer: str, why: str) -> None:
+        """A connection is closed before it asks for anything."""
+        self.service.counters.connections_refused += 1
+        log.warning("connection from %s refused: %s", peer, why)
 
     def _close_silent(self, since: float, why: str) -> bool:
         """Close the oldest connection that has been silent since then; returns whether there was one."""
@@ -315,11 +311,3 @@ class ConnectionHub:
         self.queue.discard(connection)
         if not self.connections and self._all_closed is not None:
             self._all_closed.set()
-
-
-def _descriptor_bound(containers: int) -> int:
-    """Number of descriptors for sockets: the limit of this process, less those that its files need."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return soft - min(soft // 2, _OTHER_FILES + _FILES_OF_A_CONTAINER * containers)

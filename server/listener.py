@@ -156,10 +156,9 @@ class Connection(asyncio.BufferedProtocol):
             self._number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
         counters.connections += 1
         why = "" if self._gate is None else self._gate.failure
-        why = why or ("the store shuts down" if hub.closing else hub.admit(self, _descriptor(transport)))
+        why = why or ("the store shuts down" if hub.closing else hub.admit(self))
         if why:
-            counters.connections_refused += 1
-            log.warning("connection from %s refused: %s", peer, why)
+            hub.refused(peer, why)
             self.session.end(why)
             transport.abort()
             return
@@ -758,9 +757,3 @@ def own(value: Any) -> tuple[Any, int]:
 
 def _address(name: Any) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
-
-
-def _descriptor(transport: asyncio.Transport) -> int:
-    """The descriptor of the transport's socket; -1 if it has none."""
-    socket = transport.get_extra_info("socket")
-    return -1 if socket is None else socket.fileno()

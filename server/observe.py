@@ -219,6 +219,7 @@ class Observer:
         self._seen: deque[Seen] = deque()
         self._bytes = 0
         self._waiters: list[_Waiter] = []
+        self._looking = asyncio.Lock()
 
     def add(self, seen: Seen) -> None:
         """A request was received."""
@@ -267,13 +268,14 @@ class Observer:
         holds = _predicate(match)
         slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS
         found: list[Seen] = []
-        for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
-            if each.number <= after or len(found) == limit:
-                break
-            if holds(each):
-                found.append(each)
-            if looked_at % slice_length == 0:
-                await asyncio.sleep(0)
+        async with self._looking:  # one slice per tick, however many ask
+            for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
+                if each.number <= after or len(found) == limit:
+                    break
+                if holds(each):
+                    found.append(each)
+                if looked_at % slice_length == 0:
+                    await asyncio.sleep(0)
         return found
 
     def mark(self) -> int:

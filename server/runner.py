@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from segstore.server.accepting import stop_accepting
+from segstore.server.accepting import Listening
 from segstore.server.config import StoreSettings
+from segstore.server.descriptors import shares
 from segstore.server.fault_rules import FaultSettings
 from segstore.server.faults import Faults, NoFaults
 from segstore.server.faulty_connection import FaultyConnection
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _DRAIN_S = 5.0
-_UNWIND_S = 1.0
 _CLEAN_EVERY_S = 60.0
 _MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
@@ -100,12 +100,14 @@ class SegmentStoreServer:
         clock: Clock | None = None,
         faults: Faults | None = None,
         number: int = 0,
+        stores: int = 1,
         durability: Durability | None = None,
         pool: ChunkPool | None = None,
     ) -> None:
         """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
 
         number: of the store in its cluster, which rules of faults may name.
+        stores: number of stores in this process, which share its connections.
         pool: the chunks and the memory account shared by all stores of this process; None for ones of its own.
         durability: the data directory that the store's containers are kept in; None for memory. Whose it is, opens it,
         recovers it into `store.containers` and starts it before this is started, and closes it after this has stopped.
@@ -128,10 +130,10 @@ class SegmentStoreServer:
         )
         self._durability = durability
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
-        self.hub = ConnectionHub(self.service)
+        self.hub = ConnectionHub(self.service, stores=stores)
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
-        self._servers: list[asyncio.Server] = []
+        self._listening: list[Listening] = []
         self._housekeeping: asyncio.Task[None] | None = None
         self._stopping = asyncio.Lock()
 
@@ -157,18 +159,23 @@ class SegmentStoreServer:
                 "ssl_handshake_timeout": limits.first_frame_timeout_s,
                 "ssl_shutdown_timeout": limits.linger_s,
             }
+        share = shares(self.settings.containers)
+        listening = Listening(
+            lambda: self._connection(admin),
+            self.hub.refused,
+            highest=share.highest,
+            handshakes=share.handshakes,
+            tls=tls,
+        )
         try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(admin), host, port, backlog=_BACKLOG, **tls
-            )
+            await listening.start(host, port, _BACKLOG)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(host, port) from error
             reason = error.strerror or error
             raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
-        self._servers.append(server)
-        name = server.sockets[0].getsockname()
-        return name[0], name[1]
+        self._listening.append(listening)
+        return listening.address
 
     def _connection(self, admin: bool) -> Connection:
         if self.faults is None:
@@ -230,7 +237,10 @@ class SegmentStoreServer:
         """
         async with self._stopping:
             try:
-                await stop_accepting(*self._servers)
+                for each in self._listening:
+                    each.close()
+                for each in self._listening:
+                    await each.wait_closed()
                 if self._housekeeping is not None:
                     self._housekeeping.cancel()
                     await asyncio.wait([self._housekeeping])
@@ -239,13 +249,7 @@ class SegmentStoreServer:
                 await self.hub.close(0)
                 raise
             await self.hub.close(drain_s)
-            try:
-                async with asyncio.timeout(max(drain_s, _UNWIND_S)):
-                    for server in self._servers:
-                        await server.wait_closed()
-            except TimeoutError:
-                log.warning("peers that have not finished their TLS handshake are left to its timeout")
-            self._servers.clear()
+            self._listening.clear()
 
     async def __aenter__(self) -> SegmentStoreServer:
         await self.start()

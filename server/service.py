@@ -115,13 +115,20 @@ class _Poll:
 
     def advance(self) -> bool:
         """Answers one slice of the reads that still wait."""
+        service = self._service
         if self._due is None:
             self._due = iter(tuple(self.reads))
         for read in self._due:
             if read in self.reads:
-                self._service.answer_empty(read)
-                if self._service.queue.is_over():
+                del self.reads[read]
+                try:
+                    service.answer_empty(read)
+                except Exception as error:  # noqa: BLE001 — the others share the timer: they must not suffer
+                    service.failed(read.session, error)
+                if service.queue.is_over():
                     break
+        else:
+            self._due = None  # a read that came meanwhile is in the next slice
         return bool(self.reads)
 
 

@@ -43,8 +43,8 @@ class Served:
         made: dict[str, str | None] = json.loads(self.line)
         return made
 
-    def connect(self) -> socket.socket:
-        host, port = str(self.announced["segment_store"]).rsplit(":", 1)
+    def connect(self, part: str = "segment_store") -> socket.socket:
+        host, port = str(self.announced[part]).rsplit(":", 1)
         return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -89,16 +89,25 @@ def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[
     return answers
 
 
-def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_path: Path) -> None:
-    limited = f"ulimit -n 256; exec {shlex.join((*SERVE, '--announce', 'json', '--data', str(tmp_path / 'data')))}"
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_path: Path, tls: bool) -> None:
+    certificate, key = write_certificate(tmp_path)
+    options = ["--announce", "json", "--data", str(tmp_path / "data"), "--http-port", "0"]
+    options += ["--tls-cert", str(certificate), "--tls-key", str(key)] if tls else []
+    limited = f"ulimit -n 256; exec {shlex.join((*SERVE, *options))}"
     with served(command=("sh", "-c", limited)) as store, ExitStack() as open_ones:
         asker = open_ones.enter_context(store.connect())
+        if tls:
+            asker = open_ones.enter_context(trusting().wrap_socket(asker, server_hostname="localhost"))
         ask(asker, Hello(17, 5), create(), set_up(), count=3)
-        for _ in range(400):
-            silent = open_ones.enter_context(store.connect())
-            silent.sendall(encode(Hello(17, 5)))
+        for part, count in (("segment_store", 200), ("controller", 100), ("http", 200), ("segment_store", 200)):
+            for _ in range(count):
+                silent = open_ones.enter_context(store.connect(part))
+                if part == "segment_store" and not tls:
+                    silent.sendall(encode(Hello(17, 5)))
         for number in range(1, 101):
             assert ask(asker, append(number, b"x" * 1_000_000), count=1) == [DataAppended]
+        assert len(list(Path(f"/proc/{store.process.pid}/fd").iterdir())) <= 256 - 50
         assert store.end() == 0
 
 

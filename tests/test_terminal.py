@@ -210,11 +210,12 @@ def test_a_line_of_the_log_is_one_line_and_short() -> None:
     assert len(said) < 1300
 
 
-def test_a_traceback_in_the_log_keeps_its_lines() -> None:
-    error = ValueError(f"{HOSTILE}{SURROGATE}")
+def test_a_traceback_in_the_log_keeps_its_lines_which_are_short() -> None:
+    error = ValueError(f"{HOSTILE}{SURROGATE}{LONG}")
     said = logged(lambda log: log.error("unexpected", exc_info=error))
     assert said.splitlines()[0] == "ERROR unexpected"
     assert said.splitlines()[1].startswith("ValueError: \\u001b]0;owned")
+    assert len(said) < 1300
 
 
 def test_the_log_of_a_server_is_clean_and_short_whatever_peers_send() -> None:

@@ -16,8 +16,9 @@ several segments in one frame it is enough that one fits, and for `!=` and `!~` 
 `parse_filter` compiles to a predicate of a `Subject`; nothing is evaluated as Python. Refused with `FilterError`, which
 names the column and what was expected there.
 
-Invariant: a filter has at most `MOST_TERMS` terms, which bounds the time for one frame. A comparison is a term; every
-ten characters of a pattern, with its repetitions expanded, are another.
+Invariant: a filter has at most `MOST_TERMS` terms and looks at `MOST_MATCHED` characters of a frame's names, which
+bounds the time for one frame. A comparison is a term; every character of a pattern, with its repetitions expanded, is
+another.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["MOST_TERMS", "NAMES", "Filter", "FilterError", "Subject", "parse_filter"]
+__all__ = ["MOST_MATCHED", "MOST_TERMS", "NAMES", "Filter", "FilterError", "Subject", "parse_filter"]
 
 MOST_TERMS: Final = 1_000
+MOST_MATCHED: Final = 1_024
+"""More than a name of Pravega's takes: its scope and its stream have at most 255 characters each."""
 _MOST_TEXT: Final = 64 * 1024
 _SHOWN: Final = 100
 _DEEPEST: Final = 100
@@ -247,7 +250,7 @@ class _Parser:
     def count(self, terms: int) -> None:
         self.terms += terms
         if self.terms > MOST_TERMS:
-            self.fail(f"at most {MOST_TERMS} terms: comparisons, and every ten characters of patterns")
+            self.fail(f"at most {MOST_TERMS} terms: comparisons, and characters of patterns")
 
     def word(self, *wanted: str) -> bool:
         """Takes the next word if it is one of those."""
@@ -338,7 +341,7 @@ class _Parser:
         except PatternError as cause:
             expected = f"a {'regular expression' if slashes else 'glob'} ({cause})"
             raise FilterError(start + 1, expected, self.text[start : self.at]) from cause
-        self.count(found.weight // 10)
+        self.count(found.weight)
         return found
 
     def value(self, sort: str) -> Any:
@@ -417,6 +420,16 @@ def _matching(
         found = get(subject)
         if not several:
             found = () if found is None else (found,)
-        return bool(found) and any(map(pattern.matches, found)) != negated
+        return bool(found) and any(map(pattern.matches, _first(found))) != negated
 
     return match
+
+
+def _first(texts: Iterable[str]) -> Iterator[str]:
+    """Those that have `MOST_MATCHED` characters together."""
+    left = MOST_MATCHED
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            return
+        yield text

@@ -5,8 +5,9 @@ the engine of pydantic-core, Rust's `regex`, which does not backtrack. A glob is
 not backtrack either. Texts may be any `str`: a lone surrogate, which a wire name may contain, counts as one character.
 
 Invariant: the time of a match is at most proportional to the text's length times the pattern's `weight`, which is
-bounded. Refused with `PatternError`: look-around and back-references, which the engine does not support, and named
-classes (`\\p{L}`). `\\w`, `\\d` and `\\s` are ASCII, because Unicode tables take long to compile.
+bounded. Refused with `PatternError`: look-around and back-references, which the engine does not support, named classes
+(`\\p{L}`), and nested classes, whose weight is hard to determine. `\\w`, `\\d` and `\\s` are ASCII, because Unicode
+tables take long to compile.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ __all__ = ["MOST_WEIGHT", "Pattern", "PatternError", "glob", "linear", "regular_
 
 MOST_WEIGHT: Final = 1_000
 
-# An escape, a class, a counted repetition, flags that include x, a parenthesis, or any other character.
+# An escape, a class that contains another, a class, a counted repetition, flags that include x, a parenthesis, or any
+# other character.
 _TOKEN: Final = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<verbose>\(\?[A-Za-wyz]*x)|[()]|.",
+    r"\\.|(?P<nested>\[\^?\]?(?:\\.|[^\[\]\\])*\[)|\[\^?\]?(?:\\.|[^\]\\])*\]"
+    r"|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<verbose>\(\?[A-Za-wyz]*x)|[()]|.",
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -87,6 +90,8 @@ def _weight(expression: str) -> int:
     for token in _TOKEN.finditer(expression):
         if token["verbose"]:
             raise PatternError("the flag x is not supported")
+        if token["nested"]:
+            raise PatternError(r"nested classes are not supported; \[ is the character")
         if token[0] == "(":
             groups.append(0)
         elif token[0] == ")" and len(groups) > 1:

@@ -4,9 +4,9 @@ The web server runs on the store's own loop, without signal handlers, threads, t
 answers is computed between two steps of the store, so it never sees a half-done state, and is kept short for the same
 reason.
 
-Invariants: nothing is left after `stop`, which can be called twice. At most `_MOST_CONNECTIONS` peers are connected;
-one more replaces the peer that has gone longest without finishing a step. A step is the head of a request or the reply
-to it. Each has a deadline, which incoming bytes do not extend.
+Invariants: nothing is left after `stop`, which can be called twice. At most as many peers are connected as the share of
+descriptors allows (`descriptors`); one more replaces the peer that has gone longest without finishing a step. A step is
+the head of a request or the reply to it. Each has a deadline, which incoming bytes do not extend.
 
 Off loopback it listens only with a token, because any caller can change the server.
 """
@@ -29,17 +29,18 @@ from segstore.server.accepting import stop_accepting
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
+from segstore.server.descriptors import shares
 from segstore.server.runner import AddressInUse, CannotListen
+from segstore.server.secret_file import read_secret
 
 __all__ = ["ControlApi"]
 
 log = logging.getLogger(__name__)
 
-_MOST_CONNECTIONS: Final = 256
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
 _HEAD_BYTES: Final = 32 * 1024
-_TOKEN: Final = re.compile(rb"[!-~]{16,4096}")
+_TOKEN: Final = re.compile(r"[!-~]{16,4096}")
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
 
@@ -54,7 +55,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         super().connection_made(transport)
         self._begin_step(_FIRST_HEAD_S)
-        if len(self.connections) > _MOST_CONNECTIONS:
+        if len(self.connections) > shares().http:
             slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_since_s)
             self.connections.discard(slowest)
             slowest.transport.abort()
@@ -198,12 +199,14 @@ class ControlApi:
 
     def _token(self, path: Path) -> bytes:
         try:
-            found = path.read_bytes().strip()
+            found = read_secret(path).strip()
         except OSError as error:
             raise self._cannot(f"{path}: {error.strerror}", error.errno) from error
+        except ValueError:
+            found = ""
         if not _TOKEN.fullmatch(found):
             raise self._cannot(f"{path}: a token is one line of 16 to 4096 printable ASCII characters, without spaces")
-        return found
+        return found.encode()
 
     def _cannot(self, why: object, number: int | None = None) -> CannotListen:
         host, port = self._host, self._port

@@ -12,7 +12,6 @@ import asyncio
 import errno
 import logging
 import re
-import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.service import Caller, Served, serve
 from segstore.server.controller.shares import Shares
+from segstore.server.descriptors import shares
 from segstore.server.store.journal import JournalFailed
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
@@ -49,9 +49,6 @@ _OPTIONS: Final = (
     # A connection without a call for so long gives up its place; a client makes another for its next call.
     ("grpc.max_connection_idle_ms", 300_000),
 )
-_SHARE: Final = 4
-"""Connections to a controller take at most this fraction (1/n) of the file descriptors of the process."""
-
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 _ENDING_S: Final = 1.0
@@ -103,9 +100,8 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
     """A server that does not listen yet. It closes connections beyond its bound at once."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = soft // _SHARE if 0 < soft < 1 << 31 else (1 << 31) - 1
-    return grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", most), *options))
+    most = "grpc.max_allowed_incoming_connections", shares().controller
+    return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:

@@ -46,6 +46,7 @@ from zlib import crc32
 
 import msgspec
 
+from segstore.server.descriptors import are_short
 from segstore.server.store import chunk_files, snapshot
 from segstore.server.store.chunk_files import BlockCache, ChunkFile
 from segstore.server.store.chunks import Buffer, ChunkPool
@@ -399,8 +400,13 @@ class Durability:
 
     def _make_journal(self, filled_bytes: int, begin: Group | None = None) -> tuple[Journal, JournalFile]:
         """A new journal, recorded in the manifest. begin: its first group."""
-        directory, number = self.directory, self._next_number()
-        made = self._journal_maker(directory.path / file_names(number)[0], directory.files, filled_bytes)
+        directory, before = self.directory, self._number
+        number = self._next_number()
+        try:
+            made = self._journal_maker(directory.path / file_names(number)[0], directory.files, filled_bytes)
+        except BaseException:
+            self._undo(before)
+            raise
         entry = JournalFile(number, made.base_crc)
         try:
             if begin is not None:
@@ -415,6 +421,13 @@ class Durability:
         self.directory.check_place()
         self._number += 1
         return self._number
+
+    def _undo(self, before: int) -> None:
+        """Remove the files of numbers behind `before`, none of which a manifest has named, and use these again."""
+        with suppress(OSError):  # the next start removes them
+            for number in range(before + 1, self._number + 1):
+                self._remove((*file_names(number), chunk_files.file_name(number), snapshot_name(number)))
+            self._number = before
 
     def _failed(self, why: str) -> None:
         if self._look is not None:
@@ -450,12 +463,14 @@ class Durability:
         while not self._closing and not committer.failure:
             look.clear()
             retry_s: float | None = None
+            tidy_at_s = inf
             try:
                 if not committer.has_next:
                     journal, entry = await self._in_thread(self._make_journal, self._journal_bytes)
                     self._present.append(entry)
                     committer.set_next(journal, self._switched)
-                if committer.batch_bytes > self._due_bytes or monotonic() >= self._tidy_at_s:
+                tidy_at_s = self._tidy_at_s
+                if committer.batch_bytes > self._due_bytes or monotonic() >= tidy_at_s:
                     await self._take_snapshot()
                 short_since = None
             except (OSError, sqlite3.Error) as error:
@@ -465,6 +480,7 @@ class Durability:
                     if short_since is None:
                         short_since = monotonic()
                         log.warning("%s waits for a file descriptor: %s", self.directory.path, error)
+                    self._tidy_at_s = min(tidy_at_s, self._tidy_at_s)  # a snapshot that was due still is
                     retry_s = _RETRY_S
             except JournalFailed:  # said already
                 return
@@ -568,15 +584,20 @@ class Durability:
     def _save(
         self, captured: list[snapshot.Captured], other: tuple[int, bytes] | None
     ) -> tuple[SnapshotFile, snapshot.Saved]:
-        directory, number = self.directory, self._next_number()
-        saved = snapshot.save(
-            directory.files,
-            directory.path / snapshot_name(number),
-            captured,
-            other,
-            self.cache,
-            self._next_number,
-        )
+        directory, before = self.directory, self._number
+        number = self._next_number()
+        try:
+            saved = snapshot.save(
+                directory.files,
+                directory.path / snapshot_name(number),
+                captured,
+                other,
+                self.cache,
+                self._next_number,
+            )
+        except BaseException:
+            self._undo(before)
+            raise
         return SnapshotFile(number, saved.size, saved.crc), saved
 
     def _remove(self, names: Iterable[str]) -> None:
@@ -644,7 +665,8 @@ def _lacks_descriptors(error: OSError | sqlite3.Error) -> bool:
     """Whether a file could not be opened because this process, or the system, has too many open files."""
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN
+    # SQLite says the same of a folder that is gone, or that it may not write to.
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and are_short()
 
 
 def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:

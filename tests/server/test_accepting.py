@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from segstore.server.accepting import stop_accepting
 from segstore.server.runner import MockSegmentStore
+from tests.server.certificates import write_certificate
 
 TURNS = range(6)
 """Of the loop, between a peer's connection and the stop."""
@@ -66,6 +68,22 @@ async def test_a_peer_is_answered_or_refused_whenever_its_server_closes(
 @pytest.mark.parametrize("passed", TURNS)
 async def test_a_store_that_stops_ends_the_connection_that_just_came(passed: int, said: list[dict[str, Any]]) -> None:
     async with MockSegmentStore() as mock:
+        peer = socket.create_connection((mock.host, mock.port))
+        await turns(passed)
+    with peer:
+        try:
+            assert await _ended(peer) == b""
+        except ConnectionResetError:
+            assert passed <= ACCEPTED
+    assert said == []
+
+
+@pytest.mark.parametrize("passed", TURNS)
+async def test_a_store_that_stops_ends_the_tls_handshake_that_just_began(
+    tmp_path: Path, passed: int, said: list[dict[str, Any]]
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    async with MockSegmentStore(tls_cert=certificate, tls_key=key) as mock:
         peer = socket.create_connection((mock.host, mock.port))
         await turns(passed)
     with peer:

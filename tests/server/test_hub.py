@@ -100,7 +100,7 @@ async def test_many_silent_connections_are_closed_some_in_each_iteration(monkeyp
         holders = [Holder(shared, 0) for _ in range(MANY)]
         for each in holders:
             shared.closed(each)  # type: ignore[arg-type]
-            assert shared.admit(each, 0) == ""  # type: ignore[arg-type]
+            assert shared.admit(each) == ""  # type: ignore[arg-type]
         shared.watch(holders[0])  # type: ignore[arg-type]
         most, before = 0, 0
         while before < MANY // 4:

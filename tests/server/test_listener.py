@@ -246,10 +246,19 @@ async def test_connections_that_never_ask_have_a_deadline_while_many_are_open() 
         assert await busy.ask(KeepAlive()) == [KeepAlive()]
 
 
+async def test_replies_do_not_wait_for_acknowledgements_of_those_before() -> None:
+    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+        assert await peer.ask(KeepAlive()) == [KeepAlive()]
+        (connection,) = store.server.hub.connections
+        assert connection._transport is not None
+        accepted = connection._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_descriptors_bound_connections_whoever_has_them() -> None:
     async with MockSegmentStore() as store, await Peer.connect(store) as first:
         assert await first.ask(KeepAlive()) == [KeepAlive()]
-        store.server.hub.descriptor_bound = 3
+        store.server._listening[0].highest = 3
         async with await Peer.connect(store) as second:
             assert await second.closed() == b""
         assert await first.ask(KeepAlive()) == [KeepAlive()]

@@ -11,6 +11,7 @@ import pytest
 
 from segstore.server import LimitSettings
 from segstore.server.fair_queue import FairQueue
+from segstore.server.service import WaitingRead
 from segstore.server.session import Ending
 from segstore.server.store.store import SegmentStore
 from segstore.wire import (
@@ -126,6 +127,52 @@ def test_a_read_at_the_tail_is_answered_empty_when_its_time_is_over(writer: Desk
     assert reader.take() == [segment_read(0, b"", tail=True)]
     writer.ask(append(0))
     assert reader.take() == []
+
+
+def test_reads_that_time_out_are_answered_beside_one_that_cannot_be(
+    writer: Desk, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = [Desk(writer.service) for _ in range(3)]
+    for each in readers:
+        each.ask(read())
+    answer = writer.service.answer_empty
+
+    def fail_one(waiting: WaitingRead) -> None:
+        if waiting.session is readers[1].session:
+            raise RuntimeError
+        answer(waiting)
+
+    monkeypatch.setattr(writer.service, "answer_empty", fail_one)
+    clock.advance(20)
+    assert [each.take() for each in readers] == [
+        [segment_read(0, b"", tail=True)],
+        [],
+        [segment_read(0, b"", tail=True)],
+    ]
+    assert [each.session.ended for each in readers] == [False, True, False]
+    assert writer.service.counters.internal_errors == 1
+
+
+def test_a_read_that_comes_while_others_time_out_is_answered_in_the_next_slice(
+    writer: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = [Desk(writer.service) for _ in range(2)]
+    readers[0].ask(read())
+    answer = writer.service.answer_empty
+    poll = next(iter(readers[0].session.reads)).poll
+    assert poll is not None
+
+    def answer_while_one_comes(waiting: WaitingRead) -> None:
+        if waiting.session is readers[0].session:
+            readers[1].ask(read())
+            (late,) = readers[1].session.reads
+            poll.reads[late] = None
+            late.poll = poll
+        answer(waiting)
+
+    monkeypatch.setattr(writer.service, "answer_empty", answer_while_one_comes)
+    assert [poll.advance(), poll.advance()] == [True, False]
+    assert [each.take() for each in readers] == [[segment_read(0, b"", tail=True)]] * 2
 
 
 @pytest.mark.parametrize(

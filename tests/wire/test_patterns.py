@@ -49,6 +49,8 @@ def test_a_glob_on_which_an_engine_backtracks_is_matched(pattern: str) -> None:
         ("(?x: a)", "flag x"),
         ("a" * 1001, "1001 characters"),
         ("[" * 60_000, "60000 characters"),
+        ("[[ab]c)]{2}", "nested class"),
+        ("[^]a[:alpha:]]", "nested class"),
         ("a{1001}", "1001 characters"),
         ("((a{10}){10}){11}", "1100 characters"),
         ("a{9}{9}{9}{9}", "6561 characters"),
@@ -70,7 +72,16 @@ def test_a_glob_is_bounded_too() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "weight"),
-    [("", 0), ("abc", 3), (r"\d{3}\(", 4), ("[^]a]{5}x", 6), ("(ab){3}{2}", 12), ("a{2,}b{0,4}", 6), (r"\{x{0}", 2)],
+    [
+        ("", 0),
+        ("abc", 3),
+        (r"\d{3}\(", 4),
+        ("[^]a]{5}x", 6),
+        (r"[\[()]{5}x", 6),
+        ("(ab){3}{2}", 12),
+        ("a{2,}b{0,4}", 6),
+        (r"\{x{0}", 2),
+    ],
 )
 def test_repetitions_count_as_if_written_out(pattern: str, weight: int) -> None:
     assert regular_expression(pattern).weight == weight

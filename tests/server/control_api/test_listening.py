@@ -18,6 +18,7 @@ from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
+from segstore.server.descriptors import shares
 from segstore.server.runner import CannotListen
 from segstore.testing import ServerThread
 from tests.server.control_api.support import asking, raw
@@ -125,6 +126,22 @@ async def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         MockCluster(http_token_file=tmp_path / "none")
 
 
+async def test_a_token_that_others_can_read_is_taken_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    for mode, warnings in ((0o600, 0), (0o644, 1)):
+        file.chmod(mode)
+        async with MockSegmentStore(http_port=0, http_token_file=file):
+            assert [f"chmod 600 {file}" in each.message for each in caplog.records] == [True] * warnings
+
+
+async def test_no_more_of_a_token_file_than_a_token_is_read() -> None:
+    with pytest.raises(CannotListen, match="/dev/zero: a token is one line"):
+        await ControlApi(Controlled([]), "127.0.0.1", 0, token_file=Path("/dev/zero")).start()
+
+
 def test_serve_asks_for_the_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
@@ -196,7 +213,7 @@ async def test_an_answer_that_is_not_read_has_a_deadline(monkeypatch: pytest.Mon
 
 
 async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(listening, "shares", lambda: shares()._replace(http=4))
     async with asking() as (mock, http):
         assert (await http.get("/v1/health")).status_code == 200
         dripping = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import os
 import sqlite3
 import subprocess
 import sys
@@ -161,6 +162,92 @@ async def test_a_store_that_waits_for_descriptors_for_too_long_ends(
         files.short = True
         with pytest.raises(JournalFailed, match="Too many open files"):
             await durability.checkpoint()
+    finally:
+        await durability.close()
+
+
+class HalfMade:
+    """Makes journals of which, as often as `failures` says, the files are there and no descriptor for more."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.failures = 0
+        self.failed = 0
+
+    def __call__(self, path: Path, files: Files, filled: int) -> MadeJournal:
+        made = SqliteJournal(path, files, 16 * 1024)
+        if self.failures:
+            self.failures -= 1
+            self.failed += 1
+            made.close()
+            raise self.error
+        return made
+
+
+def cannot_open() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    return error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), cannot_open()], ids=["OS", "SQLite"])
+async def test_journals_that_lack_descriptors_leave_no_files_and_use_no_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(durable, "_RETRY_S", 0.001)
+    monkeypatch.setattr(durable, "are_short", lambda: True)
+    maker = HalfMade(error)
+    async with running(tmp_path, make_journal=maker) as (durability, _):
+        maker.failures = 5
+        async with asyncio.timeout(PATIENCE_S):
+            while not durability.committer.has_next:  # noqa: ASYNC110 — the keeper notifies of nothing
+                await asyncio.sleep(0.001)
+        assert maker.failed == 5
+        assert [each.number for each in durability.directory.manifest.journals] == [1, 2]
+        assert {each.split(".")[0] for each in os.listdir(tmp_path) if "journal" in each} == {  # noqa: PTH208
+            "journal-0000000001",
+            "journal-0000000002",
+        }
+
+
+async def test_snapshots_that_lack_descriptors_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "_RETRY_S", 0.001)
+
+    class OneFile(WithoutDescriptors):
+        def create(self, path: Path) -> int:
+            if not path.name.startswith("snapshot"):
+                return Files.create(self, path)
+            return super().create(path)
+
+    files = OneFile()
+    async with running(tmp_path, files=files) as (durability, store):
+        store.create_segment(NAME, now_ms=1)
+        write(store, NAME, bytes(100_000))
+        files.short = True
+        asked = asyncio.create_task(durability.checkpoint())
+        async with asyncio.timeout(PATIENCE_S):
+            while files.refused < 5:  # noqa: ASYNC110 — the keeper notifies of nothing
+                await asyncio.sleep(0.001)
+            files.short = False
+            await asked
+        names = [each.split("-")[0] for each in os.listdir(tmp_path)]  # noqa: PTH208
+        assert (names.count("chunk"), names.count("snapshot")) == (1, 1)
+
+
+async def test_a_store_whose_journal_cannot_be_opened_for_another_reason_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "_RETRY_S", 0.001)
+    maker = HalfMade(cannot_open())
+    durability, store = make(tmp_path, maker)
+    try:
+        durability.open()
+        durability.recover(store.containers)
+        await durability.start()
+        maker.failures = 1_000
+        with pytest.raises(JournalFailed, match="unable to open database file"):
+            await durability.checkpoint()
+        assert maker.failed == 1
     finally:
         await durability.close()
 
