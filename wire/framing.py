@@ -83,8 +83,8 @@ def _frames(
         if not 0 <= length <= limit or stop > end:
             break
         out.append(slow(buffer, view, code, start + HEADER_BYTES, stop))
-        start = stop
-        if length > heavy:
+        start, size = stop, stop - start
+        if size > heavy:
             break
     return start
 
