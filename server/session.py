@@ -53,7 +53,7 @@ WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """When so much is in `out`, it is written before more is carried out."""
 
 _WAITING_READ_BYTES: Final = 1024
-_LOOK_THROUGH_AFTER: Final = 1024
+_LOOK_THROUGH_AFTER: Final = 256
 
 
 class Ending(Enum):
