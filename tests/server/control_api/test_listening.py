@@ -134,7 +134,7 @@ async def test_a_token_that_others_can_read_is_taken_with_a_warning(
     for mode, warnings in ((0o600, 0), (0o644, 1)):
         file.chmod(mode)
         async with MockSegmentStore(http_port=0, http_token_file=file):
-            assert [f"chmod 600 {file}" in each.message for each in caplog.records] == [True] * warnings
+            assert sum(f"chmod 600 {file}" in each.message for each in caplog.records) == warnings
 
 
 async def test_no_more_of_a_token_file_than_a_token_is_read() -> None:

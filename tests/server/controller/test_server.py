@@ -110,7 +110,7 @@ async def test_silent_connections_take_a_share_of_the_descriptors_only(monkeypat
 async def test_connections_without_calls_give_up_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = dict(serving._OPTIONS) | {"grpc.max_connection_idle_ms": 200}
     monkeypatch.setattr(serving, "_OPTIONS", tuple(idle.items()))
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))  # two of them are the controller's
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (16, 16))  # two of them are the controller's
     async with await ControllerServer.start(controller()) as served:
         peers = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
         for reader, writer in peers:
