@@ -56,13 +56,13 @@ from segstore.server.store.operations import (
     AttributesUpdated,
     IndexAppended,
     Operation,
+    Sealed,
     SegmentCreated,
     SegmentDeleted,
     SegmentMerged,
     TableKeysForgotten,
+    Truncated,
 )
-from segstore.server.store.operations import SegmentSealed as Sealed
-from segstore.server.store.operations import SegmentTruncated as Truncated
 from segstore.server.store.results import ChunkInfo, ReadResult
 from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, Token, has_field
 from segstore.server.store.state import ContainerState

@@ -80,7 +80,7 @@ from segstore.server.store.operations import (
     Operation,
     SegmentDeleted,
     SegmentMerged,
-    SegmentTruncated,
+    Truncated,
     decode,
     encode,
 )
@@ -650,7 +650,7 @@ class ContainerJournal:
     def __call__(self, operation: Operation) -> None:
         """An operation was carried out."""
         self._durability.committer.add(self._container_id, encode(operation))
-        if type(operation) is SegmentDeleted or type(operation) is SegmentTruncated:
+        if type(operation) is SegmentDeleted or type(operation) is Truncated:
             self._durability.tidy_soon()
 
     def appended(

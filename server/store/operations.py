@@ -29,12 +29,12 @@ __all__ = [
     "AttributesUpdated",
     "IndexAppended",
     "Operation",
+    "Sealed",
     "SegmentCreated",
     "SegmentDeleted",
     "SegmentMerged",
-    "SegmentSealed",
-    "SegmentTruncated",
     "TableKeysForgotten",
+    "Truncated",
     "decode",
     "encode",
     "pack_name",
@@ -73,13 +73,13 @@ class AttributesUpdated(_Operation, frozen=True, array_like=True, tag="attribute
     now_ms: int
 
 
-class SegmentSealed(_Operation, frozen=True, array_like=True, tag="sealed"):
+class Sealed(_Operation, frozen=True, array_like=True, tag="sealed"):
     """No more changes but truncation, deletion, and being merged away."""
 
     now_ms: int
 
 
-class SegmentTruncated(_Operation, frozen=True, array_like=True, tag="truncated"):
+class Truncated(_Operation, frozen=True, array_like=True, tag="truncated"):
     """What lay before ``offset`` is gone."""
 
     offset: int
@@ -122,8 +122,8 @@ Operation = (
     SegmentCreated
     | Appended
     | AttributesUpdated
-    | SegmentSealed
-    | SegmentTruncated
+    | Sealed
+    | Truncated
     | SegmentMerged
     | SegmentDeleted
     | IndexAppended

@@ -23,12 +23,12 @@ from segstore.server.store.operations import (
     AttributesUpdated,
     IndexAppended,
     Operation,
+    Sealed,
     SegmentCreated,
     SegmentDeleted,
     SegmentMerged,
-    SegmentSealed,
-    SegmentTruncated,
     TableKeysForgotten,
+    Truncated,
 )
 from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
@@ -86,12 +86,12 @@ class ContainerState:
                 self._apply_index_entry(self.segments[name], data, event_count, now_ms)
             case SegmentCreated(name, kind, values, now_ms):
                 self._apply_create(name, kind, values, now_ms)
-            case SegmentSealed(name, now_ms):
+            case Sealed(name, now_ms):
                 segment = self.segments[name]
                 segment.seal()
                 segment.last_modified_ms = now_ms
                 self.waiters.wake(segment, WakeReason.SEALED)
-            case SegmentTruncated(name, offset):
+            case Truncated(name, offset):
                 segment = self.segments[name]
                 segment.truncate(offset)
                 self.waiters.wake(segment, WakeReason.TRUNCATED, below=offset)
