@@ -30,7 +30,7 @@ from tests.server.support import PATIENCE_S
 pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(400)]
 
 CONTAINERS = 2
-SOON_TIRED = ClientSettings(request_timeout_ms=1_000)
+SOON_TIRED = ClientSettings(request_timeout_ms=5_000)
 OWNERSHIP = OwnershipSettings(session_timeout_ms=30_000, takeover_delay_ms=20, load_report_interval_ms=200)
 _names = count()
 
