@@ -222,7 +222,10 @@ class Connection(asyncio.BufferedProtocol):
         if plain == nbytes:
             self._finish_plain()
             return
-        if self._input:  # the transport read this before reading was paused
+        if self._input or self._backlog or self._wrong is not None:  # it was read before reading was paused
+            self._backlog = [
+                own(item)[0] for item in self._backlog
+            ]  # payloads may lie in the buffer that is given back
             more = b"".join((memoryview(self._input)[self._at : self._upto], hub.receive_view[:nbytes]))
             self._drop_input()
             self._input, self._at, self._upto = more, 0, len(more)

@@ -236,6 +236,23 @@ async def test_an_append_alone_wakes_a_reader_of_the_same_connection() -> None:
     side.close()
 
 
+async def test_requests_that_wait_keep_their_payloads_when_more_is_read_and_the_buffer_is_given_back() -> None:
+    side = Side(Connection, None)
+    connection, hub = side.connection, side.hub
+    lent = hub.receive_buffer
+    assert hub.lend_buffer()
+    lent[:6] = b"stored"
+    assert connection._blocks is not None
+    block = AppendBlock(WRITERS[0], memoryview(lent)[:6])
+    connection._backlog = list(connection._blocks.feed_all([block, AppendBlockEnd(WRITERS[0], 6, b"", 1, 1, 1)]))
+    connection._input = lent
+    side.read(append(WRITERS[0], 2, b"behind"))
+    lent[:6] = b"others"  # it was given back, and another connection is read into it
+    connection.advance()
+    assert side.store.segment(SEGMENT).read_bytes(0, 12) == b"storedbehind"
+    side.close()
+
+
 async def test_an_append_alone_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(Connection, None)
     monkeypatch.setattr(AppendBlockDecoder, "feed_all", None)
