@@ -19,9 +19,9 @@ from typing import Any
 import uvloop
 
 from segstore.client import ClientSettings, SegmentWriter, connect
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.pool import ConnectionPool, Endpoint
 from segstore.client.errors import ClientError
-from segstore.client.locations import FixedStore
-from segstore.client.pool import ConnectionPool, Endpoint
 
 __all__ = ["main"]
 

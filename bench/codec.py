@@ -13,7 +13,7 @@ from bench.baselines.msgpack import Msgpack
 from bench.harness import Effort, Figure, Report, Table, Times, geometric_mean, measure
 from bench.pictures import Bars
 from bench.samples import COLD, WARM, samples
-from segstore.wire import codec as wire
+from segstore.wire.codec import codec as wire
 
 __all__ = ["run"]
 

@@ -22,7 +22,7 @@ from bench.harness import Effort, Figure, Report, Times, take_turns
 from bench.pictures import Bars
 from bench.sender import Sender
 from segstore.wire import AppendBlock, AppendBlockEnd, DataAppended, FrameDecoder, decode, encode
-from segstore.wire.codegen import frames_source
+from segstore.wire.codec.generate import frames_source
 
 __all__ = ["run"]
 

@@ -5,12 +5,12 @@
 The curves: what traces of growing size take in one process of plain Python, in one process that reads by column, by
 Spark in local[2], and by a stand-alone master with two workers of one core each on this machine. Once for reading
 alone (all default columns, thrown away), once for the analysis (every exchange and every broken rule of the frames, by
-`segstore.pipeline.analysis`, thrown away by Spark's `noop` sink) beside `segstore.pipeline.reference`. All have run
-before they are timed, and give equal counts; Spark's sessions are warm: what starting one takes is a note.
+`segstore.pipeline.report.analysis`, thrown away by Spark's `noop` sink) beside `segstore.pipeline.report.reference`.
+All have run before they are timed, and give equal counts; Spark's sessions are warm: what starting one takes is a note.
 
-Matching: the same statement (`segstore.pipeline.analysis_steps.PAIRED`) on the same Parquet, by Spark in local[2] and
-by DuckDB; both have to give the same number of pairs and the same sum of latencies. In plain Python the same by a
-dictionary of queues over the columns.
+Matching: the same statement (`segstore.pipeline.report.analysis_steps.PAIRED`) on the same Parquet, by Spark in
+local[2] and by DuckDB; both have to give the same number of pairs and the same sum of latencies. In plain Python the
+same by a dictionary of queues over the columns.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bench.pages import main
 from bench.pictures import Lines
 from bench.standalone import cluster, session
 from bench.traffic import write_traffic
-from segstore.pipeline import analysis_steps as steps
-from segstore.pipeline.analysis_rules import FRAME_COLUMNS, REPLIES, REQUESTS
+from segstore.pipeline.report import analysis_steps as steps
+from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, REPLIES, REQUESTS
 from segstore.wire import AppendBlockEnd, AppendSetup, DataAppended, Hello, SetupAppend, encode
 from segstore.wire.trace import Direction, Metadata, RecordKind, RecordWriter, event_data, make_mark
 
@@ -138,7 +138,7 @@ def _timed(work: Any, expected: Any) -> float:
 def _matching(spark: SparkSession, folder: Path, frames: int, rounds: int) -> tuple[Figure, Table]:
     import duckdb
 
-    from segstore.pipeline.analysis import placed
+    from segstore.pipeline.report.analysis import placed
 
     trace, parquet = folder / "matching.wtrace", str(folder / "matching")
     count = write_trace(trace, frames)
@@ -179,7 +179,7 @@ def _read_by_spark(spark: SparkSession, trace: str) -> int:
 
 def _analyse_by_spark(spark: SparkSession, trace: str) -> tuple[int, int]:
     """Exchanges and broken rules."""
-    from segstore.pipeline.analysis import analyse
+    from segstore.pipeline.report.analysis import analyse
 
     rows = spark.read.format("segstore.trace").option("columns", ",".join(FRAME_COLUMNS)).load(trace)
     with analyse(rows) as found:
@@ -197,9 +197,9 @@ def _counted(table: DataFrame) -> int:
 
 
 def _columns(trace: str, names: Sequence[str] | None = None) -> Iterator[Any]:
-    from segstore.pipeline.trace_columns import select
-    from segstore.pipeline.trace_files import plan, read_piece
-    from segstore.pipeline.vectorised_rows import BatchMaker
+    from segstore.pipeline.trace.columns import select
+    from segstore.pipeline.trace.files import plan, read_piece
+    from segstore.pipeline.trace.vectorised_rows import BatchMaker
 
     maker = BatchMaker(select(names))
     for piece in plan([trace]):
@@ -208,7 +208,7 @@ def _columns(trace: str, names: Sequence[str] | None = None) -> Iterator[Any]:
 
 
 def _read_alone(trace: str) -> int:
-    from segstore.pipeline.trace_rows import trace_rows
+    from segstore.pipeline.trace.rows import trace_rows
 
     return sum(1 for _ in trace_rows(trace))
 
@@ -218,7 +218,7 @@ def _read_by_column(trace: str) -> int:
 
 
 def _analyse_alone(trace: str) -> tuple[int, int]:
-    from segstore.pipeline.reference import reference
+    from segstore.pipeline.report.reference import reference
 
     found = reference(trace)
     return len(found.exchanges), len(found.violations)
@@ -226,7 +226,7 @@ def _analyse_alone(trace: str) -> tuple[int, int]:
 
 def _analyse_by_column(trace: str) -> tuple[int, int]:
     """The reference over columns that were read by NumPy."""
-    from segstore.pipeline.reference import REFERENCE_COLUMNS, reference_of
+    from segstore.pipeline.report.reference import REFERENCE_COLUMNS, reference_of
 
     rows = (
         row

@@ -27,10 +27,10 @@ from bench.pages import main
 from bench.pictures import Bars
 from bench.traffic import write_traffic
 from segstore.pipeline.session import session
-from segstore.pipeline.trace_columns import select
-from segstore.pipeline.trace_files import plan, read_piece
-from segstore.pipeline.trace_rows import RowMaker, trace_rows
-from segstore.pipeline.vectorised_rows import BatchMaker
+from segstore.pipeline.trace.columns import select
+from segstore.pipeline.trace.files import plan, read_piece
+from segstore.pipeline.trace.rows import RowMaker, trace_rows
+from segstore.pipeline.trace.vectorised_rows import BatchMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from typing import Final
 __all__ = ["ROOT", "Serving", "serving"]
 
 ROOT: Final = Path(__file__).parent.parent
-_SERVE: Final = "from segstore.cli import main; main()"
+_SERVE: Final = "from segstore.cli.commands import main; main()"
 _STOP_S: Final = 30.0
 
 

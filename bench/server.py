@@ -170,7 +170,7 @@ def _running(*command: str, port_of: Callable[[str], int]) -> Iterator[_Server]:
 
 
 def _store() -> AbstractContextManager[_Server]:
-    serve = "from segstore.cli import main; main()"
+    serve = "from segstore.cli.commands import main; main()"
     ports = ("--port", "0", "--controller-port", "0", "--announce", "json")
     return _running("-c", serve, "serve", *ports, port_of=lambda line: _port(json.loads(line)["segment_store"]))
 

@@ -97,7 +97,7 @@ def run(effort: Effort) -> Report:
 @contextmanager
 def _tapping(port: int, *options: str) -> Iterator[int]:
     """The port of a tap before a store on this machine; it is stopped in the end."""
-    tap = [sys.executable, "-c", "from segstore.cli import main; main()", "tap", "--announce", "json"]
+    tap = [sys.executable, "-c", "from segstore.cli.commands import main; main()", "tap", "--announce", "json"]
     process = subprocess.Popen(
         [*tap, "--store", f"127.0.0.1:{port}", *options],
         stdout=subprocess.PIPE,

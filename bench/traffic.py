@@ -31,8 +31,8 @@ from segstore.wire import (
 )
 from segstore.wire.request_id import pack
 from segstore.wire.trace import Direction, Metadata, RecordWriter, make_mark
-from segstore.wire.trace_blocks import Record, RecordKind
-from segstore.wire.trace_writer import event_data
+from segstore.wire.trace.blocks import Record, RecordKind
+from segstore.wire.trace.writer import event_data
 
 __all__ = ["records", "write_traffic"]
 

@@ -8,28 +8,28 @@ Below streams, for work on the protocol itself: `ConnectionPool` and its flows, 
 `SegmentWriter`, `SegmentReader`. Errors are in `segstore.client.errors`, by what the caller can do.
 """
 
-from segstore.client.auth import Basic, Bearer, Credentials
-from segstore.client.byte_stream import ByteReader, ByteWriter
+from segstore.client.client import Client, connect
 from segstore.client.config import ClientSettings
-from segstore.client.controller import TableConfig, TransactionStatus
+from segstore.client.connection.auth import Basic, Bearer, Credentials
+from segstore.client.connection.locations import FixedStore, Locations
+from segstore.client.connection.pool import ConnectionPool, Endpoint, PoolMetrics
+from segstore.client.connection.raw import RawClient, SegmentRequests
+from segstore.client.controller.controller import TableConfig, TransactionStatus
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
-from segstore.client.event_reader import EventReader, StreamEvent
-from segstore.client.event_writer import EventWriter
-from segstore.client.locations import FixedStore, Locations
-from segstore.client.partitioned import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
-from segstore.client.pool import ConnectionPool, Endpoint, PoolMetrics
-from segstore.client.raw import RawClient, SegmentRequests
-from segstore.client.reader_group import ReaderGroup
-from segstore.client.reader_group_reader import GroupEvent, GroupReader, Position
+from segstore.client.groups.group import ReaderGroup
+from segstore.client.groups.reader import GroupEvent, GroupReader, Position
 from segstore.client.retry import Backoff
-from segstore.client.revisioned import Entry, Revision, RevisionedStream
-from segstore.client.segment_reader import Chunk, SegmentReader
-from segstore.client.segment_writer import SegmentWriter
-from segstore.client.streams import Client, connect
-from segstore.client.synchronizer import StateRules, StateSynchronizer
-from segstore.client.tables import KeyValueTable, TableEntry, TableKey, Version
-from segstore.client.transactions import Transaction, TransactionWriter
-from segstore.client.writer_stats import SegmentWriterStats, WriterStats, add_up
+from segstore.client.segment.reader import Chunk, SegmentReader
+from segstore.client.segment.stats import SegmentWriterStats, WriterStats, add_up
+from segstore.client.segment.writer import SegmentWriter
+from segstore.client.stream.byte_stream import ByteReader, ByteWriter
+from segstore.client.stream.event_reader import EventReader, StreamEvent
+from segstore.client.stream.event_writer import EventWriter
+from segstore.client.stream.revisioned import Entry, Revision, RevisionedStream
+from segstore.client.stream.routers import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
+from segstore.client.stream.synchronizer import StateRules, StateSynchronizer
+from segstore.client.stream.transactions import Transaction, TransactionWriter
+from segstore.client.tables.table import KeyValueTable, TableEntry, TableKey, Version
 
 __all__ = [
     "Backoff",

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from segstore.client.closing import within
 from segstore.client.errors import ConnectFailed, PeerRefused
+from segstore.client.lifecycle import within
 
 __all__ = ["check_url", "register_writer"]
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from segstore.client.pool import PoolMetrics
-from segstore.client.streams import Client
+from segstore.client.client import Client
+from segstore.client.connection.pool import PoolMetrics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

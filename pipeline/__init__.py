@@ -5,7 +5,7 @@
     rows = spark.read.format("segstore.trace").load("run.wtrace")
     rows.groupBy("command", "failure").count().show()
 
-    from segstore.pipeline.trace_rows import trace_rows      # the same rows in plain Python, without Spark
+    from segstore.pipeline.trace.rows import trace_rows      # the same rows in plain Python, without Spark
     for row in trace_rows("run.wtrace", ["ts_ns", "command", "request_id"]): ...
 
 Nothing is imported before it is used: without PySpark and Java everything that needs neither works, and what needs
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from segstore.pipeline.session import SparkMissing, register
-    from segstore.pipeline.stream_cuts import cut_text
-    from segstore.pipeline.stream_sink import sweep_stream
-    from segstore.pipeline.trace_columns import ALL_COLUMNS, DEFAULT_COLUMNS, ColumnError
-    from segstore.pipeline.trace_rows import BadTrace
+    from segstore.pipeline.stream.cuts import cut_text
+    from segstore.pipeline.stream.sink import sweep_stream
+    from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS, ColumnError
+    from segstore.pipeline.trace.rows import BadTrace
 
 __all__ = [
     "ALL_COLUMNS",
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 _WHERE: Final = {
-    "ALL_COLUMNS": "trace_columns",
-    "DEFAULT_COLUMNS": "trace_columns",
-    "BadTrace": "trace_rows",
-    "ColumnError": "trace_columns",
+    "ALL_COLUMNS": "trace.columns",
+    "DEFAULT_COLUMNS": "trace.columns",
+    "BadTrace": "trace.rows",
+    "ColumnError": "trace.columns",
     "SparkMissing": "session",
-    "cut_text": "stream_cuts",
+    "cut_text": "stream.cuts",
     "register": "session",
-    "sweep_stream": "stream_sink",
+    "sweep_stream": "stream.sink",
 }
 
 

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.pipeline.trace_rows import trace_rows
+from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire.names import SegmentName
-from segstore.wire.trace_blocks import Direction, Record, RecordKind
+from segstore.wire.trace.blocks import Direction, Record, RecordKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -110,7 +110,7 @@ def links(rows: DataFrame) -> list[Link]:
 
     The distinct pairs come to the driver: a few bytes for each connection and what it names.
     """
-    from segstore.pipeline.analysis import require
+    from segstore.pipeline.report.analysis import require
 
     require(rows, (*LINK_COLUMNS, "kind"))
     batches = "fields" in rows.columns
@@ -203,7 +203,7 @@ def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
     """
     from pyspark.sql import functions as f
 
-    from segstore.pipeline.analysis import require
+    from segstore.pipeline.report.analysis import require
 
     require(rows, REPLAY_COLUMNS)
     spark = rows.sparkSession

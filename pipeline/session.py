@@ -44,7 +44,7 @@ __all__ = [
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
 FILTER_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
-SOURCES: Final = ("segstore.pipeline.trace_source", "segstore.pipeline.stream_source")
+SOURCES: Final = ("segstore.pipeline.trace.source", "segstore.pipeline.stream.source")
 """Modules with a function `sources(push_filters)` that gives the data sources to register."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')

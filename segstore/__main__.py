@@ -1,6 +1,6 @@
 """`python -m segstore` is `segstore`."""
 
-from segstore.cli import main
+from segstore.cli.commands import main
 
 __all__: list[str] = []
 

@@ -26,8 +26,8 @@ import pytest
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from segstore.explorer import Exploration
-    from segstore.testing import (
+    from segstore.explore.explorer import Exploration
+    from segstore.testing.servers import (
         RunningFaults,
         RunningServer,
         RunningTap,
@@ -174,7 +174,7 @@ class _Recordings:
         """Writes those at which there was any traffic as fixtures. All servers are stopped."""
         if self._folder is None or self._scratch is None:
             return
-        from segstore.tracing import TraceFile, write_trace
+        from segstore.traces.files import TraceFile, write_trace
 
         name = self._item.config.stash[_names][self._item.nodeid]
         failed = self._item.stash.get(_failed, False)
@@ -207,7 +207,7 @@ class _Hosts:
         self._process: ServerProcess | None = None
 
     def get(self, process: bool | None = None) -> Servers:
-        from segstore.testing import ServerProcess, ServerThread
+        from segstore.testing.servers import ServerProcess, ServerThread
 
         if self._process_by_default if process is None else process:
             if self._process is None:
@@ -306,7 +306,7 @@ def segstore_faults(segstore_server: RunningServer) -> RunningFaults:
 def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningTap]]:
     """Stands between clients and a Pravega when called: segstore_tap("tcp://HOST:PORT", faults="faults.yaml").
 
-    Without a controller or store=, that is `segstore_server`. Options are those of `segstore.tapping.Tap`.
+    Without a controller or store=, that is `segstore_server`. Options are those of `segstore.tap.Tap`.
     """
     running: list[RunningTap] = []
 
@@ -395,20 +395,20 @@ def segstore_explore() -> Callable[..., Exploration]:
 
     The client is a function, which has a thread of its own, or a coroutine function. It is given a fresh store for each
     run; a function is to use the addresses of that only, and not to hold the interpreter lock while it waits. Options
-    are those of `segstore.explorer.explore`, which a test that is a coroutine awaits itself.
+    are those of `segstore.explore.explorer.explore`, which a test that is a coroutine awaits itself.
     """
     import asyncio
     import inspect
     from concurrent.futures import ThreadPoolExecutor
 
-    from segstore.explorer import explore
-    from segstore.testing import WouldBlock, in_a_thread
+    from segstore.explore.explorer import explore
+    from segstore.testing.servers import WouldBlock, in_a_thread
 
     def run(client: Callable[..., Any], **options: Any) -> Exploration:
         __tracebackhide__ = True
         made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
         if in_a_coroutine():
-            raise WouldBlock("segstore_explore", "segstore.explorer.explore(…)")
+            raise WouldBlock("segstore_explore", "segstore.explore.explorer.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:
             return pool.submit(asyncio.run, explore(made, **options)).result()

@@ -20,8 +20,8 @@ from typing import Self
 from segstore.client import ClientSettings, connect
 from segstore.client.errors import OutcomeUnknown
 from segstore.client.retry import Backoff
-from segstore.server.coordination.processes_owners import Location
-from segstore.server.remote_segments import StoreConnection
+from segstore.server.segments.remote import StoreConnection
+from segstore.server.shared_folder.owners import Location
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, StreamSegmentInfo
 
 __all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos", "lasting_port"]

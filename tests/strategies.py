@@ -1,4 +1,4 @@
-"""Hypothesis strategies for commands, derived from their declarations through `segstore.wire.lowering`.
+"""Hypothesis strategies for commands, derived from their declarations through `segstore.wire.schema.lowering`.
 
 `command_of` and `commands` give values that can be encoded: each text that Java can write, integers at their bounds,
 payloads in every kind of buffer. `refused_of` gives values with one attribute that no frame can hold. `as_read` says
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from segstore.wire import lowering as low
-from segstore.wire.schema import COMMANDS
+from segstore.wire.schema import lowering as low
+from segstore.wire.schema.schema import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from segstore.wire.schema import Buffer, Command, Record
+    from segstore.wire.schema.schema import Buffer, Command, Record
 
 __all__ = [
     "FRAMED",

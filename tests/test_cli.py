@@ -12,12 +12,13 @@ import uvloop
 from click.testing import CliRunner, Result
 from pydantic import ValidationError
 
-from segstore import __version__, serving
-from segstore.cli import main
-from segstore.server.cluster_settings import ClusterSettings
-from segstore.tracing import write_trace
+from segstore import __version__
+from segstore.cli import serving
+from segstore.cli.commands import main
+from segstore.server.cluster.settings import ClusterSettings
+from segstore.traces.files import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
-from segstore.wire.jsonl import to_line
+from segstore.wire.inspect.jsonl import to_line
 from segstore.wire.trace import Metadata
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
@@ -313,7 +314,7 @@ def test_it_runs_as_a_module_and_says_its_version() -> None:
 
 def test_looking_at_a_frame_loads_no_server() -> None:
     program = (
-        "import sys; from segstore.cli import main; main(['decode', '-'], standalone_mode=False); "
+        "import sys; from segstore.cli.commands import main; main(['decode', '-'], standalone_mode=False); "
         "print(sorted({'pydantic', 'uvloop', 'asyncio', 'segstore.server'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], input=HELLO, capture_output=True, timeout=30, check=False)

@@ -11,11 +11,11 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from segstore.explorer import CutPoint, explore, explore_command, explore_trace
-from segstore.explorer_command import names_place, words_of
+from segstore.explore.command import names_place, words_of
+from segstore.explore.explorer import CutPoint, explore, explore_command, explore_trace
 from segstore.server import MockSegmentStore
-from segstore.server.replay_script import Step, read_script
-from segstore.trace_client import TraceClient, _Line, shortened
+from segstore.server.replay.script import Step, read_script
+from segstore.traces.stubborn_client import TraceClient, _Line, shortened
 from segstore.wire import (
     AppendSetup,
     CreateTableSegment,

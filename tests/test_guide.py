@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore.serving import announcement, pointers
+from segstore.cli.serving import announcement, pointers
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "guide"

@@ -9,12 +9,12 @@ from unittest.mock import MagicMock
 import pytest
 from click.testing import CliRunner
 
-from segstore import pipeline_cli
-from segstore.cli import main
+from segstore.cli import pipeline as pipeline_cli
+from segstore.cli.commands import main
+from segstore.cli.pipeline import replay_part
 from segstore.pipeline import session
-from segstore.pipeline_cli import replay_part
-from segstore.testing import ServerThread
-from segstore.tracing import TraceFile
+from segstore.testing.servers import ServerThread
+from segstore.traces.files import TraceFile
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 # pytester forgets what a run in this process has imported first, and gRPC can be loaded only once.
-import segstore.explorer
-import segstore.replaying
-import segstore.testing  # noqa: F401
-from segstore.tracing import TraceFile
+from segstore.traces.files import TraceFile
 from segstore.wire import decode
 from segstore.wire.trace import RecordKind, unpack_data
 
@@ -115,7 +112,7 @@ def test_a_synchronous_test_has_a_store_and_each_has_a_fresh_one(suite: pytest.P
 def test_a_coroutine_talks_to_the_store_and_waits_by_await(suite: pytest.Pytester, mode: str) -> None:
     suite.makepyfile("""
         import pytest
-        from segstore.testing import WouldBlock
+        from segstore.testing.servers import WouldBlock
         from talk import *
 
         @pytest.mark.asyncio
@@ -166,7 +163,7 @@ def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester, p
 
         def test_as_set(segstore_server, segstore_cluster, segstore_trace):
             if {process!r} == "yes":
-                from segstore.testing import InAnotherProcess
+                from segstore.testing.servers import InAnotherProcess
                 with pytest.raises(InAnotherProcess):
                     segstore_server.call(lambda cluster: os.getpid())
             else:
@@ -247,7 +244,7 @@ def test_an_error_stands_at_the_line_of_the_test_and_not_below_frames_of_the_plu
     for file in ("hosting.py", "testing.py", "served.py", "pytest_plugin.py", "concurrent/futures"):
         result.stdout.no_fnmatch_line(f"*{file}:*: in *")
     again = suite.runpytest_inprocess("-q", "--full-trace", "-k", "release")
-    again.stdout.fnmatch_lines(["*testing.py:*"])
+    again.stdout.fnmatch_lines(["*testing/servers.py:*"])
 
 
 def test_a_factory_starts_as_many_clusters_as_a_test_wants(suite: pytest.Pytester) -> None:
@@ -588,7 +585,7 @@ def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Py
 def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         import pytest
-        from segstore.testing import WouldBlock
+        from segstore.testing.servers import WouldBlock
         from talk import *
 
         def careless(mock):
@@ -607,7 +604,7 @@ def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest
 
         @pytest.mark.asyncio
         async def test_a_coroutine_awaits_it_itself(segstore_explore):
-            with pytest.raises(WouldBlock, match="segstore.explorer.explore"):
+            with pytest.raises(WouldBlock, match="segstore.explore.explorer.explore"):
                 segstore_explore(careless_too)
     """)
     passed(suite.runpytest_inprocess(*STRICT), 3)

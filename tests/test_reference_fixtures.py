@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from segstore.replaying import ReplyDifference, drive, report
 from segstore.server import MockSegmentStore
-from segstore.tracing import TraceFile
+from segstore.traces.files import TraceFile
+from segstore.traces.replay import ReplyDifference, drive, report
 from segstore.wire import TableEntriesDeltaRead, decode
-from segstore.wire.exchanges import Exchanges
 from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace.exchanges import Exchanges
 from tests.server.traffic import check_replayed_as_a_server
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "reference"

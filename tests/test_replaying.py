@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from segstore.replaying import diff_stores, drive, report
 from segstore.server import MockSegmentStore
+from segstore.traces.replay import diff_stores, drive, report
 from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, StreamSegmentInfo, decode, encode
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, create
-from tests.server.test_tap import upstream
+from tests.server.tap.test_server import upstream
 from tests.server.traffic import record, streams, writes
 
 
@@ -197,7 +197,7 @@ async def test_a_store_that_never_reads_does_not_block_the_replay() -> None:
 
 
 async def test_unexpected_replies_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.replaying._MOST_WAITING_BYTES", 100_000)
+    monkeypatch.setattr("segstore.traces.replay._MOST_WAITING_BYTES", 100_000)
 
     async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(encode(KeepAlive()) * 100_000)

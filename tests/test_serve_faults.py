@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 from click.testing import CliRunner
 
-from segstore.cli import main
+from segstore.cli.commands import main
 from segstore.wire import CreateSegment, FrameDecoder, Hello, WrongHost, encode
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault

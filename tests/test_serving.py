@@ -19,10 +19,10 @@ from typing import IO, Any
 import jwt
 import pytest
 
-from segstore import serving
-from segstore.server.controller.auth import Permission
+from segstore.cli import serving
+from segstore.cli.serving import announcement
+from segstore.server.controller.api.auth import Permission
 from segstore.server.controller.config import AutoScaling, ControllerConfig
-from segstore.serving import announcement
 from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
@@ -169,7 +169,7 @@ def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals) -> None:
 
 NEVER_STARTED = """
 import asyncio, sys
-from segstore import serving
+from segstore.cli import serving
 
 class Waiting:
     stores = ()

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from segstore import serving
+from segstore.cli import serving
 from segstore.client import connect
 from segstore.server.coordination.configuration import Configuration
-from segstore.server.coordination.processes_identity import CLUSTER
-from segstore.server.coordination.processes_owners import Location
 from segstore.server.coordination.types import CoordinationError, Unreachable
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
-from segstore.server.remote_segments import StoreConnection
+from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator, ZooKeeperSession
+from segstore.server.segments.remote import StoreConnection
+from segstore.server.shared_folder.identity import CLUSTER
+from segstore.server.shared_folder.owners import Location
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
 from tests.official.client import OfficialClient, run

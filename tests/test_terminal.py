@@ -14,18 +14,19 @@ import pytest
 import uvloop
 from click.testing import CliRunner
 
-from segstore import serving, tapping
-from segstore.cli import main
+from segstore import tap as tapping
+from segstore.cli import serving
+from segstore.cli.commands import main
+from segstore.cli.terminal import LogFormatter
 from segstore.conformance.__main__ import main as conformance
-from segstore.explorer import ClientFailed, CutPoint, Exploration, Finding
-from segstore.server.fault_decisions import Decision
-from segstore.terminal import LogFormatter
+from segstore.explore.explorer import ClientFailed, CutPoint, Exploration, Finding
+from segstore.server.faults.decisions import Decision
 from segstore.wire import CreateSegment, ErrorMessage, ErrorMessageCode, Hello, ReadSegment, SegmentRead, encode
-from segstore.wire.jsonl import to_line
+from segstore.wire.inspect.jsonl import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
 from tests.server.support import append, create, set_up
 from tests.test_serving import refused, served
-from tests.wire.traces import capture, record
+from tests.wire.trace.traces import capture, record
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay open; no test should be blamed
 

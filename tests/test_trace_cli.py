@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from segstore.cli import main
+from segstore.cli.commands import main
 from segstore.wire import (
     Hello,
     NoSuchSegment,
@@ -23,7 +23,7 @@ from segstore.wire import (
 )
 from segstore.wire.trace import Direction, Record, RecordKind, event_data
 from tests.test_serving import PATIENCE_S, SERVE, served
-from tests.wire.traces import capture, frame, record
+from tests.wire.trace.traces import capture, frame, record
 
 MS = 1_000_000
 DIALOGUE = [
@@ -276,7 +276,7 @@ def test_the_event_of_another_recorder_is_shown_by_its_length(tmp_path: Path) ->
 
 
 def test_long_work_on_a_terminal_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from segstore import trace_cli
+    from segstore.cli import trace as trace_cli
 
     monkeypatch.setattr(trace_cli, "_LONG_WORK_BYTES", 10)
     monkeypatch.setattr(trace_cli, "_is_terminal", lambda: True)
@@ -329,7 +329,7 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("segstore.trace_cli.time.sleep", interrupt)
+    monkeypatch.setattr("segstore.cli.trace.time.sleep", interrupt)
     followed = run("show", "--follow", trace, "-f", "type = SEAL_SEGMENT")
     assert followed.output == run("show", trace, "-f", "type = SEAL_SEGMENT").output
     assert "SEAL_SEGMENT" in followed.output

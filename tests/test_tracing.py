@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.tracing import FileRecorder, TraceFile, UnknownSuffix, redacted, write_trace
+from segstore.traces.files import FileRecorder, TraceFile, UnknownSuffix, redacted, write_trace
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import (
     FLUSH_AFTER_NS,
@@ -24,8 +24,8 @@ from segstore.wire.trace import (
     RecordKind,
     read_blocks,
 )
-from segstore.wire.trace_fixture import FixtureError
-from tests.wire.traces import METADATA, capture, frame, record, records
+from segstore.wire.trace.fixture import FixtureError
+from tests.wire.trace.traces import METADATA, capture, frame, record, records
 
 HELLO = encode(Hello(17, 5))
 
@@ -229,7 +229,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
         left -= len(data)
         return real(file, [data])
 
-    monkeypatch.setattr("segstore.tracing.os.writev", writev)
+    monkeypatch.setattr("segstore.traces.files.os.writev", writev)
     recorder = a_recorder(tmp_path / "a.wtrace")
     for _ in range(3):
         recorder.received(1, frame(3, bytes(5 << 20)))
@@ -275,7 +275,7 @@ def test_a_file_system_that_refuses_whole_pages_gets_the_same_trace(
     def pwritev(file: int, parts: list[bytes], offset: int) -> int:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr("segstore.tracing.os.pwritev", pwritev)
+    monkeypatch.setattr("segstore.traces.files.os.pwritev", pwritev)
     recorder = a_recorder(tmp_path / "a.wtrace")
     frames = [frame(3, bytes(1000)) for _ in range(11_000)]
     for at in range(0, len(frames), 100):
@@ -297,7 +297,7 @@ def test_a_disk_that_fills_up_amid_whole_pages_leaves_the_blocks_before(
             raise OSError(errno.ENOSPC, "No space left on device")
         return os.pwrite(file, b"".join(parts)[:8192], offset)
 
-    monkeypatch.setattr("segstore.tracing.os.pwritev", pwritev)
+    monkeypatch.setattr("segstore.traces.files.os.pwritev", pwritev)
     recorder = a_recorder(tmp_path / "a.wtrace")
     if recorder._direct is not None:
         os.close(recorder._direct)

@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
-from segstore.wire import lowering as low
+from segstore.wire.codec.versions import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
-from segstore.wire.versions import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
+from segstore.wire.schema import lowering as low
 
 FAMILIES: tuple[ModuleType, ...] = (session, append, segment, attribute, table, errors, admin)
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -199,7 +199,7 @@ def wire_versions() -> str:
     lines = [
         "# Older wire versions",
         "",
-        "Generated from `segstore/wire/versions.py` by `make docs`. Source: the history of the reference.",
+        "Generated from `segstore/wire/codec/versions.py` by `make docs`. Source: the history of the reference.",
         "",
         f"`segstore serve --wire-version N` ({OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION}) and",
         "`MockSegmentStore(wire_version=N)` answer Hello with that version and read and write frames as the newest",

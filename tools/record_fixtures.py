@@ -149,7 +149,7 @@ def _recorder(path: Path, name: str) -> Any:
     from importlib.metadata import PackageNotFoundError, version
 
     from segstore import __version__
-    from segstore.tracing import FileRecorder
+    from segstore.traces.files import FileRecorder
     from segstore.wire import WIRE_VERSION
 
     try:
@@ -260,13 +260,13 @@ def _segments_over_the_wire(local: Any, host: str, port: int) -> Any:
 
 
 async def _record(name: str, folder: Path) -> Path:
-    from segstore.server.cluster import Cluster
-    from segstore.server.cluster_settings import ClusterSettings
+    from segstore.server.cluster.local import Cluster
+    from segstore.server.cluster.settings import ClusterSettings
     from segstore.server.config import StoreSettings
+    from segstore.server.controller.api.server import ControllerServer
     from segstore.server.controller.controller import Controller
-    from segstore.server.controller.server import ControllerServer
-    from segstore.server.local_segments import LocalSegments
-    from segstore.tracing import TraceFile, write_trace
+    from segstore.server.segments.local import LocalSegments
+    from segstore.traces.files import TraceFile, write_trace
 
     cluster = Cluster(ClusterSettings(store=StoreSettings(port=0)))
     with tempfile.TemporaryDirectory() as scratch:

@@ -5,7 +5,7 @@
 SegmentCreated(request_id=9, segment='a/b/0')
 """
 
-from segstore.wire.codec import (
+from segstore.wire.codec.codec import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     OLDEST_COMPATIBLE_VERSION,
@@ -14,6 +14,7 @@ from segstore.wire.codec import (
     encode,
     encode_parts,
 )
+from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.commands.admin import (
     ChunkInfo,
     FlushToStorage,
@@ -112,8 +113,7 @@ from segstore.wire.commands.table import (
     UpdateTableEntries,
 )
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder, Truncated, UnknownCommand, WireError
-from segstore.wire.framing import FrameDecoder
-from segstore.wire.schema import COMMANDS, Buffer, Command, Record, Unknown
+from segstore.wire.schema.schema import COMMANDS, Buffer, Command, Record, Unknown
 
 __all__ = [
     "COMMANDS",

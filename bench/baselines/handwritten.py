@@ -6,7 +6,7 @@ payloads are views, a frame that cannot be written is refused. It reads at (buff
 shared receive buffer. It is written for speed in the ways that come to hand: fixed fields of one run are one `Struct`
 with the length of the string behind them, UUIDs skip the checks of their constructor. It keeps no state between calls.
 
-Its errors name the command but not field and offset. Nothing here looks at `segstore.wire.schema` or at what is
+Its errors name the command but not field and offset. Nothing here looks at `segstore.wire.schema.schema` or at what is
 generated from it; only the value classes and the slow half of modified UTF-8 are shared.
 """
 
@@ -44,7 +44,7 @@ from segstore.wire import (
     UpdateSegmentAttribute,
     UpdateTableEntries,
 )
-from segstore.wire.modified_utf8 import decode_mutf8, encode_mutf8
+from segstore.wire.schema.modified_utf8 import decode_mutf8, encode_mutf8
 
 __all__ = ["READERS", "WRITERS", "decode", "encode"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
+from segstore.cli.terminal import echo, log_plainly
 from segstore.conformance import vectors
 from segstore.conformance.conversations import Choice, run_conversations
 from segstore.conformance.recorded import Kind, Line, Unreadable, read_lines, recorded_files
 from segstore.conformance.report import Report
-from segstore.terminal import echo, log_plainly
 from segstore.wire.patterns import regular_expression
 
 __all__ = ["default_folders", "main", "run"]

@@ -12,10 +12,10 @@ from uuid import UUID
 from segstore.conformance.recorded import snake
 from segstore.conformance.report import byte_difference, field_differences, said
 from segstore.wire import COMMANDS, Buffer, Command, WireError, decode
-from segstore.wire.block_size import FixedBlockSize
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder
-from segstore.wire.jsonl import command_named
-from segstore.wire.reading import pieces
+from segstore.wire.blocks.size import FixedBlockSize
+from segstore.wire.inspect.jsonl import command_named
+from segstore.wire.inspect.reading import pieces
 
 __all__ = ["as_recorded", "decoding", "payloads", "stream"]
 

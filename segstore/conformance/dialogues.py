@@ -22,10 +22,10 @@ from segstore.conformance.deviations import of_step
 from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
 from segstore.conformance.report import Verdict, field_differences
 from segstore.conformance.servers import ADMIN, Address
-from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.describe import describe, lines, summary
+from segstore.wire.codec.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
-from segstore.wire.reading import pieces
+from segstore.wire.inspect.describe import describe, lines, summary
+from segstore.wire.inspect.reading import pieces
 
 __all__ = ["CLOSE_S", "QUIET_S", "REPLY_TIMEOUT_S", "SETTLE_S", "Dialogue", "Reply", "Step", "hold"]
 

@@ -24,7 +24,7 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.jsonl import command_named
+from segstore.wire.inspect.jsonl import command_named
 
 __all__ = ["TransientNames", "mask", "prints_a_buffer"]
 

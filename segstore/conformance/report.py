@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from segstore.wire import WireError
-from segstore.wire.describe import describe
+from segstore.wire.inspect.describe import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

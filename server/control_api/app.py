@@ -12,9 +12,10 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import about, containers, faults, looking, page, requests, streams
+from segstore.server.control_api import looking, page
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import Problem, install
+from segstore.server.control_api.routes import about, containers, faults, requests, streams
 
 __all__ = ["make_app"]
 

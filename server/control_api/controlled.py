@@ -10,16 +10,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segstore.server.control_api.watch import Watch
+from segstore.server.connection.writer_counts import WriterCounts
+from segstore.server.control_api.routes.watch import Watch
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller.controller import Controller
-from segstore.server.faults import Faults
-from segstore.server.runner import SegmentStoreServer
+from segstore.server.faults.faults import Faults
+from segstore.server.node.runner import SegmentStoreServer
 from segstore.server.store.errors import StoreError
-from segstore.server.writer_counts import WriterCounts
 
 if TYPE_CHECKING:
-    from segstore.server.members import Members
+    from segstore.server.cluster.members import Members
 
 __all__ = ["Controlled", "host_and_port"]
 

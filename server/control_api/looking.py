@@ -7,6 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
+from segstore.server.connection.connection import Connection
+from segstore.server.connection.session import Ending, Session
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import (
@@ -18,9 +20,7 @@ from segstore.server.control_api.models import (
     SegmentSummary,
 )
 from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.faulty_connection import FaultyConnection
-from segstore.server.listener import Connection
-from segstore.server.session import Ending, Session
+from segstore.server.faults.connection import FaultyConnection
 from segstore.server.store.errors import StoreError
 from segstore.server.store.segment import Segment
 from segstore.wire.names import is_index

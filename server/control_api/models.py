@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from segstore.server.fault_rules import Rule
+from segstore.server.faults.rules import Rule
 
 __all__ = [
     "Added",

@@ -6,11 +6,11 @@ remembered and how it changes), the parts (`streams`, `transactions`, …: decid
 needs of a segment store is `SegmentAdmin`.
 """
 
-from segstore.server.controller.auth import Accounts, Authority, Permission
+from segstore.server.controller.api.auth import Accounts, Authority, Permission
+from segstore.server.controller.api.server import ControllerServer, TlsFiles
 from segstore.server.controller.config import AutoScaling, ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.segment_admin import Endpoint, Load, SegmentAdmin
-from segstore.server.controller.server import ControllerServer, TlsFiles
 
 __all__ = [
     "Accounts",

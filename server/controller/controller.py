@@ -15,22 +15,22 @@ from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.core import Core, Due, Timer
 from segstore.server.controller.errors import ControllerError
-from segstore.server.controller.operations import Operation, ScopeCreated
 from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import StreamConfig
-from segstore.server.controller.reader_groups import ReaderGroups
-from segstore.server.controller.scaling import Scaling
-from segstore.server.controller.scopes import Scopes
 from segstore.server.controller.segment_admin import SegmentAdmin
-from segstore.server.controller.state import SYSTEM_SCOPE, State
-from segstore.server.controller.streams import Streams
-from segstore.server.controller.tables import Tables
-from segstore.server.controller.transactions import Transactions
-from segstore.server.controller.upkeep import Upkeep
-from segstore.server.controller.watermarks import Watermarks
-from segstore.server.controller.writers import Writers
+from segstore.server.controller.state.core import Core, Due, Timer
+from segstore.server.controller.state.operations import Operation, ScopeCreated
+from segstore.server.controller.state.state import SYSTEM_SCOPE, State
+from segstore.server.controller.streams.reader_groups import ReaderGroups
+from segstore.server.controller.streams.scaling import Scaling
+from segstore.server.controller.streams.scopes import Scopes
+from segstore.server.controller.streams.streams import Streams
+from segstore.server.controller.streams.tables import Tables
+from segstore.server.controller.streams.transactions import Transactions
+from segstore.server.controller.streams.upkeep import Upkeep
+from segstore.server.controller.streams.watermarks import Watermarks
+from segstore.server.controller.streams.writers import Writers
 from segstore.server.store.memory import MemoryAccount
 
 __all__ = ["Controller", "wall_clock_ms"]

@@ -21,7 +21,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from segstore.server.controller.operations import (
+from segstore.server.controller.policies import StreamConfig
+from segstore.server.controller.state.operations import (
     Operation,
     ScopeCreated,
     ScopeDeleted,
@@ -29,8 +30,7 @@ from segstore.server.controller.operations import (
     StreamDeleted,
     StreamUpdated,
 )
-from segstore.server.controller.policies import StreamConfig
-from segstore.server.controller.state import State
+from segstore.server.controller.state.state import State
 from segstore.server.coordination.policy import backoff_s
 from segstore.server.coordination.types import (
     CoordinationError,

@@ -45,8 +45,8 @@ from segstore.server.coordination.types import (
     SessionState,
     Unreachable,
 )
+from segstore.server.durable.data_directory import DataError
 from segstore.server.store.container import Container
-from segstore.server.store.data_directory import DataError
 
 __all__ = ["CONTAINERS", "ContainerOwnership", "Hosted", "container_path"]
 

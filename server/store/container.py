@@ -66,8 +66,8 @@ from segstore.server.store.operations import (
 from segstore.server.store.results import ChunkInfo, ReadResult
 from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, Token, has_field
 from segstore.server.store.state import ContainerState
-from segstore.server.store.table_checks import check_key_length, check_key_versions, table_attributes
-from segstore.server.store.tables import TableSegment, TableWrite
+from segstore.server.store.tables.checks import check_key_length, check_key_versions, table_attributes
+from segstore.server.store.tables.table import TableSegment, TableWrite
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
 

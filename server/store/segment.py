@@ -30,7 +30,7 @@ from segstore.server.store.attributes import (
 )
 from segstore.server.store.chunks import ChunkPool, SegmentData
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_bytes
-from segstore.server.store.tables import TableSegment
+from segstore.server.store.tables.table import TableSegment
 
 if TYPE_CHECKING:
     from segstore.server.store.waiting import TailReaders

@@ -31,7 +31,7 @@ from segstore.server.store.operations import (
     Truncated,
 )
 from segstore.server.store.segment import Segment
-from segstore.server.store.tables import TableSegment
+from segstore.server.store.tables.table import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_reader_group_table, is_user_stream_segment
 

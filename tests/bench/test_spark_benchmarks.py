@@ -71,7 +71,7 @@ def test_the_curve_says_from_which_size_on_spark_pays() -> None:
 
 def test_a_trace_for_matching_has_a_reply_to_every_request(tmp_path: Path) -> None:
     from bench.matching import write_trace
-    from segstore.pipeline.reference import reference
+    from segstore.pipeline.report.reference import reference
 
     trace = tmp_path / "some.wtrace"
     frames = write_trace(trace, 400, connections=2)

@@ -12,6 +12,9 @@ import pytest
 from segstore.client import connect
 from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection.raw import SegmentRequests
 from segstore.client.errors import (
     ClientError,
     ConnectFailed,
@@ -21,11 +24,8 @@ from segstore.client.errors import (
     RequestTimedOut,
     RetriesExhausted,
 )
-from segstore.client.locations import FixedStore
-from segstore.client.pool import ConnectionPool, Endpoint
-from segstore.client.raw import SegmentRequests
 from segstore.client.retry import Backoff
-from segstore.client.segment_writer import SegmentWriter
+from segstore.client.segment.writer import SegmentWriter
 from segstore.server import MockSegmentStore
 from tests.client.support import ScriptedStore, endpoint, settings
 from tests.seeds.segments import SEGMENT, content, make

@@ -11,26 +11,26 @@ from typing import Any, cast
 
 import pytest
 
-from segstore.client.byte_stream import ByteReader
 from segstore.client.config import ClientSettings
-from segstore.client.controller import Controller, name_of
-from segstore.client.controller_channels import Answer, ControllerChannels
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.controller.channels import Answer, ControllerChannels
+from segstore.client.controller.controller import Controller, name_of
 from segstore.client.errors import PeerRefused, ProtocolViolation, RetriesExhausted
-from segstore.client.event_reader import EventReader
-from segstore.client.event_writer import EventWriter
-from segstore.client.locations import FixedStore
-from segstore.client.pool import ConnectionPool, Endpoint
-from segstore.client.reader_group_codec import encode_key
-from segstore.client.reader_group_reader import GroupReader
-from segstore.client.reader_group_state import GroupState
-from segstore.client.reader_group_table import GroupTable
+from segstore.client.groups.codec import encode_key
+from segstore.client.groups.reader import GroupReader
+from segstore.client.groups.state import GroupState
+from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
-from segstore.client.revisioned import RevisionedStream
-from segstore.client.segment_reader import SegmentReader
-from segstore.client.segment_writer import SegmentWriter
-from segstore.client.successors import Successors
-from segstore.client.synchronizer import StateSynchronizer, encode_initial
-from segstore.client.writer_machine import WriterState
+from segstore.client.segment.machine import WriterState
+from segstore.client.segment.reader import SegmentReader
+from segstore.client.segment.writer import SegmentWriter
+from segstore.client.stream.byte_stream import ByteReader
+from segstore.client.stream.event_reader import EventReader
+from segstore.client.stream.event_writer import EventWriter
+from segstore.client.stream.revisioned import RevisionedStream
+from segstore.client.stream.successors import Successors
+from segstore.client.stream.synchronizer import StateSynchronizer, encode_initial
 from segstore.wire import (
     AppendSetup,
     Command,

@@ -13,7 +13,8 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["segstore.wire"], enable_loader_override=False):
-    from segstore.wire import blocks, codec, compiler  # noqa: F401 — blocks is imported to be instrumented
+    from segstore.wire.codec import codec
+    from segstore.wire.codec.generate import compiler
 
 _plain_compiled = compiler._compiled
 

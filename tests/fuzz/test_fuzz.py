@@ -73,7 +73,7 @@ def test_a_broken_promise_is_found_and_told(tmp_path: Path) -> None:
     broken = (
         "import sys; sys.argv[0] = 'broken'\n"
         "from tests.fuzz import process\n"
-        "from segstore.wire.codegen.decoder import Reader\n"
+        "from segstore.wire.codec.generate.decoder import Reader\n"
         "plain = Reader._data\n"
         "def misread(self, node):\n"
         "    target = plain(self, node)\n"

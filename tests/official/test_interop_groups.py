@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from segstore.client import connect
+from segstore.client.client import Client
 from segstore.client.errors import ReaderExists
-from segstore.client.reader_group import ReaderGroup
-from segstore.client.reader_group_reader import GroupEvent, GroupReader
-from segstore.client.streams import Client
-from segstore.server.cluster import MockCluster
+from segstore.client.groups.group import ReaderGroup
+from segstore.client.groups.reader import GroupEvent, GroupReader
+from segstore.server.cluster.local import MockCluster
 from tests.client.support import settings
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, eventually, make_stream, scale, uri

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from segstore.client import TransactionStatus, connect
-from segstore.server.cluster import MockCluster
+from segstore.server.cluster.local import MockCluster
 from segstore.server.controller.config import ControllerConfig
 from tests.client.support import settings
 from tests.official.client import OfficialClient, run

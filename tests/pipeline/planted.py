@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from segstore.pipeline.analysis_rules import Rule, Status
+from segstore.pipeline.report.analysis_rules import Rule, Status
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -29,7 +29,7 @@ from segstore.wire import (
 )
 from segstore.wire.request_id import pack
 from segstore.wire.trace import Direction, Record, RecordKind, event_data
-from tests.wire.traces import frame
+from tests.wire.trace.traces import frame
 
 __all__ = ["Scene", "planted", "soup"]
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 from uuid import UUID
 
 from segstore.client import StreamEvent, connect
-from segstore.client.events import FramedEvent
-from segstore.pipeline.segments import Segments, opened
-from segstore.pipeline.stream_commit import Committer
-from segstore.pipeline.stream_options import StreamOptions, read_stream_options
-from segstore.pipeline.stream_write import Rows, TaskResult, write_rows
+from segstore.client.stream.events import FramedEvent
+from segstore.pipeline.stream.commit import Committer
+from segstore.pipeline.stream.options import StreamOptions, read_stream_options
+from segstore.pipeline.stream.segments import Segments, opened
+from segstore.pipeline.stream.write import Rows, TaskResult, write_rows
 from tests.pipeline.memory_stream import MemorySegments, MemoryStream
 
 __all__ = [

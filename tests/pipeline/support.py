@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from segstore.pipeline.trace_columns import Column, select
-from segstore.pipeline.trace_files import Piece, find_files, plan, read_piece
-from segstore.pipeline.trace_rows import Row, RowMaker
-from segstore.pipeline.vectorised_rows import BatchMaker
+from segstore.pipeline.trace.columns import Column, select
+from segstore.pipeline.trace.files import Piece, find_files, plan, read_piece
+from segstore.pipeline.trace.rows import Row, RowMaker
+from segstore.pipeline.trace.vectorised_rows import BatchMaker
 from segstore.wire.trace import Metadata, Record
-from segstore.wire.trace_fixture import write_lines
-from tests.wire.traces import capture
+from segstore.wire.trace.fixture import write_lines
+from tests.wire.trace.traces import capture
 
 __all__ = ["as_dicts", "both", "plain", "vectorised", "write_capture", "write_fixture"]
 

@@ -11,7 +11,7 @@ from segstore.pipeline.replay_plan import Link, links_of, plan
 from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
 from segstore.wire.names import transaction_name
 from tests.pipeline.support import write_fixture
-from tests.wire.traces import record
+from tests.wire.trace.traces import record
 
 
 def linked(*pairs: tuple[int, str | None]) -> list[Link]:

@@ -18,11 +18,11 @@ from typing import Any
 from uuid import UUID
 
 from segstore.server.coordination.in_process import InProcessCoordinator
-from segstore.server.coordination.processes_identity import identify
+from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.durable.journal import JournalFailed
+from segstore.server.shared_folder.identity import identify
 from segstore.server.store.attributes import AttributeUpdate, UpdateType
-from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
 from segstore.server.store.errors import StoreError
-from segstore.server.store.journal import JournalFailed
 from segstore.server.store.store import SegmentStore
 from tests.server.durable.support import NONE, everything, write
 

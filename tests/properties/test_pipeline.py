@@ -11,24 +11,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segstore.pipeline.replay_plan import plan as plan_of_parts
-from segstore.pipeline.stream_cuts import cut_of, cut_text, offsets_of, parse_place
-from segstore.pipeline.stream_plan import shares
-from segstore.pipeline.trace_columns import ALL_COLUMNS
-from segstore.pipeline.trace_files import plan as plan_of_files
-from segstore.pipeline.trace_files import read_piece
-from segstore.pipeline.trace_filter import FILTERED, Chosen, Condition, condition
+from segstore.pipeline.stream.cuts import cut_of, cut_text, offsets_of, parse_place
+from segstore.pipeline.stream.plan import shares
+from segstore.pipeline.trace.columns import ALL_COLUMNS
+from segstore.pipeline.trace.files import plan as plan_of_files
+from segstore.pipeline.trace.files import read_piece
+from segstore.pipeline.trace.filter import FILTERED, Chosen, Condition, condition
 from segstore.wire import encode
 from segstore.wire.names import MAX_INT32, segment_id
 from segstore.wire.trace import Block, Damage, Record, TraceError, read_blocks
 from tests.pipeline.support import both, plain, vectorised, write_capture
 from tests.pipeline.test_replay_plan import linked
-from tests.pipeline.test_trace_files import RECORDS
-from tests.pipeline.test_trace_files import read as read_files
-from tests.pipeline.test_trace_filter import COLUMNS, VALUES
-from tests.pipeline.test_trace_filter import RECORDS as OF_ALL_SORTS
-from tests.pipeline.test_vectorised_rows import PLANNED
+from tests.pipeline.trace.test_files import RECORDS
+from tests.pipeline.trace.test_files import read as read_files
+from tests.pipeline.trace.test_filter import COLUMNS, VALUES
+from tests.pipeline.trace.test_filter import RECORDS as OF_ALL_SORTS
+from tests.pipeline.trace.test_vectorised_rows import PLANNED
 from tests.strategies import command_of, mutated, with_body
-from tests.wire.traces import capture, record, records
+from tests.wire.trace.traces import capture, record, records
 
 FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SEVERAL = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,8 +14,8 @@ from segstore.client.errors import (
     RequestRejected,
     RetriesExhausted,
 )
-from segstore.client.large_events import LargeEventWriter
-from segstore.server.cluster import MockCluster
+from segstore.client.stream.large_events import LargeEventWriter
+from segstore.server.cluster.local import MockCluster
 from segstore.wire import (
     AppendSetup,
     Command,

@@ -11,12 +11,12 @@ from uuid import UUID
 
 import pytest
 
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection.raw import RawClient, SegmentRequests
 from segstore.client.errors import ConnectionLost, PeerRefused, RetriesExhausted, SegmentMissing, WrongStore
-from segstore.client.locations import FixedStore
-from segstore.client.pool import ConnectionPool
-from segstore.client.raw import RawClient, SegmentRequests
-from segstore.client.segment_reader import SegmentReader
-from segstore.client.segment_writer import SegmentWriter
+from segstore.client.segment.reader import SegmentReader
+from segstore.client.segment.writer import SegmentWriter
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlock,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from segstore.client.revisioned import RevisionedStream
+from segstore.client.stream.revisioned import RevisionedStream
+from tests.client.stream.test_revisioned import entries, log, stored
 from tests.client.support import endpoint
-from tests.client.test_revisioned import entries, log, stored
 
 
 @pytest.mark.seed("36.29")

@@ -15,9 +15,9 @@ from segstore.client import Backoff, EventWriter, connect
 from segstore.client.errors import (
     ClientError,
 )
-from segstore.client.large_events import LargeEvent
-from segstore.server.cluster import MockCluster
-from segstore.server.runner import SegmentStoreServer
+from segstore.client.stream.large_events import LargeEvent
+from segstore.server.cluster.local import MockCluster
+from segstore.server.node.runner import SegmentStoreServer
 from segstore.wire import (
     MergeSegments,
     SegmentAttributeUpdated,

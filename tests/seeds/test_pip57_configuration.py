@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from segstore.client import connect
-from segstore.server.cluster import MockCluster
+from segstore.server.cluster.local import MockCluster
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig
 from segstore.server.coordination import Configuration, InProcessCoordinator, NoConfiguration, OwnershipSettings
 from segstore.server.coordination.configuration import CONFIGURATION

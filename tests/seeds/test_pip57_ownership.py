@@ -29,8 +29,8 @@ from segstore.server.coordination.policy import backoff_s, policy_of
 from segstore.server.coordination.reports import store_path
 from segstore.server.coordination.storage import ContainerRefused, Opened
 from segstore.server.coordination.types import NodeExists, Unreachable
+from segstore.server.durable.data_directory import DirectoryUnusable
 from segstore.server.store.container import Container
-from segstore.server.store.data_directory import DirectoryUnusable
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from segstore.client import connect
-from segstore.server.cluster import MockCluster
+from segstore.server.cluster.local import MockCluster
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.coordination import Coordinator, Node, OwnershipSettings, SessionState, SharedContainers
 from segstore.server.coordination.ownership import container_path
@@ -26,7 +26,7 @@ from segstore.server.coordination.types import (
     SessionExpired,
     Unreachable,
 )
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
+from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.wire.names import container_of
 from tests.official.client import ClientFailed, OfficialClient, run
 from tests.official.support import make_stream, uri

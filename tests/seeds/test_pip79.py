@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from segstore.client import Backoff, EventWriter, PartialRoundRobin, RoundRobin, Router, SinglePartition, connect
+from segstore.client.client import Client
 from segstore.client.errors import (
     Closed,
     ConnectFailed,
@@ -23,8 +24,7 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.client.routing import position_of
-from segstore.client.streams import Client
-from segstore.server.cluster import MockCluster
+from segstore.server.cluster.local import MockCluster
 from segstore.wire.names import writer_id
 from tests.client.support import settings, until
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.partitioned import Choice, HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
 from segstore.client.routing import RangeRouter, SegmentRange, position_of
-from segstore.client.writer_stats import SegmentWriterStats, WriterStats, add_up
+from segstore.client.segment.stats import SegmentWriterStats, WriterStats, add_up
+from segstore.client.stream.routers import Choice, HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
 from segstore.wire.names import writer_id
 
 

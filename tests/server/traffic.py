@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID
 
-from segstore.replaying import drive
 from segstore.server import MockSegmentStore
-from segstore.server.replay import TraceServer
-from segstore.tracing import FileRecorder, TraceFile
+from segstore.server.replay.server import TraceServer
+from segstore.traces.files import FileRecorder, TraceFile
+from segstore.traces.replay import drive
 from segstore.wire import (
     CreateTransientSegment,
     GetStreamSegmentInfo,

@@ -5,7 +5,7 @@ were; it cuts connections at random. The users of a pool close their flows at ra
 others. Each request names its user, who is never two, and the reply says the name again: so a user knows what is not
 his, whatever the number of the flow.
 
-The bounded version is tests/client/test_pool_dispatch.py, the long one `python -m tests.soak.dispatch`.
+The bounded version is tests/client/connection/test_pool.py, the long one `python -m tests.soak.dispatch`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Callable
 import uvloop
 
 from segstore.client import Backoff, ClientSettings
+from segstore.client.connection.flow import Flow
+from segstore.client.connection.pool import ConnectionPool, Endpoint
 from segstore.client.errors import ClientError, Retriable
-from segstore.client.flow import Flow
-from segstore.client.pool import ConnectionPool, Endpoint
-from segstore.server.accepting import stop_accepting
+from segstore.server.connection.accepting import stop_accepting
 from segstore.wire import Command, FrameDecoder, GetStreamSegmentInfo, Hello, SegmentSealed, encode
 from segstore.wire.request_id import pack
 

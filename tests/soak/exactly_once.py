@@ -5,7 +5,7 @@ scaled (its segments are sealed and have successors), a store stops, the others 
 Meanwhile rules of faults end connections before the store took an append and after
 it, before the acknowledgement, and answer WrongHost. In the end the stream is sealed and read with nothing in its way.
 
-The bounded version is tests/client/test_exactly_once.py, the long one `python -m tests.soak.exactly_once`.
+The bounded version is tests/client/segment/test_exactly_once.py, the long one `python -m tests.soak.exactly_once`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 from segstore.client import Backoff, Client, ClientSettings, connect
 from segstore.client.errors import RequestRejected
-from segstore.client.event_writer import EventWriter
-from segstore.server.cluster import MockCluster
+from segstore.client.stream.event_writer import EventWriter
+from segstore.server.cluster.local import MockCluster
 
 __all__ = ["Outcome", "run_seed"]
 

@@ -38,8 +38,8 @@ _IMPORTED: Final = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
-    "segstore.pipeline.stream_commit",
-    "segstore.pipeline.stream_source",
+    "segstore.pipeline.stream.commit",
+    "segstore.pipeline.stream.source",
     "tests.soak.stream_struck",
 )
 _PROGRAM: Final = """#!{python} -SE

@@ -11,11 +11,11 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from segstore.pipeline.segments import Segments
-from segstore.pipeline.stream_options import StreamOptions
-from segstore.pipeline.stream_registry import Registry
-from segstore.pipeline.stream_sink import StreamStreamWriter
-from segstore.pipeline.stream_source import StreamSource
+from segstore.pipeline.stream.options import StreamOptions
+from segstore.pipeline.stream.registry import Registry
+from segstore.pipeline.stream.segments import Segments
+from segstore.pipeline.stream.sink import StreamStreamWriter
+from segstore.pipeline.stream.source import StreamSource
 
 __all__ = ["KilledSource", "KilledWriter", "Strike"]
 

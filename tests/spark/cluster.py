@@ -20,8 +20,8 @@ from typing import Any
 
 import pyarrow.parquet
 
-from segstore.pipeline.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS
-from segstore.pipeline.reference import reference
+from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS
+from segstore.pipeline.report.reference import reference
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
 from tests.spark.round_trip import round_trip
@@ -53,7 +53,7 @@ def report(master: str, folder: Path, connections: int) -> str:
     start = time.monotonic()
     command = ["pipeline", "report", str(folder / "traces"), "-o", str(out), "--master", master]
     said = subprocess.run(
-        [sys.executable, "-c", "from segstore.cli import main; main()", *command],
+        [sys.executable, "-c", "from segstore.cli.commands import main; main()", *command],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from segstore.pipeline.analysis_rules import FRAME_COLUMNS
-from segstore.pipeline.trace_columns import ColumnError
+from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS
+from segstore.pipeline.trace.columns import ColumnError
 from tests.spark import SPARK
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def sources(table: DataFrame) -> list[str]:
 
 
 def test_a_missing_column_is_named(spark: SparkSession) -> None:
-    from segstore.pipeline.analysis import analyse, latencies
+    from segstore.pipeline.report.analysis import analyse, latencies
 
     lacking = spark.createDataFrame([], ", ".join(f"`{name}` string" for name in FRAME_COLUMNS if name != "writer_id"))
     with pytest.raises(ColumnError, match="'writer_id'") as caught:
@@ -38,7 +38,7 @@ def test_a_missing_column_is_named(spark: SparkSession) -> None:
 
 
 def test_a_trace_is_read_once_and_all_tables_are_made_of_what_is_kept(spark: SparkSession) -> None:
-    from segstore.pipeline.analysis import Analysis, analyse, placed
+    from segstore.pipeline.report.analysis import Analysis, analyse, placed
 
     rows = spark.read.format("segstore.trace").load(str(RECORDED))
     (trace,) = sources(rows)

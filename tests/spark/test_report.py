@@ -13,20 +13,20 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from segstore import pipeline_cli
-from segstore.cli import main
-from segstore.pipeline.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
-from segstore.pipeline.reference import Reference, reference
+from segstore.cli import pipeline as pipeline_cli
+from segstore.cli.commands import main
 from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
-from segstore.pipeline.trace_rows import BadTrace, trace_rows
-from segstore.testing import ServerThread
+from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
+from segstore.pipeline.report.reference import Reference, reference
+from segstore.pipeline.trace.rows import BadTrace, trace_rows
+from segstore.testing.servers import ServerThread
 from segstore.wire import ReadSegment, SetupAppend
-from segstore.wire.schema import COMMANDS
+from segstore.wire.schema.schema import COMMANDS
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
 from tests.spark import SPARK
-from tests.wire.traces import frame, record
+from tests.wire.trace.traces import frame, record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +124,7 @@ def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(
             waits.setdefault(each["command"], []).append(each["latency_ns"])
     found = {row["command"]: row for row in made.rows("latency_by_command")}
     assert found.keys() == waits.keys()
-    from segstore.pipeline.analysis import BUCKET_BITS
+    from segstore.pipeline.report.analysis import BUCKET_BITS
 
     for command, times in waits.items():
         times.sort()
@@ -236,7 +236,7 @@ def test_connections_that_are_open_are_counted_over_time(made: Made) -> None:
 
 
 def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made, spark: SparkSession) -> None:
-    from segstore.pipeline.report import PAGE, STEPS
+    from segstore.pipeline.report.report import PAGE, STEPS
 
     assert made.steps == list(STEPS)
     assert [each.name for each in made.folder.parent.iterdir()] == ["report"]
@@ -246,7 +246,7 @@ def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made, spa
 
 
 def test_strict_fails_with_file_and_offset_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    from segstore.pipeline.report import report
+    from segstore.pipeline.report.report import report
 
     trace = write_capture(tmp_path / "a.wtrace", [record(ReadSegment("s", 0, 1, "", 1)), record(frame(9, b"\0"))])
     with pytest.raises(BadTrace, match="record 1: READ_SEGMENT") as caught:
@@ -256,7 +256,7 @@ def test_strict_fails_with_file_and_offset_and_leaves_nothing(spark: SparkSessio
 
 
 def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, tmp_path: Path, made: Made) -> None:
-    from segstore.pipeline.report import ReportError, report
+    from segstore.pipeline.report.report import ReportError, report
 
     (tmp_path / "mine").write_text("kept")
     for replace in (False, True):

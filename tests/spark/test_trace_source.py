@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from segstore.pipeline.session import FILTER_PUSH_DOWN, register
-from segstore.pipeline.trace_columns import ALL_COLUMNS, DEFAULT_COLUMNS
-from segstore.pipeline.trace_rows import Row, trace_rows
+from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS
+from segstore.pipeline.trace.rows import Row, trace_rows
 from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.support import write_capture, write_fixture
 from tests.spark import SPARK
-from tests.wire.traces import capture, frame, record
+from tests.wire.trace.traces import capture, frame, record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from segstore.client.errors import RetriesExhausted
-from segstore.pipeline import stream_write
-from segstore.server.cluster import MockCluster
-from tests.pipeline import test_stream_commit as in_memory
+from segstore.pipeline.stream import write as stream_write
+from segstore.server.cluster.local import MockCluster
+from tests.pipeline.stream import test_commit as in_memory
+from tests.pipeline.stream.test_commit import expect_once, two_tasks
 from tests.pipeline.stream_support import QUERY, batch_of, every_event, task, using
-from tests.pipeline.test_stream_commit import expect_once, two_tasks
 
 IMPATIENT = {"client.retry": '{"initial_ms": 1, "max_ms": 5, "max_attempts": 3}'}
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from segstore.pipeline.segments import DeadlinePassed, opened_for
-from segstore.pipeline.stream_options import ABORT_TIMEOUT_MS, read_stream_options
-from segstore.pipeline.stream_write import TaskResult
-from segstore.testing import ServerThread
+from segstore.pipeline.stream.options import ABORT_TIMEOUT_MS, read_stream_options
+from segstore.pipeline.stream.segments import DeadlinePassed, opened_for
+from segstore.pipeline.stream.write import TaskResult
+from segstore.testing.servers import ServerThread
 from tests.pipeline.stream_support import SCOPE, STREAM, every_event, make_stream, task, using
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -50,7 +50,7 @@ async def test_a_deadline_that_passes_says_what_was_done_and_where_and_which_opt
 def test_the_sink_of_a_server_that_died_in_mid_batch_gives_up_and_says_which_option_gave_the_time() -> None:
     from pyspark.sql.types import BinaryType, StructType
 
-    from segstore.pipeline.stream_sink import StreamStreamWriter, StreamWriter, Written
+    from segstore.pipeline.stream.sink import StreamStreamWriter, StreamWriter, Written
 
     async def before(uri: str) -> TaskResult:
         await make_stream(uri, 1)

@@ -7,9 +7,9 @@ import inspect
 import pytest
 
 from segstore.client.errors import TokenRefused
-from segstore.pipeline.stream_plan import cut_at
-from segstore.server.cluster import MockCluster
-from tests.pipeline import test_stream_plan as in_memory
+from segstore.pipeline.stream.plan import cut_at
+from segstore.server.cluster.local import MockCluster
+from tests.pipeline.stream import test_plan as in_memory
 from tests.pipeline.stream_support import make_stream, using
 
 globals().update(

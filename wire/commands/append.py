@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from segstore.wire import types
 from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, Int64Tail
-from segstore.wire.schema import Buffer, Command, Id, Int32, Int64, Nested, Part, Text, Token, command
+from segstore.wire.schema import types
+from segstore.wire.schema.schema import Buffer, Command, Id, Int32, Int64, Nested, Part, Text, Token, command
 
 __all__ = [
     "AppendBlock",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Annotated
 
-from segstore.wire import types
 from segstore.wire.commands.tails import NO_OFFSET, Int64Tail, StackTrace
-from segstore.wire.schema import Command, Id, Int64, Text, command
+from segstore.wire.schema import types
+from segstore.wire.schema.schema import Command, Id, Int64, Text, command
 
 __all__ = [
     "AuthTokenCheckFailed",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from segstore.wire import types
 from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, EagerInt64, Int64Tail, ZeroTail
-from segstore.wire.schema import (
+from segstore.wire.schema import types
+from segstore.wire.schema.schema import (
     Command,
     Data,
     Flag,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segstore.wire.schema import Command, Int32, command
+from segstore.wire.schema.schema import Command, Int32, command
 
 __all__ = ["Hello", "KeepAlive"]
 

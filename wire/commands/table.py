@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from segstore.wire import types
 from segstore.wire.commands.tails import NO_OFFSET, EagerInt64, FlagTail, Int32Tail, ZeroTail
-from segstore.wire.schema import (
+from segstore.wire.schema import types
+from segstore.wire.schema.schema import (
     WITH_PREVIOUS,
     Buffer,
     Command,

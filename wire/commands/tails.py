@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from segstore.wire import types
+from segstore.wire.schema import types
 
 __all__ = ["NO_OFFSET", "NO_REQUEST", "EagerInt64", "FlagTail", "Int32Tail", "Int64Tail", "StackTrace", "ZeroTail"]
 

@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 from segstore.server import AddressInUse, MockSegmentStore
-from segstore.server.cluster import MockCluster
+from segstore.server.cluster.local import MockCluster
 from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.descriptors import shares
-from segstore.server.runner import CannotListen
-from segstore.testing import ServerThread
+from segstore.server.node.runner import CannotListen
+from segstore.testing.servers import ServerThread
 from tests.server.control_api.support import asking, raw
 from tests.test_serving import served
 
@@ -52,7 +52,8 @@ def test_serve_takes_rules_of_faults_while_it_runs() -> None:
 
 
 def test_a_plain_serve_does_not_import_the_web_library() -> None:
-    code = "import segstore.serving, sys; print([n for n in ('fastapi', 'uvicorn', 'starlette') if n in sys.modules])"
+    names = ("fastapi", "uvicorn", "starlette")
+    code = f"import segstore.cli.serving, sys; print([n for n in {names} if n in sys.modules])"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert made.stdout.strip() == "[]"
 

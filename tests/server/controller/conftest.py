@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer
-from segstore.server.controller.operations import Operation, decode, encode
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig
-from segstore.server.controller.state import State
+from segstore.server.controller.state.operations import Operation, decode, encode
+from segstore.server.controller.state.state import State
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, stream_config
 from tests.server.controller.fake_store import Clock, FakeStore

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.cluster import MockCluster
+from segstore.server.cluster.local import MockCluster
 from segstore.server.controller import ControllerConfig, ControllerServer
+from segstore.server.controller.api.server import bounds
 from segstore.server.controller.errors import SegmentStoreFailed
-from segstore.server.controller.server import bounds
 from segstore.wire import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Hello, encode
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, S, group, stream_config
@@ -306,7 +306,7 @@ async def test_requests_in_flight_that_are_too_large_together_are_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = [group(f"g{at}", startingStreamCuts=[cut(ENTRIES - 1, 2**60)]) for at in range(10)]
-    monkeypatch.setattr("segstore.server.controller.server._HELD_MAX_BYTES", 10 * large[0].ByteSize())
+    monkeypatch.setattr("segstore.server.controller.api.server._HELD_MAX_BYTES", 10 * large[0].ByteSize())
     async with (
         await ControllerServer.start(world.controller) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
@@ -355,7 +355,7 @@ async def test_an_error_of_a_call_that_was_given_up_is_logged_once_and_shortly_i
 async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segstore.server.controller.server._ENDING_S", 0.01)
+    monkeypatch.setattr("segstore.server.controller.api.server._ENDING_S", 0.01)
     world.controller.scopes.create("a")
     gate, waits = Gate(world), asyncio.Event()
 

@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller import Accounts, Authority, ControllerServer, convert
+from segstore.server.controller import Accounts, Authority, ControllerServer
+from segstore.server.controller.api import convert
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import LEASE_MS, Client, S, group, stream_config
 from tests.server.controller.conftest import World

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from segstore.server.controller import Accounts, Authority, Controller, ControllerServer
+from segstore.server.controller.api.service import Caller, serve
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.service import Caller, serve
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import LEASE_MS, NO_ID, NO_STREAM, Client, S, group, stream_config
@@ -318,7 +318,7 @@ async def test_calls_are_answered_while_a_password_is_checked(world: World, monk
         assert password == "pw" or checked.wait(PATIENCE_S)
         return password == "pw"
 
-    monkeypatch.setattr("segstore.server.controller.auth._Account.has_password", has_password)
+    monkeypatch.setattr("segstore.server.controller.api.auth._Account.has_password", has_password)
     authority = Authority(Accounts(["admin:pw"]), now_s=lambda: 0.0)
     async with (
         await ControllerServer.start(world.controller, authority=authority) as server,
@@ -346,7 +346,7 @@ async def test_many_wrong_passwords_on_one_connection_do_not_lock_out_another(
         assert checked.wait(PATIENCE_S)
         return password == "pw"
 
-    monkeypatch.setattr("segstore.server.controller.auth._Account.has_password", has_password)
+    monkeypatch.setattr("segstore.server.controller.api.auth._Account.has_password", has_password)
     authority = Authority(Accounts(["admin:pw"]), now_s=lambda: 0.0)
     options = (("grpc.use_local_subchannel_pool", 1),)
     async with (

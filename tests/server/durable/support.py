@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.store.files import Files
-from segstore.server.store.journal import MadeJournal, SqliteJournal
+from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.durable.files import Files
+from segstore.server.durable.journal import MadeJournal, SqliteJournal
 from segstore.server.store.store import SegmentStore
 
 CONTAINERS = 2

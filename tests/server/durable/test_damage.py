@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from segstore.cli import main
-from segstore.server.store import journal
-from segstore.server.store.data_directory import DataError, DirectoryUnusable
+from segstore.cli.commands import main
+from segstore.server.durable import journal
+from segstore.server.durable.data_directory import DataError, DirectoryUnusable
+from segstore.server.durable.verify import verify
 from segstore.server.store.errors import DataDamaged
-from segstore.server.store.verify import verify
 from tests.server.durable.support import make, running, write
 
 NAME = "scope/stream/0.#epoch.0"

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from segstore.server.store.data_directory import (
+from segstore.server.durable.data_directory import (
     DataDirectory,
     DataError,
     DirectoryDamaged,
@@ -18,8 +18,8 @@ from segstore.server.store.data_directory import (
     DirectoryNewer,
     DirectoryUnusable,
 )
-from segstore.server.store.files import Files
-from segstore.server.store.journal import JournalFailed
+from segstore.server.durable.files import Files
+from segstore.server.durable.journal import JournalFailed
 from tests.server.durable.support import make, running
 from tests.server.support import until
 
@@ -205,9 +205,9 @@ import sys
 import threading
 from pathlib import Path
 
-from segstore.server.store.data_directory import DataDirectory
-from segstore.server.store.files import Files
-from segstore.server.store.journal import JournalFailed
+from segstore.server.durable.data_directory import DataDirectory
+from segstore.server.durable.files import Files
+from segstore.server.durable.journal import JournalFailed
 from tests.server.durable.support import make, running
 from tests.server.support import until
 

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
+from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.durable.verify import verify
 from segstore.server.store.attributes import AttributeUpdate, UpdateType
-from segstore.server.store.durable import MIN_MEMORY_BYTES, Durability
 from segstore.server.store.errors import StoreError
 from segstore.server.store.store import SegmentStore
-from segstore.server.store.verify import verify
 from tests.server.durable.support import NONE, everything, running, write
 from tests.server.support import until
 

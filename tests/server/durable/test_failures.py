@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.cluster import MockCluster
-from segstore.server.store import durable
-from segstore.server.store.files import Files
-from segstore.server.store.journal import Group, JournalFailed, MadeJournal, SqliteJournal
+from segstore.server.cluster.local import MockCluster
+from segstore.server.durable import durable
+from segstore.server.durable.files import Files
+from segstore.server.durable.journal import Group, JournalFailed, MadeJournal, SqliteJournal
 from tests.server.durable.support import everything, make, running, write
 from tests.server.support import HELLO, PATIENCE_S, Peer, append, create, set_up
 
@@ -334,7 +334,7 @@ def test_a_process_whose_disk_is_full_ends_with_a_sentence(tmp_path: Path) -> No
     data = tmp_path / "data"
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)); "
-        "from segstore.cli import main; main()"
+        "from segstore.cli.commands import main; main()"
     )
     found = subprocess.run(
         [sys.executable, "-c", limited, "serve", "--port", "0", "--controller-port", "0", "--data", str(data)],

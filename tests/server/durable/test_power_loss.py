@@ -97,7 +97,7 @@ def test_every_image_of_a_loss_of_power_holds_what_was_promised(tmp_path: Path) 
 
 TRUSTING = """
 import sys
-from segstore.server.store.durable import Durability
+from segstore.server.durable.durable import Durability
 from tests.soak.power_loss import main
 
 Durability._make_first_journal = lambda self: self._make_journal(65536)

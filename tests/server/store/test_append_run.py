@@ -11,7 +11,7 @@ from segstore.server.store.chunks import SegmentData
 from segstore.server.store.container import Container
 from segstore.server.store.errors import BadAttribute, NoSuchSegment, SegmentSealed
 from segstore.server.store.operations import Appended, Operation
-from segstore.wire.block_decoder import Append
+from segstore.wire.blocks.decoder import Append
 
 NAME = "scope/stream/0.#epoch.0"
 WRITER = UUID(int=7)

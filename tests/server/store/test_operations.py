@@ -5,8 +5,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from segstore.server.durable.committer import records
 from segstore.server.store import operations as ops
-from segstore.server.store.committer import records
 
 W = UUID("00000000-0000-0001-0000-00000000000a")
 

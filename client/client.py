@@ -1,0 +1,265 @@
+"""A client of Pravega: the controller's address in, streams to write and read out.
+
+    async with segstore.client.connect("tcp://127.0.0.1:9090") as pravega:
+        async with pravega.event_writer("scope", "stream") as writer:
+            await writer.write(b"…", routing_key="sensor-7")
+        async with pravega.event_reader("scope", "stream", from_="head") as events:
+            async for event in events:
+                print(event.data)
+
+Invariant: all that a client makes shares one pool of connections and one set of channels to the controller; closing the
+client closes them, after what was made of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Sequence
+from random import Random
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from segstore.client.config import ClientSettings
+from segstore.client.connection.auth import Credentials
+from segstore.client.connection.pool import ConnectionPool, Endpoint, PoolMetrics
+from segstore.client.connection.raw import SegmentRequests
+from segstore.client.controller.channels import ControllerChannels
+from segstore.client.controller.controller import Access, Controller, ControllerLocations
+from segstore.client.errors import Closed
+from segstore.client.groups.group import GroupStart, ReaderGroup
+from segstore.client.lifecycle import ClosedAfter
+from segstore.client.segment.reader import SegmentReader
+from segstore.client.segment.writer import SegmentWriter
+from segstore.client.stream.byte_stream import ByteReader, ByteWriter
+from segstore.client.stream.event_reader import EventReader, From
+from segstore.client.stream.event_writer import EventWriter
+from segstore.client.stream.revisioned import RevisionedStream
+from segstore.client.stream.routers import Router
+from segstore.client.stream.transactions import TransactionWriter
+from segstore.client.tables.table import KeyValueTable
+from segstore.wire.names import segment_name
+
+__all__ = ["Client", "connect", "parse_uri"]
+
+_DEFAULT_PORT = 9090
+
+
+def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
+    """The controllers of a URI, `tcp://host:port,host:port` or `tls://…`, and whether they speak TLS.
+
+    Raises ValueError.
+    """
+    scheme, found, rest = uri.partition("://")
+    if not found:
+        scheme, rest = "tcp", uri
+    if scheme not in ("tcp", "tls", "pravega", "pravegas"):
+        raise ValueError(f"{uri!r} is no address of a controller: its scheme can be tcp or tls")
+    endpoints = []
+    for part in rest.rstrip("/").split(","):
+        try:
+            split = urlsplit(f"//{part.strip()}")
+            host, port = split.hostname, split.port
+        except ValueError as error:
+            raise ValueError(f"{part!r} in {uri!r} is no host and port: {error}") from error
+        if not host:
+            raise ValueError(f"{part!r} in {uri!r} is no host and port")
+        endpoints.append(Endpoint(host, _DEFAULT_PORT if port is None else port))
+    return endpoints, scheme in ("tls", "pravegas")
+
+
+class Client(ClosedAfter):
+    """A client. Made by `connect`; use with `async with`, or `open` and `aclose`."""
+
+    def __init__(
+        self, uri: str, settings: ClientSettings, random: Random | None, credentials: Credentials | None = None
+    ) -> None:
+        self._endpoints, self._tls = parse_uri(uri)
+        self._credentials = credentials
+        self._settings = settings
+        self._random = random or Random()
+        self._pool: ConnectionPool | None = None
+        self._channels: ControllerChannels | None = None
+        self._controller: Controller | None = None
+        self._locations: dict[Access, ControllerLocations] = {}
+
+    def open(self) -> None:
+        """Gets ready; nothing is connected before it is needed. Inside a running event loop. Raises OSError."""
+        settings = self._settings
+        context, roots = None, None
+        if self._tls:
+            roots = None if settings.tls_ca_file is None else settings.tls_ca_file.read_bytes()
+            try:
+                context = ssl.create_default_context(cafile=settings.tls_ca_file)
+            except ssl.SSLError as cause:
+                raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(settings.tls_ca_file)) from cause
+        self._pool = ConnectionPool(settings, tls=context, random=self._random)
+        self._channels = ControllerChannels(
+            self._endpoints,
+            settings,
+            tls=self._tls,
+            tls_roots=roots,
+            random=self._random,
+            credentials=self._credentials,
+        )
+        self._controller = Controller(self._channels)
+
+    # --- what is shared ---------------------------------------------------------------------------------------------
+
+    @property
+    def pool(self) -> ConnectionPool:
+        """The connections to stores."""
+        if self._pool is None:
+            raise Closed("the client is not open: `async with` opens it")
+        return self._pool
+
+    @property
+    def controller(self) -> Controller:
+        """Scopes, streams, segments."""
+        if self._controller is None:
+            raise Closed("the client is not open: `async with` opens it")
+        return self._controller
+
+    def locations(self, access: Access = "READ_WRITE") -> ControllerLocations:
+        """Where segments live, with tokens of an access."""
+        locations = self._locations.get(access)
+        if locations is None:
+            locations = self._locations[access] = ControllerLocations(self.controller, access)
+        return locations
+
+    def metrics(self) -> PoolMetrics:
+        """Of the pool, as plain numbers."""
+        return self.pool.metrics()
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def event_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        lazy_start: bool = False,
+        router: Router | None = None,
+        name: str | None = None,
+    ) -> EventWriter:
+        """A writer of the stream's events, to be opened; its options are those of `EventWriter`."""
+        return EventWriter(
+            self.pool,
+            self.controller,
+            self.locations("WRITE"),
+            scope,
+            stream,
+            lazy_start=lazy_start,
+            router=router,
+            name=name,
+            random=self._random,
+        )
+
+    def event_reader(self, scope: str, stream: str, *, from_: From = "head") -> EventReader:
+        """A reader of all the stream's events, to be opened. from_: "head", "tail", or a cut: segment id → offset."""
+        return EventReader(
+            self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
+        )
+
+    def byte_writer(self, scope: str, stream: str) -> ByteWriter:
+        """A writer of bytes to a stream of one segment, to be opened."""
+        return ByteWriter(self.pool, self.controller, self.locations("WRITE"), scope, stream, random=self._random)
+
+    def byte_reader(self, scope: str, stream: str, *, from_: Literal["head", "tail"] | int = "head") -> ByteReader:
+        """A reader of a byte stream, to be opened. from_: "head", "tail", or an offset."""
+        return ByteReader(
+            self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
+        )
+
+    def reader_group(
+        self,
+        scope: str,
+        name: str,
+        *,
+        streams: Sequence[str] = (),
+        from_: GroupStart = "head",
+        refresh_ms: int = 3000,
+    ) -> ReaderGroup:
+        """A reader group, to be opened, which makes it over these streams if it is not there.
+
+        from_: where it then begins: "head", "tail", or for each stream one of these or a cut. refresh_ms: how often its
+        readers then record where they are.
+        """
+        return ReaderGroup(
+            self.pool,
+            self.controller,
+            self.locations("READ"),
+            self.locations("READ_WRITE"),
+            scope,
+            name,
+            streams=streams,
+            from_=from_,
+            refresh_ms=refresh_ms,
+            random=self._random,
+        )
+
+    def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:
+        """A stream of one segment as a log with conditional writes, a mark and truncation."""
+        return RevisionedStream(
+            self.pool, self.locations("READ_WRITE"), segment_name(scope, stream, 0, 0), random=self._random
+        )
+
+    def transaction_writer(self, scope: str, stream: str, *, writer_id: str | None = None) -> TransactionWriter:
+        """Begins transactions of the stream. writer_id: for the times that commits note; random, if not given."""
+        return TransactionWriter(
+            self.pool,
+            self.controller,
+            self.locations("WRITE"),
+            scope,
+            stream,
+            writer_id=writer_id,
+            random=self._random,
+        )
+
+    def table(self, scope: str, table: str) -> KeyValueTable:
+        """A key-value table, to be opened; `controller.create_table` makes one."""
+        return KeyValueTable(
+            self.pool, self.controller, self.locations("READ_WRITE"), scope, table, random=self._random
+        )
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def segment_writer(self, segment: str) -> SegmentWriter:
+        """A writer of one segment, by its qualified name; what it writes are bytes, not events."""
+        return SegmentWriter(self.pool, self.locations("WRITE"), segment, random=self._random)
+
+    def segment_reader(self, segment: str, offset: int = 0) -> SegmentReader:
+        """A reader of one segment's bytes."""
+        return SegmentReader(self.pool, self.locations("READ"), segment, offset, random=self._random)
+
+    def segment_requests(self) -> SegmentRequests:
+        """Requests about segments, to be closed."""
+        return SegmentRequests(self.pool, self.locations("READ_WRITE"), random=self._random)
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Closes the connections; what is pending on them fails. Can be called twice."""
+        if self._pool is not None:
+            await self._pool.aclose()
+        if self._channels is not None:
+            await self._channels.aclose()
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+
+def connect(
+    uri: str,
+    settings: ClientSettings | None = None,
+    *,
+    credentials: Credentials | None = None,
+    random: Random | None = None,
+) -> Client:
+    """A client of the controllers at `uri`, such as `tcp://127.0.0.1:9090` or `tls://a:9090,b:9090`.
+
+    settings: those of the environment, if not given. credentials: `Basic`, `Bearer` or one of your own, instead of what
+    the settings say. Raises ValueError for a URI that is none.
+    """
+    return Client(uri, ClientSettings.from_environment() if settings is None else settings, random, credentials)

@@ -1,0 +1,423 @@
+"""The pool: few connections to each store, shared by all writers, readers and requests of a client.
+
+`choose` decides purely which connection a new user gets; the pool then acts. A user counts from the moment at which it
+chose, not from that at which the connection is there, so N first users at once open min(N, maximum) connections.
+
+Invariants: never more than `max_connections_per_store` pooled connections to one store, those being set up included; a
+flow number has one user at a time in the whole pool; each set-up has a deadline, and one that missed it leaves no
+socket; after `aclose`, which can be called twice, no task, timer or socket is left and every flow was told.
+
+Follows `ConnectionPoolImpl` (Pravega's client) and, for set-ups, KIP-601. Deliberate differences: Java counts a user
+only once its connection is complete, which puts all first users on one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from segstore.client.config import ClientSettings, PoolPolicy
+from segstore.client.connection.flow import Flow, FlowHandler, FlowIds
+from segstore.client.connection.nodes import SetupHistory
+from segstore.client.connection.outbox import Counters, Timer, Timers
+from segstore.client.connection.transport import Connection
+from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
+from segstore.client.lifecycle import ClosedAfter
+from segstore.wire.request_id import FLOWS_DISABLED
+
+__all__ = ["Candidate", "ConnectionPool", "Endpoint", "PoolMetrics", "choose"]
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_CLOSE_S: Final = 2.0
+
+
+class Endpoint(NamedTuple):
+    """Where a store listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Candidate(Protocol):
+    """What the choice looks at."""
+
+    @property
+    def users(self) -> int:
+        """Flows that are open or were promised a place."""
+
+    @property
+    def bytes_in_flight(self) -> int: ...
+
+    @property
+    def usable(self) -> bool: ...
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_flows") -> C | None:
+    """The connection that a new user gets, or None if one is to be opened.
+
+    Of those that are usable the one with the fewest flows (`least_busy`: the fewest bytes in flight, then flows), if
+    it carries none or there are `maximum`.
+    """
+    usable = [each for each in candidates if each.usable]
+    if not usable:
+        return None
+    if len(usable) < maximum:
+        return next((each for each in usable if each.users == 0), None)
+    if policy == "least_busy":
+        return min(usable, key=lambda each: (each.bytes_in_flight, each.users))
+    return min(usable, key=lambda each: each.users)
+
+
+class PoolMetrics(msgspec.Struct, frozen=True):
+    """The state of a pool and what happened since it was made, as plain numbers."""
+
+    connections: int
+    connecting: int
+    flows: int
+    bytes_in_flight: int
+    connections_opened: int
+    connections_failed: int
+    connections_lost: int
+    reconnects: int
+    dropped_replies: int
+    failed_flows: int
+    keep_alives: int
+    bytes_in: int
+    bytes_out: int
+
+
+class _Entry:
+    """A connection of the pool, being set up or there."""
+
+    __slots__ = ("connection", "idle_since", "ready_at", "started_at", "task", "users")
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.connection: Connection | None = None
+        self.task: asyncio.Task[ClientError | None] | None = None
+        self.idle_since = 0.0
+        self.started_at = 0.0
+        self.ready_at: float | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self.connection is None or self.connection.usable
+
+    @property
+    def bytes_in_flight(self) -> int:
+        return 0 if self.connection is None else self.connection.outbox.bytes_in_flight
+
+
+class _Store:
+    """One endpoint: its pooled connections, those without flows, and how set-ups went."""
+
+    __slots__ = ("failed_at", "history", "lost", "pooled", "single")
+
+    def __init__(self, history: SetupHistory) -> None:
+        self.history = history
+        self.pooled: list[_Entry] = []
+        self.single: list[_Entry] = []
+        self.failed_at = float("-inf")
+        self.lost = False
+
+
+class ConnectionPool(ClosedAfter):
+    """Connections to stores.
+
+    Attributes:
+        settings: as given.
+        counters: what happened, live.
+        unseen_bytes: of events that were given to writers of streams since one of these last let the loop go on.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        random: Random | None = None,
+        timers: Timers | None = None,
+    ) -> None:
+        """Inside a running event loop. `tls`: connect with TLS. `timers`: the loop's, unless a test has its own."""
+        self.settings = settings or ClientSettings()
+        self.counters = Counters()
+        self.unseen_bytes = 0
+        self._reconnects = 0
+        self._tls = tls
+        self._random = random or Random()
+        self._loop = asyncio.get_running_loop()
+        self._timers: Timers = timers or self._loop
+        self._ids = FlowIds()
+        self._stores: dict[Endpoint, _Store] = {}
+        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._prune_timer: Timer | None = None
+        self._leaving: set[Connection] = set()
+        self._closing: asyncio.Future[None] | None = None
+
+    # --- users ------------------------------------------------------------------------------------------------------
+
+    def lease(self) -> int:
+        """A flow number to keep over several connections; `release` gives it back."""
+        return self._ids.take()
+
+    def release(self, flow_id: int) -> None:
+        self._ids.give_back(flow_id)
+
+    async def flow(self, endpoint: Endpoint, handler: FlowHandler, *, flow_id: int | None = None) -> Flow:
+        """A flow on a pooled connection to the store, once that is ready.
+
+        flow_id: a leased number; without one the flow gets a number of its own while it is open.
+        Raises ConnectFailed, ConnectTimedOut, IncompatibleVersion, Closed.
+        """
+        self._check_open()
+        store = self._store(endpoint)
+        entry = choose(store.pooled, self.settings.max_connections_per_store, self.settings.pool_policy)
+        if entry is None:
+            entry = self._open(endpoint, store, store.pooled)
+        own_id = self._ids.take() if flow_id is None else flow_id
+        return await self._join(store, entry, handler, own_id, leased=flow_id is not None)
+
+    async def unpooled(self, endpoint: Endpoint, handler: FlowHandler) -> Flow:
+        """A fresh connection for one user, without flows; closing the flow closes it. Raises as `flow`."""
+        self._check_open()
+        store = self._store(endpoint)
+        entry = self._open(endpoint, store, store.single)
+        return await self._join(store, entry, handler, FLOWS_DISABLED, leased=True)
+
+    async def _join(self, store: _Store, entry: _Entry, handler: FlowHandler, flow_id: int, *, leased: bool) -> Flow:
+        entry.users += 1
+
+        def leave(_: Flow | None = None) -> None:
+            entry.users -= 1
+            if not leased:
+                self._ids.give_back(flow_id)
+            if entry.users == 0 and flow_id != FLOWS_DISABLED:
+                entry.idle_since = self._timers.time()
+                self._arm_prune()
+
+        try:
+            if entry.task is not None:
+                # The set-up goes on for its other users, and for the next one, whoever stops waiting.
+                try:
+                    failed = await asyncio.shield(entry.task)
+                except asyncio.CancelledError:
+                    self._check_open()  # it was the set-up that was cancelled, not its user
+                    raise
+                if failed is not None:
+                    raise failed
+            self._check_open()
+            assert entry.connection is not None
+            flow = Flow(flow_id, entry.connection, handler, leave)
+            entry.connection.add_flow(flow)
+        except BaseException:
+            leave()
+            if flow_id == FLOWS_DISABLED and entry.users == 0:
+                self._drop(store, entry)
+            raise
+        return flow
+
+    def _store(self, endpoint: Endpoint) -> _Store:
+        store = self._stores.get(endpoint)
+        if store is None:
+            history = SetupHistory(self.settings.setup_timeout, self.settings.reconnect_backoff, self._random)
+            store = self._stores[endpoint] = _Store(history)
+        return store
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise Closed("the connection pool is closed")
+
+    # --- setting up -------------------------------------------------------------------------------------------------
+
+    def _open(self, endpoint: Endpoint, store: _Store, among: list[_Entry]) -> _Entry:
+        entry = _Entry()
+        among.append(entry)
+        entry.task = self._loop.create_task(self._set_up(endpoint, store, entry), name=f"connecting to {endpoint}")
+        return entry
+
+    async def _set_up(self, endpoint: Endpoint, store: _Store, entry: _Entry) -> ClientError | None:
+        """Sets one connection up, or gives the error for those who wait."""
+        try:
+            if (wait_ms := store.history.wait_ms(self._now_ms())) > 0:
+                await asyncio.sleep(wait_ms / 1000)
+            entry.started_at = self._now_ms()
+            store.history.began(entry.started_at)
+            await self._connect(endpoint, store, entry, store.history.timeout_ms)
+        except ClientError as error:
+            self.counters.connections_failed += 1
+            # Several set-ups that were under way together fail for one reason: it counts once.
+            if entry.started_at >= store.failed_at:
+                store.failed_at = self._now_ms()
+                store.history.failed(store.failed_at, while_setting_up=True)
+            self._drop(store, entry)
+            return error
+        except BaseException:
+            self._drop(store, entry)
+            raise
+        entry.ready_at = self._now_ms()
+        entry.task = None
+        store.history.succeeded()
+        self.counters.connections_opened += 1
+        if store.lost:
+            store.lost = False
+            self._reconnects += 1
+        return None
+
+    async def _connect(self, endpoint: Endpoint, store: _Store, entry: _Entry, timeout_ms: float) -> None:
+        name = str(endpoint)
+
+        def ended(_: Connection) -> None:
+            self._ended(store, entry)
+
+        connection = Connection(name, self.settings, self._buffer, self.counters, self._timers, ended)
+        entry.connection = connection
+        ready = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._loop.create_connection(
+                    lambda: connection,
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=self._tls,
+                    server_hostname=endpoint.host if self._tls is not None else None,
+                )
+                await connection.ready
+            ready = True
+        except TimeoutError as cause:
+            raise ConnectTimedOut(
+                f"no connection to {name} within {timeout_ms:.0f} ms", endpoint=name, limit=timeout_ms
+            ) from cause
+        except OSError as cause:
+            raise ConnectFailed(f"no connection to {name}: {cause}", endpoint=name) from cause
+        finally:
+            if not ready:
+                connection.end(ConnectFailed(f"the set-up of a connection to {name} was given up", endpoint=name))
+
+    def _now_ms(self) -> float:
+        return self._timers.time() * 1000
+
+    def _drop(self, store: _Store, entry: _Entry) -> None:
+        """Takes an entry out; its connection, if there is one, is closed."""
+        for among in (store.pooled, store.single):
+            if entry in among:
+                among.remove(entry)
+        if entry.connection is not None:
+            entry.connection.close(Closed(f"the connection to {entry.connection.name} was closed"))
+
+    def _ended(self, store: _Store, entry: _Entry) -> None:
+        """A connection has ended, for whatever reason; its socket closes when what was sent is written."""
+        connection = entry.connection
+        assert connection is not None
+        if connection.opened:
+            self._leaving.add(connection)
+            connection.gone.add_done_callback(lambda _: self._leaving.discard(connection))
+        if entry.ready_at is not None and self._closing is None and not connection.closed_here:
+            self.counters.connections_lost += 1
+            store.lost = True
+            if entry.ready_at >= store.failed_at:
+                store.failed_at = self._now_ms()
+                store.history.failed(store.failed_at, while_setting_up=False)
+        for among in (store.pooled, store.single):
+            if entry in among:
+                among.remove(entry)
+
+    # --- pruning ----------------------------------------------------------------------------------------------------
+
+    def prune(self, idle_s: float | None = None) -> int:
+        """Closes pooled connections that carried no flow for `idle_s` (the setting's); returns how many."""
+        longest = self.settings.idle_connection_s if idle_s is None else idle_s
+        now = self._timers.time()
+        closed = 0
+        for store in self._stores.values():
+            for entry in tuple(store.pooled):
+                if entry.users == 0 and entry.task is None and now - entry.idle_since >= longest:
+                    self._drop(store, entry)
+                    closed += 1
+        return closed
+
+    def _arm_prune(self) -> None:
+        if self._prune_timer is None and self._closing is None:
+            self._prune_timer = self._timers.call_later(self.settings.idle_connection_s, self._prune_due)
+
+    def _prune_due(self) -> None:
+        self._prune_timer = None
+        self.prune()
+        if any(entry.users == 0 for store in self._stores.values() for entry in store.pooled):
+            self._arm_prune()
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
+    def _entries(self) -> Iterable[_Entry]:
+        for store in self._stores.values():
+            yield from store.pooled
+            yield from store.single
+
+    def connections_to(self, endpoint: Endpoint) -> int:
+        """Pooled connections to a store, those being set up included."""
+        store = self._stores.get(endpoint)
+        return 0 if store is None else len(store.pooled)
+
+    def metrics(self) -> PoolMetrics:
+        entries = list(self._entries())
+        ready = [each for each in entries if each.task is None]
+        there = [each.connection for each in entries if each.connection is not None]
+        counters = self.counters
+        return PoolMetrics(
+            connections=len(ready),
+            connecting=len(entries) - len(ready),
+            flows=sum(len(each.flows) for each in there),
+            bytes_in_flight=sum(each.outbox.bytes_in_flight for each in there),
+            connections_opened=counters.connections_opened,
+            connections_failed=counters.connections_failed,
+            connections_lost=counters.connections_lost,
+            reconnects=self._reconnects,
+            dropped_replies=counters.dropped_replies,
+            failed_flows=counters.failed_flows,
+            keep_alives=counters.keep_alives,
+            bytes_in=counters.bytes_in,
+            bytes_out=counters.bytes_out,
+        )
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def aclose(self, timeout_s: float = _CLOSE_S) -> None:
+        """Closes every connection and fails what is pending; what was sent before is written for up to `timeout_s`.
+
+        Can be called twice, also while it runs; cancelled, it cuts what is left.
+        """
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+            return
+        self._closing = self._loop.create_future()
+        if self._prune_timer is not None:
+            self._prune_timer.cancel()
+        entries = list(self._entries())
+        tasks = [each.task for each in entries if each.task is not None]
+        connections = [each.connection for each in entries if each.connection is not None and each.task is None]
+        for task in tasks:
+            task.cancel()
+        for connection in connections:
+            connection.close(Closed("the connection pool was closed", endpoint=connection.name))
+        connections += self._leaving
+        waits: list[asyncio.Future[Any]] = [*tasks, *(each.gone for each in connections)]
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=timeout_s)
+        finally:
+            for connection in connections:
+                connection.cut()
+            self._closing.set_result(None)
+        left = [each.gone for each in connections if not each.gone.done()]
+        if left:
+            await asyncio.wait(left, timeout=timeout_s)

@@ -1,0 +1,270 @@
+"""Raw requests: any command to a store and its reply, on one flow.
+
+A `RawClient` is one flow with its pending requests. A wrong host or the store's error message ends it, as does a
+failure reply that matches no request; what is pending fails, retryable, and the owner makes another. A success reply
+that matches nothing is ignored: its request was given up. `SegmentRequests` keeps such clients, one a store, and
+retries.
+
+Invariants: every request ends by its deadline; a reply reaches the request whose id it carries; after `aclose` nothing
+is pending. Follows `RawClient` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Self, TypeVar
+
+from segstore.client.attempts import Attempts
+from segstore.client.config import ClientSettings
+from segstore.client.connection.flow import Flow
+from segstore.client.connection.locations import FixedStore, Locations, learn
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    PeerRefused,
+    ProtocolViolation,
+    RequestTimedOut,
+    Retriable,
+    RetriesExhausted,
+    TokenExpired,
+    failure,
+)
+from segstore.client.lifecycle import FreedAfter
+from segstore.wire import (
+    Command,
+    ErrorMessage,
+    ErrorMessageCode,
+    GetStreamSegmentInfo,
+    SegmentRead,
+    StreamSegmentInfo,
+    TableEntriesDeltaRead,
+    TableEntriesRead,
+    TableKeysRead,
+    TableRead,
+    WrongHost,
+    decode,
+    encode,
+)
+
+__all__ = ["RawClient", "SegmentRequests"]
+
+R = TypeVar("R", bound=Command)
+
+_WITH_PAYLOAD = frozenset({SegmentRead, TableRead, TableKeysRead, TableEntriesRead, TableEntriesDeltaRead})
+
+MakeRequest = Callable[[int], Command]
+"""From a request id to the request."""
+
+
+class RawClient:
+    """Requests to one store. Made by `open`."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._flow: Flow | None = None
+        self._ended: ClientError | None = None
+
+    @classmethod
+    async def open(cls, pool: ConnectionPool, endpoint: Endpoint, *, pooled: bool = True) -> Self:
+        """Raises as `ConnectionPool.flow`."""
+        self = cls(pool.settings)
+        self._flow = await (pool.flow(endpoint, self) if pooled else pool.unpooled(endpoint, self))
+        return self
+
+    @property
+    def flow(self) -> Flow:
+        assert self._flow is not None
+        return self._flow
+
+    @property
+    def closed(self) -> bool:
+        return self._ended is not None
+
+    async def request(self, make: MakeRequest, *, timeout_ms: float | None = None) -> Command:
+        """Sends what `make` makes of the next request id; returns the reply, which may be a failure.
+
+        Payloads of the reply are its own. Raises RequestTimedOut, the error that ended the client, and WireError for
+        what cannot be encoded.
+        """
+        flow = self.flow
+        limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        request_id: int | None = None
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                if flow.connection.paused:
+                    await flow.connection.writable()
+                if self._ended is not None:
+                    raise self._again(self._ended)
+                request_id = flow.next_request_id()
+                command = make(request_id)
+                flow.send(command)
+                reply: asyncio.Future[Command] = self._loop.create_future()
+                self._pending[request_id] = reply
+                return await reply
+        except TimeoutError as cause:
+            raise RequestTimedOut(
+                f"{flow.endpoint} did not answer within {limit_ms:.0f} ms",
+                endpoint=flow.endpoint,
+                request_id=request_id,
+                limit=limit_ms,
+            ) from cause
+        finally:
+            if request_id is not None:
+                self._pending.pop(request_id, None)
+
+    @staticmethod
+    def _again(error: ClientError) -> ClientError:
+        """An error of its own for one more request: several must not share one traceback."""
+        if isinstance(error, Closed):
+            return Closed(error.message, **error.facts())
+        fresh = ConnectionLost(error.message, endpoint=error.endpoint)
+        fresh.__cause__ = error
+        return fresh
+
+    def on_reply(self, reply: Command) -> None:
+        request_id: int = reply.request_id  # type: ignore[attr-defined]  # every reply has one
+        pending = self._pending.pop(request_id, None)
+        if isinstance(reply, (WrongHost, ErrorMessage)):
+            error = failure(reply, endpoint=self.flow.endpoint)
+            if pending is not None and not pending.done():
+                pending.set_exception(error)
+            self._end(error)
+        elif pending is not None:
+            if not pending.done():
+                pending.set_result(_own(reply))
+        elif reply.is_failure:
+            name = self.flow.endpoint
+            self._end(PeerRefused(f"{name} refuses request {request_id}, which is not pending", endpoint=name))
+
+    def on_lost(self, error: ClientError) -> None:
+        self._end(error)
+
+    def _end(self, error: ClientError) -> None:
+        if self._ended is not None:
+            return
+        self._ended = error
+        if self._flow is not None:
+            self._flow.close()
+        pending, self._pending = self._pending, {}
+        for reply in pending.values():
+            if not reply.done():
+                reply.set_exception(self._again(error))
+
+    def close(self) -> None:
+        """Closes its flow and fails what is pending."""
+        self._end(Closed("the client of raw requests was closed"))
+
+
+def _own(reply: Command) -> Command:
+    """The reply with payloads that outlive the read that brought it."""
+    return decode(encode(reply)) if type(reply) in _WITH_PAYLOAD else reply
+
+
+class SegmentRequests(FreedAfter):
+    """Requests about segments: finds their store, adds the token, retries what can be retried.
+
+    reply = await requests.ask(segment, SegmentSealed, lambda id_, token: SealSegment(id_, segment, token))
+    """
+
+    def __init__(
+        self, pool: ConnectionPool, locations: Locations, *, recovers: bool = False, random: Random | None = None
+    ) -> None:
+        """recovers: they are those of a writer or a reader, which has their patience, and not a user's calls."""
+        self._pool = pool
+        self._locations = locations
+        self._calls = not recovers
+        self._random = random or Random()
+        self._clients: dict[Endpoint, RawClient] = {}
+
+    async def ask(
+        self,
+        segment: str,
+        expected: type[R] | tuple[type[R], ...],
+        make: Callable[[int, str], Command],
+        *,
+        timeout_ms: float | None = None,
+    ) -> R:
+        """The reply of the expected type, or of one of several, to what `make` makes of a request id and a token.
+
+        Retries, as the settings say, what is `Retriable`, but not an argument that the store finds illegal; a request
+        may so be carried out twice. Other failure replies are raised as their errors; RetriesExhausted has the last
+        failure as its cause.
+        """
+        settings = self._pool.settings
+        attempts = Attempts(
+            settings,
+            f"a request about {segment}",
+            segment=segment,
+            call=self._calls,
+            may_move=not isinstance(self._locations, FixedStore),
+            timeout_ms=settings.request_timeout_ms if timeout_ms is None else timeout_ms,
+            random=self._random,
+        )
+        while True:
+            try:
+                async with attempts.one():
+                    return await self._ask_once(segment, expected, make, timeout_ms)
+            except (Retriable, TokenExpired) as error:
+                if error.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name:
+                    raise
+                pause_s = attempts.failed(error)
+            except ClientError as error:
+                if attempts.failures and not isinstance(error, RetriesExhausted):
+                    error.details["retried"] = attempts.failures
+                error.located(segment=segment)
+                raise
+            await asyncio.sleep(pause_s)
+
+    async def info(self, segment: str) -> StreamSegmentInfo:
+        """Where a segment begins and ends, and whether it is sealed. Raises as `ask`."""
+        return await self.ask(segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, segment, token))
+
+    async def _ask_once(
+        self,
+        segment: str,
+        expected: type[R] | tuple[type[R], ...],
+        make: Callable[[int, str], Command],
+        timeout_ms: float | None,
+    ) -> R:
+        endpoint = await self._locations.endpoint_of(segment)
+        token = await self._locations.token_for(segment)
+        try:
+            client = await self._client(endpoint)
+            reply = await client.request(lambda request_id: make(request_id, token), timeout_ms=timeout_ms)
+            if isinstance(reply, expected):
+                return reply
+            if reply.is_failure:
+                raise failure(reply, endpoint=str(endpoint), segment=segment)
+            due = " or ".join(each.type_name for each in (expected if isinstance(expected, tuple) else (expected,)))
+            raise ProtocolViolation(
+                f"{endpoint} answers with {reply.type_name} where {due} is due",
+                endpoint=str(endpoint),
+                segment=segment,
+            )
+        except ClientError as error:
+            learn(self._locations, segment, error, endpoint, token, in_doubt=isinstance(error, ConnectionLost))
+            raise
+
+    async def _client(self, endpoint: Endpoint) -> RawClient:
+        client = self._clients.get(endpoint)
+        if client is not None and not client.closed:
+            return client
+        made = await RawClient.open(self._pool, endpoint, pooled=self._pool.settings.enable_connection_pooling)
+        client = self._clients.get(endpoint)
+        if client is not None and not client.closed:
+            made.close()  # another request was faster
+            return client
+        self._clients[endpoint] = made
+        return made
+
+    def close(self) -> None:
+        """Fails what is pending. Can be called twice; a later request opens again."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()

@@ -1,0 +1,359 @@
+"""One connection to a segment store: frames in and out, the Hello exchange, keep-alives, and replies to their flows.
+
+Reads go into a buffer that the connections of a pool share; replies are handed to their flow before the next read.
+What is sent gathers in the connection's `Outbox`.
+
+Invariants: no reply reaches a flow that it is not addressed to; a reply for no flow is dropped and counted, and the
+connection lives; each flow hears once that the connection is gone. Closing can be done twice and cuts the socket after
+its deadline.
+
+Follows `FlowHandler` and `ClientConnectionImpl` (Pravega's client). Deliberate differences: a peer that sends what is
+no frame, or a request, loses the connection; a refusal of a read that carries the read's offset in place of its request
+id (seed 36.30) reaches that read's flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from segstore.client.connection.flow import Flow
+from segstore.client.connection.outbox import Counters, Outbox, Timer, Timers
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    IncompatibleVersion,
+    ProtocolViolation,
+)
+from segstore.wire import (
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
+    AuthTokenCheckFailed,
+    DataAppended,
+    FrameDecoder,
+    Hello,
+    KeepAlive,
+    WireError,
+)
+from segstore.wire.codec.generate.compiler import Rows
+from segstore.wire.request_id import FLOWS_DISABLED
+
+if TYPE_CHECKING:
+    from segstore.client.config import ClientSettings
+
+__all__ = ["Connection", "ConnectionState"]
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED_READS: Final = 1000
+_LINGER_S: Final = 2.0
+"""A connection that was closed has so long to write what was sent before."""
+
+
+class ConnectionState(Enum):
+    """CONNECTING until the peer's Hello has come, then READY, then CLOSED."""
+
+    CONNECTING = auto()
+    READY = auto()
+    CLOSED = auto()
+
+
+_READY: Final = ConnectionState.READY
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection.
+
+    Attributes:
+        name: "host:port" of the peer.
+        state: where it stands.
+        flows: its flows by number.
+        outbox: what it sends.
+        ready: done when the peer's Hello has come, with an error if it cannot.
+        gone: done when the socket is closed.
+        closed_here: whether it was this side that closed it, and not for a fault of the peer's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: ClientSettings,
+        buffer: bytearray,
+        counters: Counters,
+        timers: Timers,
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.name = name
+        self.state = ConnectionState.CONNECTING
+        self.flows: dict[int, Flow] = {}
+        self.outbox: Final = Outbox(settings, counters, timers, self._fail)
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self.closed_here = False
+        self._loop = loop
+        self._settings = settings
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._counters = counters
+        self._timers = timers
+        self._on_end = on_end
+        self._hello: Hello | None = None
+        self._decoder = FrameDecoder(max_frame_bytes=settings.max_frame_bytes, acks_in_rows=True)
+        self._transport: asyncio.Transport | None = None
+        self._keep_alive_timer: Timer | None = None
+        self._linger_timer: Timer | None = None
+        self._recent = False
+        self._abandoned_reads: deque[int] = deque(maxlen=_REMEMBERED_READS)
+
+    @property
+    def hello(self) -> Hello:
+        """What the peer said. Only a connection that is or was ready has it."""
+        assert self._hello is not None
+        return self._hello
+
+    @property
+    def usable(self) -> bool:
+        return self.state is not ConnectionState.CLOSED
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has a socket."""
+        return self._transport is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the peer has too much to read."""
+        return self.outbox.paused
+
+    async def writable(self) -> None:
+        """Returns when the peer reads or the connection has ended. The caller has a deadline."""
+        await self.outbox.writable()
+
+    # --- transport ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
+        if not self.usable:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
+        self.outbox.opened(self._transport)
+        self.outbox.send(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION))
+        self.outbox.write()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        error: ClientError
+        if self.state is ConnectionState.CONNECTING:
+            error = ConnectFailed(f"{self.name} closed the connection before its Hello", endpoint=self.name)
+        else:
+            error = ConnectionLost(f"the connection to {self.name} was lost", endpoint=self.name)
+        error.__cause__ = exc
+        self._transport = None
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+        self.end(error)
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._recent = True
+        self._counters.bytes_in += nbytes
+        problem: WireError | None = None
+        try:
+            replies = self._decoder.feed(self._buffer, nbytes)
+        except WireError as error:
+            replies, problem = list(error.decoded), error
+        self._dispatch(replies)
+        if problem is not None and self.usable:
+            violation = ProtocolViolation(f"{self.name} sends what is no reply: {problem}", endpoint=self.name)
+            violation.__cause__ = problem
+            self.end(violation)
+
+    def pause_writing(self) -> None:
+        self.outbox.pause()
+
+    def resume_writing(self) -> None:
+        self.outbox.resume()
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, replies: Iterable[Any]) -> None:
+        flows = self.flows
+        owner = flows.get(FLOWS_DISABLED)
+        for reply in replies:
+            kind: type[Any] = type(reply)
+            if kind is Rows and self.state is _READY:  # most of all replies
+                for writer, number, previous, request_id, length in reply.fields:
+                    flow = flows.get(request_id >> 32) if owner is None else owner
+                    if flow is None:
+                        self._counters.dropped_replies += 1
+                        continue
+                    on_ack = flow.on_ack
+                    try:
+                        on_ack(writer, number, previous, request_id, length)
+                    except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                        self._fail(flow, error)
+                    if self.flows is not flows:  # it has ended
+                        return
+                continue
+            if kind is DataAppended and self.state is _READY:
+                flow = flows.get(reply.request_id >> 32) if owner is None else owner
+                if flow is None:
+                    self._counters.dropped_replies += 1
+                    continue
+                try:
+                    flow.on_reply(reply)
+                except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                    self._fail(flow, error)
+                continue
+            if not self.usable:
+                return
+            if kind is Rows:
+                kind = DataAppended
+            if kind is Hello:
+                self._take_hello(cast("Hello", reply))
+                owner = flows.get(FLOWS_DISABLED)
+                continue
+            if kind is KeepAlive:
+                continue
+            if not (kind.is_reply or kind.is_failure) or self.state is not _READY:
+                self.end(ProtocolViolation(f"{self.name} sends {kind.type_name}", endpoint=self.name))
+                return
+            flow = owner
+            if flow is None:
+                request_id = reply.request_id
+                flow = flows.get(request_id >> 32)
+                if kind is AuthTokenCheckFailed:
+                    flow = self._refused(request_id, flow)
+                if flow is None:
+                    self._counters.dropped_replies += 1
+                    continue
+            try:
+                flow.on_reply(reply)
+            except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                self._fail(flow, error)
+
+    def _refused(self, request_id: int, flow: Flow | None) -> Flow | None:
+        """Whose token was refused: a read's refusal may carry the read's offset in place of its request id."""
+        for reader in self.flows.values():
+            if reader.reading_at == request_id:
+                return reader
+        if request_id in self._abandoned_reads:
+            self._abandoned_reads.remove(request_id)
+            return None
+        return flow
+
+    def _take_hello(self, hello: Hello) -> None:
+        if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:
+            self.end(
+                IncompatibleVersion(
+                    f"{self.name} speaks wire versions {hello.low_version} to {hello.high_version}, "
+                    f"this client {OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION}",
+                    endpoint=self.name,
+                    theirs=(hello.low_version, hello.high_version),
+                    ours=(OLDEST_COMPATIBLE_VERSION, WIRE_VERSION),
+                )
+            )
+            return
+        self._hello = hello
+        if self.state is ConnectionState.CONNECTING:
+            self.state = ConnectionState.READY
+            self._keep_alive_timer = self._timers.call_later(self._settings.keep_alive_first_s, self._keep_alive)
+            if not self.ready.done():
+                self.ready.set_result(None)
+
+    def _fail(self, flow: Flow, cause: Exception) -> None:
+        self._counters.failed_flows += 1
+        error = ProtocolViolation(f"a flow to {self.name} failed: {cause}", endpoint=self.name)
+        error.__cause__ = cause
+        flow.close()
+        self._tell(flow, error)
+
+    def _tell(self, flow: Flow, error: ClientError) -> None:
+        try:
+            flow.handler.on_lost(error)
+        except Exception:
+            log.exception("the user of flow %d to %s failed when told that it is lost", flow.flow_id, self.name)
+
+    # --- flows ------------------------------------------------------------------------------------------------------
+
+    def add_flow(self, flow: Flow) -> None:
+        """Raises ValueError if a flow has its number, ConnectionLost if the connection has ended."""
+        if not self.usable:
+            raise ConnectionLost(f"the connection to {self.name} is gone", endpoint=self.name)
+        if flow.flow_id in self.flows:
+            raise ValueError(f"flow {flow.flow_id} exists on this connection to {self.name}")
+        if FLOWS_DISABLED in self.flows or (self.flows and flow.flow_id == FLOWS_DISABLED):
+            raise ValueError(f"a connection without flows, to {self.name}, has one user")
+        self.flows[flow.flow_id] = flow
+
+    def forget(self, flow: Flow) -> None:
+        """The flow was closed by its user."""
+        self.flows.pop(flow.flow_id, None)
+        self.outbox.forget(flow.flow_id)
+        if flow.reading_at is not None:
+            self._abandoned_reads.append(flow.reading_at)
+        if flow.flow_id == FLOWS_DISABLED:
+            self.close(Closed(f"the connection to {self.name} was closed", endpoint=self.name))
+
+    def _keep_alive(self) -> None:
+        """Each `keep_alive_s`: shows the peer that we are there, unless it has spoken since."""
+        self._keep_alive_timer = self._timers.call_later(self._settings.keep_alive_s, self._keep_alive)
+        if self._recent:
+            self._recent = False
+            return
+        if self._transport is not None and self._transport.get_write_buffer_size() > 0:
+            self.end(ConnectionLost(f"{self.name} does not read what is written", endpoint=self.name))
+            return
+        self._counters.keep_alives += 1
+        self.outbox.send(KeepAlive())
+
+    # --- end ------------------------------------------------------------------------------------------------------
+
+    def end(self, error: ClientError) -> None:
+        """Cuts the connection and tells every flow; the first call counts."""
+        self._end(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self, error: ClientError) -> None:
+        """As `end`, but what was sent before is still written; `gone` says when, and `cut` ends the wait."""
+        if self.usable:
+            self.closed_here = True
+            self.outbox.drain()
+        self._end(error)
+        if self._transport is not None and self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(_LINGER_S, self.cut)
+            self._transport.close()
+
+    def cut(self) -> None:
+        """Drops what waits to be written."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, error: ClientError) -> None:
+        if self.state is ConnectionState.CLOSED:
+            return
+        self.state = ConnectionState.CLOSED
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
+            self._keep_alive_timer = None
+        self.outbox.close()
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # it may be that nobody waits any more
+        flows, self.flows = self.flows, {}
+        for flow in flows.values():
+            flow.end()
+            self._tell(flow, error)
+        self._on_end(self)

@@ -1,0 +1,392 @@
+"""Calls to the controller over several nodes: one gRPC channel a node, and a choice of node above gRPC.
+
+gRPC's own reconnecting and retrying are kept out of the way: a channel that is not ready any more is closed, its node
+is DISCONNECTED, and `NodeStates` says which node is asked next and how long its set-up may take.
+
+Invariants: every call ends by its deadline; a set-up that took too long leaves no channel; after `aclose`, which can be
+called twice, no task and no channel is left. A call that is lost because its node shuts down or its connection breaks
+is repeated at another node if its method is repeatable; otherwise it fails with OutcomeUnknown. Follows KIP-601 (seed
+601.5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from segstore.client.config import ClientSettings
+from segstore.client.connection.auth import Basic, Bearer, Credentials
+from segstore.client.connection.nodes import NodeState, NodeStates
+from segstore.client.connection.pool import Endpoint
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    NoNodeAvailable,
+    NoSuchStream,
+    OutcomeUnknown,
+    PeerRefused,
+    RequestRejected,
+    RequestTimedOut,
+    TokenRefused,
+)
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
+
+__all__ = ["Answer", "ControllerChannels"]
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+_OPTIONS: Final = (
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+)
+_REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_ASK_AGAIN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+"""gRPC servers end calls in flight with CANCELLED when they shut down."""
+
+
+class Answer(NamedTuple):
+    """A response, and the node that gave it."""
+
+    message: Any
+    node: Endpoint
+
+
+class _Search:
+    """For a node to ask: since when and for how long, for how long if all refuse, and how many were tried."""
+
+    __slots__ = ("began_s", "limit_ms", "method", "refused_ms", "tried")
+
+    def __init__(self, method: str, began_s: float, limit_ms: float, refused_ms: float) -> None:
+        self.method = method
+        self.began_s = began_s
+        self.limit_ms = limit_ms
+        self.refused_ms = refused_ms
+        self.tried = 0
+
+
+class ControllerChannels:
+    """Channels to the nodes of one controller.
+
+    Attributes:
+        states: what is known of the nodes.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        settings: ClientSettings,
+        *,
+        tls_roots: bytes | None = None,
+        tls: bool = False,
+        random: Random | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """tls_roots: PEM of the authorities to trust; None is gRPC's own. Inside a running event loop.
+
+        credentials: None for those of the settings.
+        """
+        self._settings = settings
+        self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
+        self._credentials = credentials or _of(settings)
+        elsewhere = [each for each in endpoints if not _is_loopback(each.host)]
+        if self._credentials is not None and elsewhere and not tls:
+            log.warning("credentials are sent to controller %s unencrypted; tls:// encrypts them", elsewhere[0])
+        self._loop = asyncio.get_running_loop()
+        self._random = random or Random()
+        self.states: NodeStates[Endpoint] = NodeStates(
+            endpoints,
+            timeouts=settings.setup_timeout,
+            backoff=settings.reconnect_backoff,
+            random=self._random,
+            least_recently_tried=settings.least_recently_tried,
+        )
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._set_ups: dict[Endpoint, asyncio.Task[None]] = {}
+        self._silent: set[Endpoint] = set()
+        """Nodes that could not be connected to since they were ready last, of which this was logged."""
+        self._refusing: set[Endpoint] = set()
+        """Nodes of which the last connection was refused; one that only did not answer may be slow."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self._calls: set[Any] = set()
+        self._last_failure = "no node was tried"
+        self._closed = False
+
+    async def call(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Any:
+        """The response to one unary call, as `ask` gives it, wherever it came from."""
+        return (await self.ask(method, request, timeout_ms=timeout_ms)).message
+
+    async def ask(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Answer:
+        """The answer to one unary call, whose own status field is the caller's to read.
+
+        Raises NoNodeAvailable, PeerRefused (until the deadline), RequestTimedOut, NoSuchStream (not found),
+        TokenRefused, RequestRejected, OutcomeUnknown, Closed.
+        """
+        limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        search = _Search(method, self._loop.time(), limit_ms, self._settings.refused_timeout_ms)
+        deadline = search.began_s + limit_ms / 1000
+        refusals = unavailable = 0
+        while True:
+            shown = await self._authorization(method, limit_ms, deadline)
+            node = await self._ready_node(search)
+            channel = self._channels[node]
+            ask = channel.unary_unary(
+                METHODS[method].path,
+                request_serializer=METHODS[method].request.SerializeToString,
+                response_deserializer=METHODS[method].response.FromString,
+            )
+            left_s = max(deadline - self._loop.time(), 0.001)
+            call = ask(request, timeout=left_s, metadata=_metadata(shown))
+            self.states.sent(node)
+            self._calls.add(call)
+            try:
+                return Answer(await call, node)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and shown is not None and not refusals:
+                    refusals += 1
+                    if self._credentials is not None and self._credentials.refused(shown):
+                        continue
+                if error.code() not in _ASK_AGAIN:
+                    raise _error(method, node, error, limit_ms, _stream_of(request)) from error
+                self._last_failure = f"{node}: {error.details()}"
+                if channel.get_state() is not grpc.ChannelConnectivity.READY:
+                    self._lost(node)
+                    self._check_repeatable(method, node, request, error)
+                    continue
+                if not _was_refused(error):
+                    self._check_repeatable(method, node, request, error)
+                unavailable += 1  # the node is there, and says so of what it was asked for
+                pause_s = self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000
+                if self._loop.time() + pause_s >= deadline:
+                    said = f"{node} cannot do {method} and says: {error.details()}"
+                    raise PeerRefused(said, endpoint=str(node), limit=limit_ms, method=method) from error
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling() or not (self._closed or self._channels.get(node) is not channel):
+                    raise
+                if self._closed:
+                    raise Closed("the controller's client was closed") from None
+                self._last_failure = f"{node}: the connection was lost"
+                self._check_repeatable(method, node, request, error)
+                continue
+            finally:
+                self._calls.discard(call)
+                self.states.answered(node)
+            await asyncio.sleep(pause_s)
+
+    @staticmethod
+    def _check_repeatable(method: str, node: Endpoint, request: Message, cause: BaseException) -> None:
+        """Raises OutcomeUnknown for a method that must not be repeated."""
+        if METHODS[method].repeatable:
+            return
+        stream = _stream_of(request)
+        raise OutcomeUnknown(
+            f"{node} was lost before it answered {method}" + (f" of {stream}" if stream else "") + "; "
+            "the call may or may not have been applied",
+            endpoint=str(node),
+            stream=stream,
+            method=method,
+        ) from cause
+
+    async def _authorization(self, method: str, limit_ms: float, deadline: float) -> str | None:
+        if self._credentials is None:
+            return None
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._credentials.authorization()
+        except TimeoutError as cause:
+            raise RequestTimedOut(
+                f"there were no credentials for {method} within {limit_ms:.0f} ms", limit=limit_ms, method=method
+            ) from cause
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    async def _ready_node(self, search: _Search) -> Endpoint:
+        """A connected node, the least loaded; connects to one if there is none."""
+        try:
+            async with asyncio.timeout_at(search.began_s + search.limit_ms / 1000):
+                while True:
+                    if self._closed:
+                        raise Closed("the controller's client is closed")
+                    for node, channel in tuple(self._channels.items()):
+                        if channel.get_state() is not grpc.ChannelConnectivity.READY:
+                            self._lost(node)
+                    chosen = self.states.least_loaded(self._now_ms())
+                    if chosen is None:
+                        wait_ms = max(self.states.wait_ms(self._now_ms()), 1)
+                        if self._is_vain(search, wait_ms):
+                            raise self._nobody(search, refused=True)
+                        await asyncio.sleep(wait_ms / 1000)
+                    elif self.states.state(chosen) is NodeState.READY:
+                        return chosen
+                    else:
+                        search.tried += 1
+                        await asyncio.shield(self._set_up(chosen))
+        except TimeoutError as cause:
+            raise self._nobody(search) from cause
+
+    def _is_vain(self, search: _Search, wait_ms: float) -> bool:
+        """Whether all nodes refuse connections, and would have for as long as a call waits for that to end."""
+        over_ms = (self._loop.time() - search.began_s) * 1000 + wait_ms
+        return over_ms >= search.refused_ms and self._refusing.issuperset(self.states)
+
+    def _nobody(self, search: _Search, *, refused: bool = False) -> NoNodeAvailable:
+        elapsed_ms = (self._loop.time() - search.began_s) * 1000
+        times = f"{search.tried} attempt{'' if search.tried == 1 else 's'}"
+        return NoNodeAvailable(
+            f"no controller could be reached for {search.method} by {times} within {elapsed_ms:.0f} ms; "
+            + self._last_failure,
+            endpoint=",".join(map(str, self.states)),
+            limit=search.refused_ms if refused else search.limit_ms,
+            attempts=search.tried,
+            method=search.method,
+            elapsed_ms=round(elapsed_ms),
+            refused=refused,
+        )
+
+    def _set_up(self, node: Endpoint) -> asyncio.Task[None]:
+        task = self._set_ups.get(node)
+        if task is None:
+            timeout_ms = self.states.connecting(node, self._now_ms())
+            task = self._loop.create_task(self._connect(node, timeout_ms), name=f"connecting to controller {node}")
+            self._set_ups[node] = task
+        return task
+
+    async def _connect(self, node: Endpoint, timeout_ms: float) -> None:
+        # gRPC gives an attempt as long as its shortest back-off, and a closed channel's attempt lives on till then.
+        whole_ms = max(int(timeout_ms), 1)
+        backoffs = [(f"grpc.{which}_reconnect_backoff_ms", whole_ms) for which in ("initial", "min", "max")]
+        options = (*_OPTIONS, *backoffs)
+        if self._tls is None:
+            channel = grpc.aio.insecure_channel(str(node), options=options)
+        else:
+            channel = grpc.aio.secure_channel(str(node), self._tls, options=options)
+        ready = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                ready = await _becomes_ready(channel)
+            if not ready:
+                speaks = "gRPC without TLS" if self._tls is None else "gRPC with TLS and a certificate that is trusted"
+                self._last_failure = f"{node} could not be connected to, or does not speak {speaks}"
+                self._refusing.add(node)
+        except TimeoutError:
+            self._refusing.discard(node)
+            self._last_failure = f"{node} was not ready within {timeout_ms:.0f} ms"
+        finally:
+            del self._set_ups[node]
+            if ready and not self._closed:
+                self._channels[node] = channel
+                self._silent.discard(node)
+                self._refusing.discard(node)
+                self.states.ready(node)
+            else:
+                # Once, or who waits would read it many times a second.
+                if not self._closed and node not in self._silent:
+                    self._silent.add(node)
+                    log.warning("controller %s; it is tried again while calls wait", self._last_failure)
+                self.states.disconnected(node, self._now_ms())
+                await channel.close(None)
+
+    def _lost(self, node: Endpoint) -> None:
+        channel = self._channels.pop(node, None)
+        if channel is None:
+            return  # another call on it noticed first
+        self.states.disconnected(node, self._now_ms())
+        # A node that shuts down cleanly answers its calls in flight.
+        drained = _close(channel, self._settings.request_timeout_ms / 1000)
+        task = self._loop.create_task(drained, name=f"closing the channel to {node}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Cancels set-ups and closes the channels; calls in flight fail."""
+        self._closed = True
+        tasks = [*self._set_ups.values()]
+        for task in tasks:
+            task.cancel()
+        for call in self._calls:
+            call.cancel()
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(
+            *tasks, *self._closing, *(channel.close(None) for channel in channels.values()), return_exceptions=True
+        )
+
+
+async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
+    """Whether a channel's first attempt to connect succeeds; there is no second."""
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            return False
+        await channel.wait_for_state_change(state)
+        state = channel.get_state()
+    return True
+
+
+async def _close(channel: grpc.aio.Channel, grace_s: float) -> None:
+    await channel.close(grace_s)
+
+
+def _was_refused(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the node, which is still connected, has not applied the call."""
+    trailing: Any = error.trailing_metadata() or ()
+    return error.code() is grpc.StatusCode.UNAVAILABLE and OUTCOME_UNKNOWN not in tuple(trailing)
+
+
+def _of(settings: ClientSettings) -> Credentials | None:
+    if settings.username is not None and settings.password is not None:
+        return Basic(settings.username, settings.password.get_secret_value())
+    token = settings.bearer_token
+    if token is None:
+        return None
+
+    async def the_same() -> str:
+        return token.get_secret_value()
+
+    return Bearer(the_same)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _metadata(authorization: str | None) -> tuple[tuple[str, str], ...] | None:
+    return None if authorization is None else (("authorization", authorization),)
+
+
+def _stream_of(request: Message) -> str | None:
+    """The stream that a request is about."""
+    info = getattr(request, "streamInfo", request)
+    scope, stream = getattr(info, "scope", ""), getattr(info, "stream", "")
+    return f"{scope}/{stream}" if isinstance(scope, str) and scope and stream else None
+
+
+def _error(
+    method: str, node: Endpoint, error: grpc.aio.AioRpcError, limit_ms: float, stream: str | None
+) -> ClientError:
+    code, details = error.code(), error.details()
+    about = method if stream is None else f"{method} of {stream}"
+    sentence = f"{about} at {node}: {details or code.name}"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        slow = f"{node} did not answer {about} in time"
+        return RequestTimedOut(slow, endpoint=str(node), stream=stream, limit=limit_ms)
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NoSuchStream(sentence, endpoint=str(node), stream=stream, status=code.name)
+    if code in _REFUSED:
+        return TokenRefused(sentence, endpoint=str(node), stream=stream, status=code.name)
+    return RequestRejected(sentence, endpoint=str(node), stream=stream, status=code.name)

@@ -1,0 +1,489 @@
+"""The controller, as a client uses it: scopes and streams, the segments of a stream, where they live, their tokens.
+
+Each method is one call (lists: one a page); names and ids become `SegmentRange`s here and protobuf stays inside.
+Follows `ControllerImpl` (Pravega's client) for what is sent and how answers are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from enum import Enum
+from random import Random
+from typing import Any, Final, Literal, NamedTuple, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from segstore.client.connection.auth import TokenCache
+from segstore.client.connection.pool import Endpoint
+from segstore.client.controller.channels import Answer, ControllerChannels
+from segstore.client.errors import (
+    NoSuchStream,
+    NoSuchTable,
+    ProtocolViolation,
+    RequestRejected,
+    RequestTimedOut,
+    StreamSealed,
+    TransactionOver,
+)
+from segstore.client.retry import Backoff
+from segstore.client.routing import SegmentRange
+from segstore.wire.controller_api import messages as m
+from segstore.wire.names import SegmentName, segment_name, split_segment_id
+
+__all__ = [
+    "Access",
+    "Controller",
+    "ControllerLocations",
+    "Successor",
+    "TableConfig",
+    "TransactionStatus",
+    "name_of",
+    "parts_of",
+]
+
+Access = Literal["READ", "WRITE", "READ_WRITE"]
+
+_TABLE_SUFFIX: Final = "_kvtable"
+_MAX_KEY_BYTES: Final = 256
+"""Of a table segment's keys of one length (`AttributeId.MAX_LENGTH` of Pravega's store)."""
+_POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
+"""How often a scale that takes time is asked for."""
+_NO_TIME: Final = -(2**63)
+_MASK: Final = 2**64 - 1
+
+
+class TableConfig(BaseModel):
+    """What a key-value table is made with, for good.
+
+    partitions: how many table segments share its keys. primary_key_bytes, secondary_key_bytes: lengths of all keys; 0
+    for no secondary keys; both together at most 256, above which stores make no segment, and controllers try in vain
+    until the request's time is up. rollover_bytes: of the segments' storage; 0 is the server's, and what a controller
+    gives back, whatever it was.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    partitions: int = Field(default=1, ge=1)
+    primary_key_bytes: int = Field(ge=1)
+    secondary_key_bytes: int = Field(default=0, ge=0)
+    rollover_bytes: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _stores_can_have_it(self) -> Self:
+        length = self.primary_key_bytes + self.secondary_key_bytes
+        if length > _MAX_KEY_BYTES:
+            raise ValueError(f"keys of a table have at most {_MAX_KEY_BYTES} bytes in both parts, not {length}")
+        return self
+
+
+class TransactionStatus(Enum):
+    """How a transaction stands. UNKNOWN: there is none of this id, or it ended too long ago."""
+
+    UNKNOWN = "UNKNOWN"
+    OPEN = "OPEN"
+    COMMITTING = "COMMITTING"
+    COMMITTED = "COMMITTED"
+    ABORTING = "ABORTING"
+    ABORTED = "ABORTED"
+
+
+class Successor(NamedTuple):
+    """A segment that follows others, and the ids of those."""
+
+    segment: SegmentRange
+    predecessors: tuple[int, ...]
+
+
+def _range(each: Any) -> SegmentRange:
+    info = each.segmentId.streamInfo
+    number = each.segmentId.segmentId
+    return SegmentRange(number, name_of(info.scope, info.stream, number), each.minKey, each.maxKey)
+
+
+def name_of(scope: str, stream: str, segment_id: int) -> str:
+    """The qualified name of a segment."""
+    epoch, number = split_segment_id(segment_id)
+    return segment_name(scope, stream, number, epoch)
+
+
+class Controller:
+    """Calls to the controller.
+
+    Errors are those of `ControllerChannels.ask`, and for a status NoSuchStream, NoSuchTable, StreamSealed,
+    TransactionOver and RequestRejected, with the node that gave it.
+    """
+
+    def __init__(self, channels: ControllerChannels) -> None:
+        self._call = channels.call
+        self._ask = channels.ask
+
+    # --- scopes and streams -----------------------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> bool:
+        """Returns whether it was created; False if it exists."""
+        answer = await self._ask("createScope", m.ScopeInfo(scope=scope))
+        return _created(answer, "SCOPE_EXISTS", f"scope {scope}")
+
+    async def delete_scope(self, scope: str) -> bool:
+        """Returns whether it was deleted; False if there is none."""
+        answer = await self._ask("deleteScope", m.ScopeInfo(scope=scope))
+        return _created(answer, "SCOPE_NOT_FOUND", f"scope {scope}")
+
+    def list_scopes(self) -> AsyncIterator[str]:
+        """All scopes, page by page."""
+        return self._pages("listScopes", m.ScopesRequest, None, lambda page: page.scopes)
+
+    def list_streams(self, scope: str) -> AsyncIterator[str]:
+        """All streams of a scope, page by page."""
+        method, request = "listStreamsInScope", m.StreamsInScopeRequest
+        return self._pages(method, request, scope, lambda page: [each.stream for each in page.streams])
+
+    async def _pages(
+        self, method: str, request: Callable[..., Any], scope: str | None, names: Callable[[Any], Sequence[str]]
+    ) -> AsyncIterator[str]:
+        """Requests page after page, each with the token of the previous one, until a page has no names.
+
+        scope: the scope of the listing, if it has one. Raises ProtocolViolation for repeated tokens: each token is
+        compared with that of page 1, 2, 4, 8, … (Brent's algorithm).
+        """
+        about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
+        token = seen = ""
+        pages, look_until = 0, 1
+        while True:
+            answer = await self._ask(method, request(continuationToken=m.ContinuationToken(token=token), **about))
+            page = answer.message if scope is None else _succeeded(answer, f"scope {scope}")
+            found = names(page)
+            for name in found:
+                yield name
+            if not found:
+                return
+            pages += 1
+            token = page.continuationToken.token
+            if token == seen:
+                raise ProtocolViolation(
+                    f"{answer.node} repeats token {token[:80]!r} with page {pages} of {method}",
+                    endpoint=str(answer.node),
+                    method=method,
+                    actual=pages,
+                )
+            if pages == look_until:
+                seen, look_until = token, 2 * look_until
+
+    async def create_stream(self, scope: str, stream: str, *, segments: int = 1) -> bool:
+        """A stream with a fixed number of segments; returns whether it was created, False if it exists.
+
+        Raises ValueError for fewer than 1, of which a controller would say only that it failed.
+        """
+        if segments < 1:
+            raise ValueError(f"a stream has at least 1 segment, not {segments}")
+        config = m.StreamConfig(
+            streamInfo=m.StreamInfo(scope=scope, stream=stream),
+            scalingPolicy=m.ScalingPolicy(scaleType=m.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=segments),
+        )
+        return _created(await self._ask("createStream", config), "STREAM_EXISTS", f"stream {scope}/{stream}")
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        _succeeded(await self._ask("sealStream", _info(scope, stream)), f"stream {scope}/{stream}")
+
+    async def delete_stream(self, scope: str, stream: str) -> None:
+        _succeeded(await self._ask("deleteStream", _info(scope, stream)), f"stream {scope}/{stream}")
+
+    async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+        """cut: segment id → offset; what lies before is gone."""
+        request = m.StreamCut(streamInfo=_info(scope, stream), cut=cut)
+        _succeeded(await self._ask("truncateStream", request), f"stream {scope}/{stream}")
+
+    async def scale(
+        self,
+        scope: str,
+        stream: str,
+        sealed: Sequence[int],
+        ranges: Sequence[tuple[float, float]],
+        *,
+        wait_ms: float = 0,
+    ) -> list[SegmentRange]:
+        """Seals segments and puts new ones over the same range in their place; returns the new ones.
+
+        wait_ms: how long to wait until that is done; 0: the scale may still be under way when this returns, and a
+        controller refuses another one until it is over. Raises RequestRejected, also where fewer segments would be left
+        than the stream was made with (PRECONDITION_FAILED), and RequestTimedOut for a scale that was begun and takes
+        longer.
+        """
+        request = m.ScaleRequest(
+            streamInfo=_info(scope, stream),
+            sealedSegments=sealed,
+            newKeyRanges=[m.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges],
+            scaleTimestamp=int(time.time() * 1000),
+        )
+        started = _succeeded(await self._ask("scale", request), f"stream {scope}/{stream}", "STARTED")
+        if wait_ms:
+            await self._scaled(scope, stream, started.epoch, wait_ms)
+        return [_range(each) for each in started.segments]
+
+    async def _scaled(self, scope: str, stream: str, epoch: int, wait_ms: float) -> None:
+        """Until the scale that left an epoch is done."""
+        name, asked, random = f"{scope}/{stream}", 0, Random()
+        request = m.ScaleStatusRequest(streamInfo=_info(scope, stream), epoch=epoch)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while (status := _status((answer := await self._ask("checkScale", request)).message)) == "IN_PROGRESS":
+                    asked += 1
+                    await asyncio.sleep(_POLLS.delay_ms(asked, random) / 1000)
+        except TimeoutError as cause:
+            raise RequestTimedOut(
+                f"the scale of {name} that leaves epoch {epoch} was begun but is not done after {wait_ms:.0f} ms",
+                stream=name,
+                limit=wait_ms,
+            ) from cause
+        if status != "SUCCESS":
+            raise RequestRejected(
+                f"the scale of {name} that leaves epoch {epoch} was begun, and then the controller says {status}",
+                endpoint=str(answer.node),
+                stream=name,
+                status=status,
+            )
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
+        """The segments that take events, [] for a sealed stream."""
+        answer = await self._call("getCurrentSegments", _info(scope, stream))
+        return [_range(each) for each in answer.segmentRanges]
+
+    async def head(self, scope: str, stream: str) -> dict[int, int]:
+        """Where the stream begins: segment id → offset."""
+        answer = await self._call("getSegments", m.GetSegmentsRequest(streamInfo=_info(scope, stream), timestamp=0))
+        return {each.segmentId.segmentId: each.offset for each in answer.segments}
+
+    async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
+        """The successors of a segment; [] if it has none (yet). Raises ProtocolViolation for one of no later epoch."""
+        request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
+        answer = await self._ask("getSegmentsImmediatelyFollowing", request)
+        found = [Successor(_range(each.segment), tuple(each.value)) for each in answer.message.segments]
+        epoch, _ = split_segment_id(segment_id)
+        for successor in found:
+            if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # following it could lead in a circle
+                raise ProtocolViolation(
+                    f"{answer.node} says that {successor.segment.name} follows "
+                    f"{name_of(scope, stream, segment_id)}, which is not of an earlier epoch",
+                    endpoint=str(answer.node),
+                    segment=successor.segment.name,
+                    stream=f"{scope}/{stream}",
+                )
+        return found
+
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
+        """The segments of an epoch."""
+        request = m.GetEpochSegmentsRequest(streamInfo=_info(scope, stream), epoch=epoch)
+        return [_range(each) for each in (await self._call("getEpochSegments", request)).segmentRanges]
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
+        """Its id, and the segments beside which its own exist now."""
+        answer = await self._call(
+            "createTransaction", m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
+        )
+        bits = (answer.txnId.highBits & _MASK) << 64 | (answer.txnId.lowBits & _MASK)
+        return UUID(int=bits), [_range(each) for each in answer.activeSegments]
+
+    async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
+        """Prolongs a lease; returns the controller's word for how that went."""
+        request = m.PingTxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction), lease=lease_ms)
+        return _status(await self._call("pingTransaction", request))
+
+    async def commit_transaction(
+        self, scope: str, stream: str, transaction: UUID, writer: str = "", timestamp: int | None = None
+    ) -> None:
+        """Asks for it; the events are there when its status is COMMITTED. Raises TransactionOver."""
+        request = m.TxnRequest(
+            streamInfo=_info(scope, stream),
+            txnId=_transaction(transaction),
+            writerId=writer,
+            timestamp=_NO_TIME if timestamp is None else timestamp,
+        )
+        _ended(await self._ask("commitTransaction", request), scope, stream, transaction, "committed")
+
+    async def abort_transaction(self, scope: str, stream: str, transaction: UUID) -> None:
+        """Raises TransactionOver."""
+        request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
+        _ended(await self._ask("abortTransaction", request), scope, stream, transaction, "aborted")
+
+    async def transaction_status(self, scope: str, stream: str, transaction: UUID) -> TransactionStatus:
+        request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
+        answer = await self._call("checkTransactionState", request)
+        return TransactionStatus(m.TxnState.State.Name(answer.state))
+
+    # --- key-value tables -------------------------------------------------------------------------------------------
+
+    async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
+        """Returns whether it was created; False if it exists, whatever its configuration."""
+        request = m.KeyValueTableConfig(
+            scope=scope,
+            kvtName=table,
+            partitionCount=config.partitions,
+            primaryKeyLength=config.primary_key_bytes,
+            secondaryKeyLength=config.secondary_key_bytes,
+            rolloverSizeBytes=config.rollover_bytes,
+        )
+        return _created(await self._ask("createKeyValueTable", request), "TABLE_EXISTS", f"table {scope}/{table}")
+
+    async def delete_table(self, scope: str, table: str) -> bool:
+        """With all that is in it. Returns whether it was deleted; False if there is none."""
+        answer = await self._ask("deleteKeyValueTable", _table(scope, table))
+        return _created(answer, "TABLE_NOT_FOUND", f"table {scope}/{table}")
+
+    def list_tables(self, scope: str) -> AsyncIterator[str]:
+        """All key-value tables of a scope, page by page."""
+        method, request = "listKeyValueTablesInScope", m.KVTablesInScopeRequest
+        return self._pages(method, request, scope, lambda page: [each.kvtName for each in page.kvtables])
+
+    async def table_config(self, scope: str, table: str) -> TableConfig:
+        """Raises NoSuchTable."""
+        answer = await self._ask("getKeyValueTableConfiguration", _table(scope, table))
+        config = _succeeded(answer, f"table {scope}/{table}").config
+        return TableConfig(
+            partitions=config.partitionCount,
+            primary_key_bytes=config.primaryKeyLength,
+            secondary_key_bytes=config.secondaryKeyLength,
+            rollover_bytes=config.rolloverSizeBytes,
+        )
+
+    async def table_segments(self, scope: str, table: str) -> list[SegmentRange]:
+        """The table's partitions. Raises NoSuchTable."""
+        try:
+            answer = await self._call("getCurrentSegmentsKeyValueTable", _table(scope, table))
+        except NoSuchStream as error:
+            raise NoSuchTable(
+                f"there is no table {scope}/{table}", endpoint=error.endpoint, stream=f"{scope}/{table}"
+            ) from error
+        return [
+            SegmentRange(number, name_of(scope, table + _TABLE_SUFFIX, number), each.minKey, each.maxKey)
+            for each in answer.segmentRanges
+            for number in (each.segmentId.segmentId,)
+        ]
+
+    # --- where things are -------------------------------------------------------------------------------------------
+
+    async def endpoint_of(self, scope: str, stream: str, segment_id: int) -> Endpoint:
+        """The store that owns a segment."""
+        answer = await self._call("getURI", m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id))
+        return Endpoint(answer.endpoint, answer.port)
+
+    async def delegation_token(self, scope: str, stream: str, access: Access) -> str:
+        """ "" where the controller gives none."""
+        request = m.StreamInfo(scope=scope, stream=stream, accessOperation=m.StreamInfo.AccessOperation.Value(access))
+        token: str = (await self._call("getDelegationToken", request)).delegationToken
+        return token
+
+
+def _info(scope: str, stream: str) -> m.StreamInfo:
+    return m.StreamInfo(scope=scope, stream=stream)
+
+
+def _table(scope: str, table: str) -> m.KeyValueTableInfo:
+    return m.KeyValueTableInfo(scope=scope, kvtName=table)
+
+
+def _transaction(identifier: UUID) -> m.TxnId:
+    high, low = (bits - 2**64 if bits >= 2**63 else bits for bits in (identifier.int >> 64, identifier.int & _MASK))
+    return m.TxnId(highBits=high, lowBits=low)
+
+
+def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str) -> None:
+    status = _status(answer.message)
+    facts: dict[str, Any] = {"endpoint": str(answer.node), "stream": f"{scope}/{stream}", "status": status}
+    if status == "STREAM_NOT_FOUND":
+        raise NoSuchStream(f"stream {scope}/{stream}: {status}", **facts)
+    if status != "SUCCESS":
+        raise TransactionOver(
+            f"transaction {transaction} of {scope}/{stream} cannot be {how}: the controller says {status}",
+            transaction=transaction,
+            **facts,
+        )
+
+
+def _status(message: Any) -> str:
+    described = message.DESCRIPTOR.fields_by_name["status"]
+    name: str = described.enum_type.values_by_number[message.status].name
+    return name
+
+
+def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
+    """The message, if its status is that of success. what: "scope a", "stream a/b" or "table a/b"."""
+    status = _status(answer.message)
+    if status == success:
+        return answer.message
+    kind, _, name = what.partition(" ")
+    facts: dict[str, Any] = {"endpoint": str(answer.node), "status": status}
+    if kind != "scope":
+        facts["stream"] = name
+    said = f"{what}: the controller says {status}"
+    if status == "TABLE_NOT_FOUND":
+        raise NoSuchTable(said, **facts)
+    if status in ("STREAM_NOT_FOUND", "SCOPE_NOT_FOUND"):
+        raise NoSuchStream(said, **facts)
+    if status == "STREAM_SEALED":
+        raise StreamSealed(said, **facts)
+    raise RequestRejected(said, **facts)
+
+
+def _created(answer: Answer, exists: str, what: str) -> bool:
+    if _status(answer.message) == exists:
+        return False
+    _succeeded(answer, what)
+    return True
+
+
+class ControllerLocations:
+    """Where segments live, as the controller says, and the tokens for them. Answers are kept until they prove wrong.
+
+    Tokens are of one access, per stream, and are renewed before they expire.
+    """
+
+    def __init__(self, controller: Controller, access: Access, *, now_s: Callable[[], float] = time.time) -> None:
+        self._controller = controller
+        self._access: Access = access
+        self._now_s = now_s
+        # Segments of transactions live where their parents do, and would else fill memory one by one.
+        self._endpoints: dict[tuple[str, str, int], Endpoint] = {}
+        self._tokens: dict[tuple[str, str], TokenCache] = {}
+
+    async def endpoint_of(self, segment: str) -> Endpoint:
+        parts = parts_of(segment)
+        known = self._endpoints.get(parts)
+        if known is None:
+            known = self._endpoints[parts] = await self._controller.endpoint_of(*parts)
+        return known
+
+    def forget(self, segment: str, endpoint: Endpoint) -> None:
+        parts = parts_of(segment)
+        if self._endpoints.get(parts) == endpoint:
+            del self._endpoints[parts]
+
+    async def token_for(self, segment: str) -> str:
+        scope, stream, _ = parts_of(segment)
+        tokens = self._tokens.get((scope, stream))
+        if tokens is None:
+
+            async def fetch() -> str:
+                return await self._controller.delegation_token(scope, stream, self._access)
+
+            tokens = self._tokens[scope, stream] = TokenCache(fetch, now_s=self._now_s)
+        return await tokens.get()
+
+    def expired(self, segment: str, token: str) -> None:
+        scope, stream, _ = parts_of(segment)
+        if (tokens := self._tokens.get((scope, stream))) is not None:
+            tokens.expired(token)
+
+
+def parts_of(segment: str) -> tuple[str, str, int]:
+    """Scope, stream and id in a segment's qualified name. Raises RequestRejected for other names."""
+    parsed = SegmentName.parse(segment)
+    if parsed.stream is None or parsed.segment_id is None:
+        raise RequestRejected(f"{segment} is no segment of a stream", segment=segment)
+    return parsed.scope or "", parsed.stream, parsed.segment_id

@@ -1,0 +1,1 @@
+"""Reader groups and the readers in them."""

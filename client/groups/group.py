@@ -1,0 +1,209 @@
+"""Reader groups: readers, in any number of processes, that share the segments of some streams.
+
+    async with pravega.reader_group("scope", "group", streams=["stream"]) as group:
+        async with group.reader("reader-1") as reader:
+            async for event in reader:
+                print(event.data, event.position)
+
+A group is a table at the stores; the official client of Python and Rust makes and uses the same, so its readers and
+these share a group. Whoever comes first makes it, with where to begin; whoever comes later joins it.
+
+Invariant: a group that is there is never made anew: where it is stays as it was. Refused: a group over no stream, or
+over more segments than one update of the table takes. Follows `ReaderGroup` (pravega-client-rust).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Final, Literal
+
+from segstore.client.connection.locations import Locations
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.controller.controller import Controller, name_of
+from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
+from segstore.client.groups.codec import GroupConfig
+from segstore.client.groups.reader import GroupReader
+from segstore.client.groups.state import GroupState
+from segstore.client.groups.table import GroupTable
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore
+from segstore.client.stream.event_reader import tail_of
+from segstore.wire.names import SegmentName
+
+__all__ = ["GroupStart", "ReaderGroup"]
+
+GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
+"""Where a group begins: all its streams at the head or the tail, or each stream so or at a cut: segment id → offset."""
+
+
+class ReaderGroup(OpenedBefore, ClosedAfter):
+    """A reader group. Use with `async with`, or `open` and `aclose`.
+
+    Attributes:
+        scope, name: of the group.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        table_locations: Locations,
+        scope: str,
+        name: str,
+        *,
+        streams: Sequence[str] = (),
+        from_: GroupStart = "head",
+        refresh_ms: int = 3000,
+        random: Random | None = None,
+    ) -> None:
+        """streams: to make the group with if it is not there, in its scope or as "scope/stream".
+
+        from_: where it then begins; streams that a mapping lacks begin at the head. refresh_ms: how often its readers
+        then record where they are. locations: for segments that are read; table_locations: for the group's table.
+        """
+        if refresh_ms < 1:
+            raise ValueError(f"refresh_ms must be at least 1, not {refresh_ms}")
+        for each in from_.values() if isinstance(from_, Mapping) else [from_]:
+            if each not in ("head", "tail") and not isinstance(each, Mapping):
+                raise ValueError(f"the group {scope}/{name} begins at 'head', 'tail' or a cut, not {each!r}")
+        self.scope: Final = scope
+        self.name: Final = name
+        self._pool = pool
+        self._controller = controller
+        self._locations = locations
+        self._table_locations = table_locations
+        self._streams = [_full(scope, stream) for stream in streams]
+        self._from = from_
+        self._refresh_ms = refresh_ms
+        self._random = random or Random()
+        if isinstance(from_, Mapping) and not {_full(scope, each) for each in from_} <= set(self._streams):
+            raise ValueError(f"the group {scope}/{name} begins in streams that it is not over: {', '.join(from_)}")
+        self._table = self._new_table()
+
+    def _new_table(self, *, recovers: bool = False) -> GroupTable:
+        locations = self._table_locations
+        return GroupTable(self._pool, locations, self.scope, self.name, recovers=recovers, random=self._random)
+
+    async def open(self) -> None:
+        """Makes the group if it is not there and streams were given.
+
+        Raises NoSuchReaderGroup if it is not there and none were, or if it was deleted and a store (such as a real
+        Pravega's, for minutes) has not forgotten its name yet, NoSuchStream, EntryRefused for too many segments, and
+        what calls to the controller and requests raise.
+        """
+        try:
+            made = await self._table.create() if self._streams else True
+            try:
+                state = await self._table.fetch()
+            except NoSuchReaderGroup as missing:
+                if made:
+                    raise
+                raise NoSuchReaderGroup(
+                    f"the reader group {self.scope}/{self.name} was deleted, and its store neither has it nor makes it"
+                    " anew yet; another name can be taken at once",
+                    segment=self._table.segment,
+                ) from missing
+            if state.config is None:
+                await self._create()
+        except BaseException:
+            self._table.close()
+            raise
+
+    async def _create(self) -> None:
+        if not self._streams:
+            raise NoSuchReaderGroup(f"there is no reader group {self.scope}/{self.name}")
+        starts = {each: self._start_of(*each) for each in self._streams}
+        cuts = await asyncio.gather(*[self._cut(scope, stream, start) for (scope, stream), start in starts.items()])
+        offsets = {
+            name_of(scope, stream, segment_id): offset
+            for (scope, stream), cut in zip(starts, cuts, strict=True)
+            for segment_id, offset in cut.items()
+        }
+        config = GroupConfig(starts, self._refresh_ms)
+        await self._table.change(lambda state: state.create(config, offsets))
+
+    def _start_of(self, scope: str, stream: str) -> Literal["head", "tail"] | Mapping[int, int]:
+        if not isinstance(self._from, Mapping):
+            return self._from
+        given = {_full(self.scope, each): start for each, start in self._from.items()}
+        return given.get((scope, stream), "head")
+
+    async def _cut(self, scope: str, stream: str, start: str | Mapping[int, int]) -> Mapping[int, int]:
+        if isinstance(start, Mapping):
+            return start
+        if start == "head":
+            return await self._controller.head(scope, stream)
+        return await tail_of(self._pool, self._controller, self._locations, scope, stream)
+
+    # --- readers ----------------------------------------------------------------------------------------------------
+
+    def reader(self, name: str) -> GroupReader:
+        """A reader of the group, to be opened; its name is its own while it is online."""
+        table = self._new_table(recovers=True)
+        return GroupReader(self._pool, self._controller, self._locations, table, name, random=self._random)
+
+    async def readers(self) -> list[str]:
+        """The readers that are online, of whichever client."""
+        return sorted((await self._state()).readers)
+
+    async def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
+        """Puts a reader offline that cannot do so itself; returns whether it was online.
+
+        What it had is read on by others from where the reader recorded to be, or from `positions`: segment → offset,
+        where the user knows better. A reader that is alive after all ends with ReaderOffline.
+        """
+        was_online = False
+
+        def quit_it(state: GroupState) -> None:
+            nonlocal was_online
+            was_online = name in state.readers or was_online
+            state.quit(name, positions or {})
+
+        await self._table.fetch()
+        with suppress(ReaderOffline):
+            await self._table.change(quit_it)
+        return was_online
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    async def _state(self) -> GroupState:
+        state = await self._table.fetch()
+        if state.config is None:
+            raise NoSuchReaderGroup(f"there is no reader group {self.scope}/{self.name}")
+        return state
+
+    async def streams(self) -> list[str]:
+        """The streams of the group, as "scope/stream"."""
+        config = (await self._state()).config
+        assert config is not None
+        return sorted(f"{scope}/{stream}" for scope, stream in config.streams)
+
+    async def cuts(self) -> dict[str, dict[int, int]]:
+        """Where the group is, as its readers recorded: "scope/stream" → segment id → offset.
+
+        It can be where another group begins.
+        """
+        found: dict[str, dict[int, int]] = {}
+        for segment, offset in sorted((await self._state()).positions().items()):
+            parsed = SegmentName.parse(segment)
+            if parsed.segment_id is not None:
+                found.setdefault(f"{parsed.scope}/{parsed.stream}", {})[parsed.segment_id] = offset
+        return found
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def delete(self) -> None:
+        """Deletes the group; its readers end. Raises NoSuchReaderGroup."""
+        await self._table.delete()
+
+    async def aclose(self) -> None:
+        """Frees what this object holds; the group and its readers go on. Can be called twice."""
+        self._table.close()
+
+
+def _full(scope: str, stream: str) -> tuple[str, str]:
+    own, found, name = stream.partition("/")
+    return (own, name) if found else (scope, stream)

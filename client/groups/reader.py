@@ -1,0 +1,399 @@
+"""A reader of a group: reads the segments that are its own, and shares them with the others as these come and go.
+
+An event counts as handled when the next one is asked for, or when the reader goes offline without an error. What the
+group records of a reader is behind the last event that was handled; so an event is read again if its reader ends before
+the record (at least once), and never skipped. It is recorded every `refresh_ms` of the group, when segments are given
+up and taken as well.
+
+Invariants: a segment is not given up, nor are its successors begun, while its last event is in the user's hands, so the
+events of each routing key come in order whoever reads them; what is kept for the user is at most `read_ahead_bytes` and
+one read of each segment; cancelling `read` loses nothing; after `aclose` no task is left. Follows `EventReader`
+(pravega-client-rust) in what it writes to the group. Deliberate difference: of a segment that was truncated it reads on
+where the segment begins now, and counts what it passed over; the official client goes to the successors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from random import Random
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import msgspec
+
+from segstore.client.attempts import Attempts
+from segstore.client.connection.locations import Locations
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.controller.controller import Controller
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    NoSuchReaderGroup,
+    ProtocolViolation,
+    ReaderOffline,
+    SegmentMissing,
+    SegmentTruncated,
+)
+from segstore.client.groups.state import GroupState
+from segstore.client.groups.table import GroupTable
+from segstore.client.lifecycle import OpenedBefore, within
+from segstore.client.segment.reader import SegmentReader
+from segstore.client.stream.events import EVENT_HEADER_BYTES, EventAssembler
+from segstore.client.stream.read_ahead import ReadAhead
+from segstore.client.stream.successors import Successors
+
+__all__ = ["GroupEvent", "GroupReader", "Position"]
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 200
+"""So many segments are taken or given up with one change at the most."""
+
+Following = list[tuple[str, tuple[int, ...]]]
+
+
+class Position(NamedTuple):
+    """A place in a segment, by the segment's qualified name."""
+
+    segment: str
+    offset: int
+
+
+class GroupEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event, where its header starts, and the segment by its qualified name."""
+
+    data: bytes
+    offset: int
+    segment: str
+
+    @property
+    def position(self) -> Position:
+        """Behind it."""
+        return Position(self.segment, self.offset + EVENT_HEADER_BYTES + len(self.data))
+
+
+class _End(NamedTuple):
+    """Position after a segment's last event. in_vain: no event of the segment was read here."""
+
+    segment: str
+    in_vain: bool
+
+
+class GroupReader(OpenedBefore):
+    """A reader of a group. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
+
+    Attributes:
+        name: of the reader, unique in its group while it is online.
+        truncated_bytes: that were gone before they could be read.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        table: GroupTable,
+        name: str,
+        *,
+        random: Random | None = None,
+    ) -> None:
+        self.name: Final = name
+        self.truncated_bytes = 0
+        self._pool = pool
+        self._locations = locations
+        self._table = table
+        self._random = random or Random()
+        self._successors = Successors(controller, pool.settings, self._random)
+        self._positions: dict[str, int] = {}
+        """Of the segments that are being read: behind the last event that was handled."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes)
+        self._in_hand: tuple[str, int] | None = None
+        """The segment of the event that the user has, and the offset behind it."""
+        self._given_up: dict[str, int] = {}
+        """Segments that are not read any more, and the group does not know it yet."""
+        self._ended: list[_End] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._due = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._over = False
+        self._error: ClientError | None = None
+        self._closed = False
+
+    @property
+    def segments(self) -> list[str]:
+        """The segments that this reader reads now."""
+        return sorted(self._positions)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Of each segment that this reader reads now: behind the last event that was handled."""
+        return dict(self._positions)
+
+    async def open(self) -> None:
+        """Comes online and takes its share. Raises ReaderExists, NoSuchReaderGroup, and what requests raise.
+
+        Cancelled, it goes offline again before it ends, if that takes no longer than `close_timeout_ms`.
+        """
+        if self._closed or self._keeper is not None:
+            raise Closed(f"the reader {self.name} was opened before", reader=self.name)
+
+        def join(state: GroupState) -> float:
+            if state.config is None:
+                raise NoSuchReaderGroup(f"there is no reader group {state.group}")
+            state.join(self.name)
+            state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
+            return state.config.refresh_ms
+
+        try:
+            await self._table.fetch()
+            joining = asyncio.get_running_loop().create_task(self._table.change(join), name=f"joining as {self.name}")
+            try:
+                refresh_ms = await asyncio.shield(joining)
+            except BaseException:
+                await self._take_back(joining)
+                raise
+        except BaseException:
+            self._table.close()
+            raise
+        self._begin_with_new()
+        self._keeper = asyncio.get_running_loop().create_task(
+            self._keep_on(refresh_ms / 1000), name=f"keeping the reader {self.name}"
+        )
+
+    async def _take_back(self, joining: asyncio.Task[float]) -> None:
+        """Whoever waited for it to join does so no more: sees how that ends, and goes offline if it has joined."""
+        try:
+            async with asyncio.timeout(self._pool.settings.close_timeout_ms / 1000):
+                await asyncio.wait([joining])
+                if not joining.cancelled() and joining.exception() is None:
+                    await self._table.change(lambda state: state.quit(self.name, {}))
+        except (ClientError, TimeoutError) as problem:
+            log.warning("the reader %s, which was cancelled, may be online in its group: %r", self.name, problem)
+        finally:
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def _begin_with_new(self) -> int:
+        """Begins to read what is this reader's and not read yet, whichever change brought it; returns how many."""
+        mine = self._table.state.segments_of(self.name)
+        new = {segment: offset for segment, offset in mine.items() if segment not in self._positions}
+        for segment, offset in new.items():
+            self._positions[segment] = offset
+            self._tasks[segment] = asyncio.get_running_loop().create_task(
+                self._follow(segment, offset), name=f"reading {segment}"
+            )
+        return len(new)
+
+    async def _follow(self, segment: str, offset: int) -> None:
+        """Reads one segment to its end."""
+        attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._random)
+        begun = offset
+        try:
+            while True:
+                async with SegmentReader(self._pool, self._locations, segment, offset, random=self._random) as reader:
+                    try:
+                        await self._read_from(reader)
+                    except SegmentTruncated as truncated:
+                        begins = truncated.details.get("start_offset", -1)
+                        if begins <= reader.offset:
+                            raise
+                        if reader.offset > offset:
+                            attempts.progress()
+                        self.truncated_bytes += begins - reader.offset
+                        offset = begins
+                        pause_s = attempts.failed(truncated)
+                    except SegmentMissing:
+                        break  # all of it was truncated; if the stream is gone, the request for successors fails
+                    else:
+                        break
+                await asyncio.sleep(pause_s)
+            self._ahead.mark(_End(segment, reader.offset == begun))
+        except ClientError as error:
+            self._error = self._error or error
+        except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
+            self._error = self._error or _wrapped(f"reading {segment} failed", cause, segment)
+        finally:
+            self._wake.set()
+
+    async def _read_from(self, reader: SegmentReader) -> None:
+        segment, limit = reader.segment, self._pool.settings.max_large_event_bytes
+        decoder = EventAssembler(segment, reader.offset, limit, GroupEvent, segment)
+        await self._ahead.fill(segment, reader, decoder, self._wake)
+
+    async def _stop(self, segments: Iterable[str]) -> None:
+        """Stops reading segments that will be given up, and drops what was not handed out."""
+        stopped = set(segments)
+        tasks = [self._tasks.pop(segment) for segment in stopped]
+        self._given_up.update((segment, self._positions.pop(segment)) for segment in stopped)
+        for task in tasks:
+            task.cancel()
+        self._ahead.drop(stopped.__contains__, lambda end: end.segment in stopped)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the group --------------------------------------------------------------------------------------------------
+
+    async def _keep_on(self, refresh_s: float) -> None:
+        """Tells the group how far it is, each time that is due or a segment has ended, until the group is read."""
+        try:
+            while not self._over:
+                with suppress(TimeoutError):  # which is being due by time
+                    async with asyncio.timeout(refresh_s):
+                        await self._due.wait()
+                self._due.clear()
+                await self._keep()
+        except ClientError as error:
+            self._error = self._error or error
+        except Exception as cause:  # noqa: BLE001 — else nobody would hear of it
+            self._error = self._error or _wrapped(f"the reader {self.name} failed", cause, None)
+        finally:
+            self._wake.set()
+
+    async def _keep(self) -> None:
+        """Records positions, ends what has ended, and gives up or takes segments."""
+        ended = self._ended[:_AT_ONCE]
+        following = {each.segment: await self._following(each) for each in ended}
+        state = await self._table.fetch()
+        missing = self._positions.keys() - state.segments_of(self.name).keys()
+        if missing:
+            raise ReaderOffline(f"the reader {self.name} of {state.group} lost {min(missing)}", reader=self.name)
+        await self._give_up(min(state.share(self.name).release, _AT_ONCE))
+
+        def settle(state: GroupState) -> bool:
+            for segment, successors in following.items():
+                state.end(self.name, segment, successors)
+            state.record(self.name, self._positions)
+            state.release(self.name, self._given_up)
+            if not self._given_up:
+                state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
+            return state.over
+
+        self._over = await self._table.change(settle)
+        self._given_up.clear()
+        del self._ended[: len(ended)]
+        for segment in following:
+            self._positions.pop(segment, None)
+            self._tasks.pop(segment, None)
+        if self._begin_with_new() >= _AT_ONCE or self._ended:
+            self._due.set()
+
+    async def _give_up(self, count: int) -> None:
+        """Stops so many segments of which no event is in the user's hands."""
+        busy = {*(each.segment for each in self._ended), self._in_hand[0] if self._in_hand is not None else None}
+        free = [segment for segment in reversed(self._positions) if segment not in busy]
+        await self._stop(free[:count])
+
+    async def _following(self, end: _End) -> Following:
+        found = await self._successors.of(end.segment, in_vain=end.in_vain)
+        return [(each.segment.name, each.predecessors) for each in found]
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self) -> GroupEvent | None:
+        """The next event; None when all streams of the group are sealed and read to their ends.
+
+        The event that was read before counts as handled. Raises ReaderOffline if somebody put this reader offline,
+        NoSuchReaderGroup, TokenRefused, RetriesExhausted, ProtocolViolation, Closed, and what reading a segment raises.
+        One read at a time.
+        """
+        self._handled()
+        ahead = self._ahead
+        while not ahead.current:
+            if ahead:
+                end = ahead.advance()
+                if end is not None:
+                    self._ended.append(end)
+                    self._due.set()
+                continue
+            ahead.advance()  # nothing is there, and what was read before is not held while it waits
+            if self._closed:
+                raise Closed(f"the reader {self.name} was closed", reader=self.name)
+            if self._error is not None:
+                raise self._error
+            if self._over:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        return self._hand_out(ahead.current)
+
+    def _hand_out(self, current: list[GroupEvent]) -> GroupEvent:
+        event = current.pop()
+        self._in_hand = (event.segment, event.offset + EVENT_HEADER_BYTES + len(event.data))
+        return event
+
+    def _handled(self) -> None:
+        in_hand, self._in_hand = self._in_hand, None
+        if in_hand is not None and in_hand[0] in self._positions:
+            self._positions[in_hand[0]] = in_hand[1]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> GroupEvent:
+        event = await self.read()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def reader_offline(self, *, handled: bool = True) -> None:
+        """Gives its segments back to the group and closes; nothing if that was done, by whom ever.
+
+        handled: whether the event that was read last is; if not, it will be read again. Raises RequestTimedOut, and
+        what requests raise: then the group still counts it as online.
+        """
+        if self._closed:
+            return
+        if handled:
+            self._handled()
+        positions = await self.abort()
+        limit_ms = self._pool.settings.close_timeout_ms
+        facts = {"segment": self._table.segment, "reader": self.name}
+        try:
+            async with within(limit_ms, f"the reader {self.name} did not get offline", **facts):
+                await self._table.fetch()
+                await self._table.change(lambda state: state.quit(self.name, positions))
+        except (ReaderOffline, NoSuchReaderGroup):
+            return  # somebody else said so
+        finally:
+            self._table.close()
+
+    async def aclose(self) -> None:
+        """As `reader_offline`."""
+        await self.reader_offline()
+
+    async def abort(self) -> dict[str, int]:
+        """Stops reading without a word to the group, as a crash does; returns its positions.
+
+        What it had is for others after `ReaderGroup.reader_offline`.
+        """
+        self._closed = True
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        positions = self._positions | self._given_up
+        self._wake.set()
+        await asyncio.gather(*filter(None, [keeper]), *self._tasks.values(), return_exceptions=True)
+        self._ahead.clear()
+        self._tasks.clear()
+        self._table.close()
+        return positions
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.reader_offline(handled=error is None)
+
+
+def _wrapped(what: str, cause: Exception, segment: str | None) -> ClientError:
+    error = ProtocolViolation(f"{what}: {cause}", segment=segment)
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,220 @@
+"""The table in which a reader group's state is kept: reads what is new, changes it only if nobody was faster.
+
+Entries come as deltas of the table's log. A change writes, all or none, the entries that it touches and the versions of
+the maps they are in, each on condition that it has the version that was read; so a change is made of the newest state
+of every map that it touches, or it is made anew.
+
+Invariants: what is held of an entry never becomes older; a change that was carried out while its reply was lost is not
+made twice. Refused: entries that are not of a reader group (ProtocolViolation). Follows `Synchronizer` and `Table`
+(pravega-client-rust).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final, TypeVar
+
+from segstore.client.connection.locations import Locations
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection.raw import SegmentRequests
+from segstore.client.errors import (
+    ConditionFailed,
+    NoSuchReaderGroup,
+    PeerRefused,
+    ProtocolViolation,
+    RetriesExhausted,
+    SegmentExists,
+    SegmentMissing,
+)
+from segstore.client.groups.codec import VERSION_VALUE, decode_key, encode_key
+from segstore.client.groups.state import GroupState
+from segstore.client.tables.segment import Item, TableSegment
+from segstore.wire import NOT_EXISTS, ErrorMessageCode
+from segstore.wire.names import segment_name
+
+__all__ = ["GroupTable", "table_name"]
+
+T = TypeVar("T")
+
+_PAGE: Final = 1000
+_ATTEMPTS: Final = 100
+"""So often others may be faster before a change gives up."""
+
+_Key = tuple[str, str | None]
+
+
+def table_name(scope: str, group: str) -> str:
+    """The table segment of a group."""
+    return segment_name(scope, f"{group}_kvtable", 0, 0)
+
+
+class GroupTable:
+    """The table of one group.
+
+    Attributes:
+        state: as of the last `fetch` or `change`; not to be changed in place.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        locations: Locations,
+        scope: str,
+        group: str,
+        *,
+        recovers: bool = False,
+        random: Random | None = None,
+    ) -> None:
+        """recovers: it is a reader's, which goes on for longer than a user's call."""
+        self._group = f"{scope}/{group}"
+        self._random = random or Random()
+        self._requests = SegmentRequests(pool, locations, recovers=recovers, random=self._random)
+        self._table = TableSegment(self._requests, table_name(scope, group))
+        self._backoff = pool.settings.reconnect_backoff
+        self._lock = asyncio.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.state = GroupState(self._group)
+        self._versions: dict[_Key, int] = {}
+        self._position = 0
+
+    @property
+    def segment(self) -> str:
+        """The name of the table segment."""
+        return self._table.name
+
+    # --- the table --------------------------------------------------------------------------------------------------
+
+    async def create(self) -> bool:
+        """Makes the table if it is not there; returns whether it was made."""
+        try:
+            await self._table.create()
+        except SegmentExists:
+            return False
+        return True
+
+    async def delete(self) -> None:
+        """Deletes the table. Raises NoSuchReaderGroup."""
+        async with self._lock:
+            self._forget()
+            try:
+                await self._table.delete()
+            except SegmentMissing as missing:
+                if not missing.details.get("retried"):  # else this very call may have deleted it
+                    raise self._missing() from missing
+
+    def _missing(self) -> NoSuchReaderGroup:
+        return NoSuchReaderGroup(f"there is no reader group {self._group}", segment=self._table.name)
+
+    # --- its state --------------------------------------------------------------------------------------------------
+
+    async def fetch(self) -> GroupState:
+        """Reads what is new. Raises NoSuchReaderGroup, ProtocolViolation, and what requests raise."""
+        async with self._lock:
+            await self._fetch()
+            return self.state
+
+    async def _fetch(self) -> int:
+        """Returns how many entries were new."""
+        new, from_scratch = 0, False
+        while True:
+            asked = self._position
+            try:
+                delta = await self._table.delta(asked, _PAGE)
+            except SegmentMissing as missing:
+                self._forget()
+                raise self._missing() from missing
+            except PeerRefused as refused:
+                illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
+                if not illegal or not asked or from_scratch:
+                    raise
+                self._forget()  # the table was recreated, and is shorter
+                from_scratch = True
+                continue
+            if delta.items and delta.position <= asked:
+                raise ProtocolViolation(
+                    f"{self._table.name} returned entries after {asked}, but continues from {delta.position}",
+                    segment=self._table.name,
+                )
+            if delta.clear:
+                self._forget()
+            for item in delta.items:
+                new += self._take(item)
+            if delta.items:
+                self._position = delta.position
+            if delta.reached_end or not delta.items:
+                return new
+
+    def _take(self, item: Item, *, anyway: bool = False) -> bool:
+        """Takes an entry as it is in the table; returns whether that was new. anyway: even if what is held is newer."""
+        try:
+            key = outer, inner = decode_key(item.key)
+            if not anyway and item.version <= self._versions.get(key, NOT_EXISTS):
+                return False
+            if inner is not None:
+                self.state.take(outer, inner, None if item.version == NOT_EXISTS else item.value)
+        except ValueError as cause:
+            raise ProtocolViolation(
+                f"{self._table.name} has an entry that no reader group has: {cause}", segment=self._table.name
+            ) from cause
+        self._versions[key] = item.version
+        return True
+
+    async def change(self, decide: Callable[[GroupState], T]) -> T:
+        """Carries out what `decide` does to a copy of the state, and returns what it returns.
+
+        It is called again, with a newer state, when somebody else was faster; an error that it raises changes nothing.
+        Raises NoSuchReaderGroup, RetriesExhausted, and what requests raise.
+        """
+        async with self._lock:
+            for attempt in range(1, _ATTEMPTS + 1):
+                draft = self.state.copy()
+                decided = decide(draft)
+                values: dict[_Key, bytes] = {}
+                for outer, inner, value in draft.changes():
+                    values[outer, inner] = value
+                    values[outer, None] = VERSION_VALUE
+                if not values or await self._write(values):
+                    return decided
+                await asyncio.sleep(self._backoff.delay_ms(min(attempt, 4), self._random) / 1000 if attempt > 1 else 0)
+        raise RetriesExhausted(
+            f"a change of {self._group} was made {_ATTEMPTS} times, and others were faster each time",
+            segment=self._table.name,
+            actual=_ATTEMPTS,
+        )
+
+    async def _write(self, values: dict[_Key, bytes]) -> bool:
+        """Writes entries that nobody has changed meanwhile; if somebody has, reads what is new and returns False."""
+        items = [Item(encode_key(*key), self._versions.get(key, NOT_EXISTS), value) for key, value in values.items()]
+        try:
+            versions = await self._table.update(items)
+        except SegmentMissing as missing:
+            self._forget()
+            raise self._missing() from missing
+        except ConditionFailed as failed:
+            before = {key: self._versions.get(key, NOT_EXISTS) for key in values}
+            if not await self._fetch():
+                await self._look_up(items)  # an entry was removed, which no delta tells
+            ours = failed.details.get("retried") and all(
+                self._versions.get(key, NOT_EXISTS) > before[key] for key in values
+            )
+            return bool(ours) and await self._holds(items)
+        for item, version in zip(items, versions, strict=True):
+            self._take(item._replace(version=version), anyway=True)
+        return True
+
+    async def _look_up(self, items: list[Item]) -> None:
+        for item, found in zip(items, await self._table.get([each.key for each in items]), strict=True):
+            self._take(Item(item.key, NOT_EXISTS) if found is None else found, anyway=True)
+
+    async def _holds(self, items: list[Item]) -> bool:
+        """Whether the table has these values: then the update whose reply was lost was carried out."""
+        found = await self._table.get([each.key for each in items])
+        return all(each is not None and each.value == item.value for item, each in zip(items, found, strict=True))
+
+    def close(self) -> None:
+        """Frees its flows. Can be called twice."""
+        self._requests.close()

@@ -1,0 +1,1 @@
+"""One segment: its writer, its reader, conditional appends."""

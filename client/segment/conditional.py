@@ -1,0 +1,146 @@
+"""Appends on condition that the segment ends where its writer thinks it does.
+
+One at a time, each of them until it is known whether it was stored: a writer that is set up again after a lost
+connection hears from the store how far its numbers have come.
+
+Invariants: an append is stored at most once; `False` means that nothing of it was; calls wait for each other, in order.
+Follows `ConditionalOutputStreamImpl` (Pravega's client) and `ByteWriter` of the Rust client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from uuid import uuid4
+
+from segstore.client.attempts import Attempts
+from segstore.client.connection.locations import Locations, learn
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection.raw import RawClient
+from segstore.client.errors import (
+    ClientError,
+    Closed,
+    ConnectionLost,
+    PeerRefused,
+    ProtocolViolation,
+    Retriable,
+    TokenExpired,
+    failure,
+)
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    Event,
+    SetupAppend,
+)
+
+__all__ = ["ConditionalWriter"]
+
+_Make = Callable[[int, int], Command]
+"""Of a number of the writer's and a request id the append."""
+
+
+class ConditionalWriter:
+    """Conditional appends of one writer id, one after another."""
+
+    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, random: Random) -> None:
+        self._pool = pool
+        self._locations = locations
+        self._segment = segment
+        self._random = random
+        self._id = uuid4()
+        self._number = 0
+        self._client: RawClient | None = None
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def write_event(self, data: bytes, expected_offset: int) -> bool:
+        """Stores an event, which a header of 8 bytes precedes. Returns whether the segment ended there.
+
+        Raises Closed, SegmentOver, TokenRefused, RetriesExhausted.
+        """
+        event = Event(data)
+        return await self._write(lambda number, id_: ConditionalAppend(self._id, number, expected_offset, event, id_))
+
+    async def write_bytes(self, data: bytes, expected_offset: int) -> bool:
+        """As `write_event`, for bytes as they are."""
+        return await self._write(lambda number, id_: ConditionalBlockEnd(self._id, number, expected_offset, data, id_))
+
+    async def _write(self, make: _Make) -> bool:
+        async with self._lock:
+            self._number += 1
+            what = f"a conditional append to {self._segment}"
+            attempts = Attempts(self._pool.settings, what, segment=self._segment, random=self._random)
+            try:
+                while True:
+                    try:
+                        async with attempts.one():
+                            return await self._write_once(self._number, make)
+                    except (Retriable, TokenExpired) as error:
+                        self._drop()
+                        pause_s = attempts.failed(error)
+                    await asyncio.sleep(pause_s)
+            except BaseException:
+                self._drop()  # what was sent may still be stored: the next set-up asks
+                raise
+
+    async def _write_once(self, number: int, make: _Make) -> bool:
+        if self._closed:
+            raise Closed(f"the writer of {self._segment} was closed", segment=self._segment)
+        endpoint = await self._locations.endpoint_of(self._segment)
+        token = await self._locations.token_for(self._segment)
+        try:
+            client = self._client
+            if client is None or client.closed:
+                stored = await self._set_up(endpoint, token)
+                if stored >= number:
+                    return True
+                client = self._client
+                assert client is not None
+            reply = await client.request(lambda id_: make(number, id_))
+            if isinstance(reply, DataAppended):
+                return True
+            if isinstance(reply, ConditionalCheckFailed):
+                return False
+            raise self._failure(reply, endpoint)
+        except ClientError as error:
+            learn(self._locations, self._segment, error, endpoint, token, in_doubt=isinstance(error, ConnectionLost))
+            raise
+
+    async def _set_up(self, endpoint: Endpoint, token: str) -> int:
+        """A client that may append; returns the last number that the store has of this writer."""
+        pooled = self._pool.settings.enable_connection_pooling
+        client = await RawClient.open(self._pool, endpoint, pooled=pooled)
+        try:
+            reply = await client.request(lambda id_: SetupAppend(id_, self._id, self._segment, token))
+            if not isinstance(reply, AppendSetup):
+                raise self._failure(reply, endpoint)
+            if self._closed:
+                raise Closed(f"the writer of {self._segment} was closed", segment=self._segment)
+        except BaseException:
+            client.close()
+            raise
+        self._client = client
+        return reply.last_event_number
+
+    def _failure(self, reply: Command, endpoint: Endpoint) -> ClientError:
+        error = failure(reply, endpoint=str(endpoint), segment=self._segment)
+        if isinstance(error, ProtocolViolation):
+            # Answers of an older set-up may come late: another connection tells.
+            return PeerRefused(error.message, endpoint=error.endpoint, segment=self._segment)
+        return error
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        """Ends it at once; what waits raises Closed. Can be called twice."""
+        self._closed = True
+        self._drop()

@@ -1,0 +1,528 @@
+"""The machine behind a `SegmentWriter`: its states, its turns on the connection, replies, and what goes wrong.
+
+    CONNECTING ─▶ SETTING_UP ─▶ OPEN        lost, wrong host, token expired: back to CONNECTING
+         any of these ─▶ OVER               sealed or gone: the unacknowledged events are handed over, in order
+         any of these ─▶ FAILED, CLOSED
+
+An event waits in the queue until the writer is open and it is its turn on the connection; then it gets its number and
+is in flight until an ack covers it. SetupAppend (`WriterSetup`) is answered with the last number that the store has of
+this writer: an implicit ack; what lies above is sent again, before anything new: its first append alone, and the others
+when that is acknowledged. The writer keeps one writer id and one request id.
+
+What is too large for an append is handed to `carry` when all before it is acknowledged, and all behind it waits until
+it is stored. If the segment is over meanwhile, that waits too: who carries may have stored it before.
+
+A store that refuses the number of an append that was sent once, or has numbers that were never sent, has them of
+another writer with this one's id: then the writer has failed (`WriterFenced`).
+
+Invariants: who waits for an event hears of it exactly once; when nothing was acknowledged for `request_timeout_ms` the
+writer is set up anew, and when that failed `retry`'s number of times without progress, all that waits fails. Cancelling
+who waits never takes back an event.
+
+Buffers: payloads are the caller's and must not change until they are stored. Follows `SegmentOutputStreamImpl`
+(Pravega's client). Deliberate differences: events written in one turn of the loop travel as one append (see
+`append_batching`); after a reconnect the oldest append goes alone; attempts are counted until an ack or a set-up made
+progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from random import Random
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from segstore.client.connection.flow import Flow
+from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then
+from segstore.client.connection.locations import Locations
+from segstore.client.connection.outbox import Appends
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.errors import (
+    ClientError,
+    ProtocolViolation,
+    SegmentOver,
+    WriterFenced,
+    failure,
+)
+from segstore.client.segment.setup import RECOVERABLE, WriterSetup
+from segstore.client.segment.waits import AppendWaits
+from segstore.wire import AppendSetup, Command, DataAppended, InvalidEventNumber
+from segstore.wire.blocks import BlockSizeTracker
+
+__all__ = ["Carry", "WriterMachine", "WriterState"]
+
+
+class WriterState(Enum):
+    CONNECTING = auto()
+    SETTING_UP = auto()
+    OPEN = auto()
+    OVER = auto()
+    FAILED = auto()
+    CLOSED = auto()
+
+
+_OPEN: Final = WriterState.OPEN
+_Future: Final = asyncio.Future
+_ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
+_EVENT_HEADER_BYTES: Final = 8
+
+Carry = Callable[[str, Any], Awaitable[None]]
+"""Stores what is too large for an append, of which only the length was looked at, at the end of a segment.
+
+Raises ClientError, SegmentOver among them."""
+
+
+class WriterMachine:
+    """A writer of one segment without what its users call.
+
+    Attributes:
+        segment, writer_id: whose and where.
+        state: where it stands.
+        segment_length: as the last ack said, -1 before the first.
+        set_ups: how often it was set up.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_ack_timer",
+        "_appends",
+        "_carry",
+        "_carrying",
+        "_error",
+        "_events",
+        "_flow",
+        "_largest",
+        "_late_over",
+        "_loop",
+        "_most_held",
+        "_on_over",
+        "_pool",
+        "_setup",
+        "_sizing",
+        "_stumbled",
+        "_trying",
+        "_waits",
+        "_writer_bytes",
+        "segment",
+        "segment_length",
+        "set_ups",
+        "state",
+        "writer_id",
+    )
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        locations: Locations,
+        segment: str,
+        *,
+        writer_id: UUID | None = None,
+        on_over: Callable[[Any, SegmentOver], None] | None = None,
+        carry: Carry | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """Starts to set itself up at once.
+
+        on_over: called when the segment is sealed or gone, instead of failing what is not acknowledged; its owner takes
+        that with `take_pending`, now or later, and what is written until then waits for it.
+        carry: stores what is too large for an append; without it that is refused.
+        """
+        self.segment: Final = segment
+        self.writer_id: Final = writer_id or uuid4()
+        self._writer_bytes = self.writer_id.bytes
+        self.state = WriterState.CONNECTING
+        self.segment_length = -1
+        self.set_ups = 0
+        self._pool = pool
+        self._on_over = on_over
+        self._carry = carry
+        self._carrying: asyncio.Task[None] | None = None
+        self._late_over: SegmentOver | None = None
+        self._loop = asyncio.get_running_loop()
+        self._most_held = pool.settings.max_in_flight_bytes
+        self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES
+        self._flow: Flow | None = None
+        self._appends: Appends | None = None
+        self._events = InFlight()
+        self._trying = False
+        """Only the first of the appends that are sent again is under way: the others wait for its ack."""
+        self._error: ClientError | None = None
+        self._waits: AppendWaits | None = None
+        """Made when somebody waits, gone when nobody does: who writes without waiting never looks at it."""
+        self._stumbled = True
+        """Attempts to set up may have failed since the last event was stored."""
+        self._sizing: BlockSizeTracker | None = None
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._setup = WriterSetup(self, pool, locations, segment, self.writer_id, random)
+        self._setup.start(None)
+
+    # --- what is on the way -------------------------------------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> int:
+        """Appends that are neither acknowledged nor failed nor handed over."""
+        return self._events.added - self._events.settled
+
+    @property
+    def has_room(self) -> bool:
+        return self._events.held_bytes < self._most_held or self._error is not None
+
+    def take_pending(self) -> list[Pending]:
+        """What is not acknowledged, in order; it is no longer this writer's. For the owner of a writer that is OVER."""
+        taken = self._events.take_all()
+        self._settle()
+        return taken
+
+    def _settle(self) -> None:
+        waits = self._waits
+        if waits is not None:
+            waits.settled(self._events.settled, has_room=self.has_room)
+            if not waits.some:
+                self._waits = None
+
+    def _waiting(self) -> AppendWaits:
+        """For who is about to wait."""
+        waits = self._waits
+        if waits is None:
+            waits = self._waits = AppendWaits()
+        return waits
+
+    def _started(self) -> None:
+        """It was set up, or will not be."""
+        if self._waits is not None:
+            self._waits.started()
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _ask_turn(self) -> None:
+        flow = self._flow
+        if flow is not None and not flow.closed and self.state is _OPEN and self._events.queued:
+            flow.ask_turn()
+
+    def _take_turn(self) -> None:
+        """Its turn on the connection: numbers and sends what is queued, up to what a turn may add."""
+        appends = self._appends
+        if self._trying or appends is None:
+            return
+        events, outbox = self._events, appends.outbox
+        left, largest = outbox.most_bytes, self._largest
+        while (item := events.first_queued) is not None and self.state is _OPEN:
+            if len(item.data) > largest:
+                if self._carrying is None and events.oldest is None:
+                    carrying = self._carry_one(item)
+                    self._carrying = self._loop.create_task(carrying, name=f"a large event for {self.segment}")
+                return
+            if left <= 0:
+                self._ask_turn()
+                return
+            left -= appends.send(events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s))
+            if self._ack_timer is None:
+                self._ack_timer = self._loop.call_at(outbox.now_s + self._ack_limit_s, self._ack_due)
+
+    async def _carry_one(self, item: Pending) -> None:
+        """Nothing is in flight, and nothing is sent until this ends."""
+        error: ClientError | None = None
+        assert self._carry is not None
+        try:
+            await self._carry(self.segment, item.data)
+        except ClientError as problem:
+            error = problem
+        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+            error = ProtocolViolation(f"a large event for {self.segment} failed: {problem}", segment=self.segment)
+            error.__cause__ = problem
+        self._carrying = None
+        late, self._late_over = self._late_over, None
+        if self.state in _ENDED:
+            return
+        if error is None:
+            self._stored([self._events.carried()])
+            error = late
+        if isinstance(error, SegmentOver):
+            self._over(error)
+        elif error is not None:
+            self._fail(error)
+        else:
+            self._ask_turn()
+
+    def _send_again(self, append: Pending | Append) -> None:
+        assert self._appends is not None
+        append.sent_s = self._loop.time()
+        self._appends.send(append)
+        if self._ack_timer is None:
+            self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+
+    @property
+    def _ack_limit_s(self) -> float:
+        return self._pool.settings.request_timeout_ms / 1000
+
+    def _ack_due(self) -> None:
+        self._ack_timer = None
+        oldest = self._events.oldest
+        if oldest is None or self.state is not _OPEN:
+            return
+        due_s = oldest.sent_s + self._ack_limit_s
+        if self._loop.time() < due_s:
+            self._ack_timer = self._loop.call_at(due_s, self._ack_due)
+        else:
+            self._lost(self._setup.timed_out(f"did not acknowledge event {oldest.last} of"))
+
+    # --- replies ------------------------------------------------------------------------------------------------------
+
+    def on_reply(self, reply: Command) -> None:
+        if type(reply) is DataAppended:
+            ours = reply.writer_id.int == self.writer_id.int  # `bytes` of a UUID are made anew each time
+            writer = self._writer_bytes if ours else reply.writer_id.bytes
+            number, length = reply.event_number, reply.current_segment_write_offset
+            self.on_ack(writer, number, reply.previous_event_number, reply.request_id, length)
+            return
+        try:
+            if type(reply) is AppendSetup:
+                self._on_set_up(reply)
+            else:
+                error = failure(reply, endpoint=str(self._setup.endpoint), segment=self.segment)
+                if isinstance(error, SegmentOver):
+                    self._over(error)
+                elif type(reply) is InvalidEventNumber and self._events.oldest_is_new:
+                    self._fail(self._fenced(error))
+                else:  # also a number that the store had from before a reconnect: the next set-up says so
+                    self._lost(error)
+        except BadAck as cause:
+            self._refused(cause)
+
+    def on_ack(self, writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
+        flow = self._flow
+        if self.state is not _OPEN or flow is None:  # of a set-up before: the answer to the new one covers it
+            return
+        events = self._events
+        stored: list[Pending] | None = None
+        alone = events.acknowledged_alone(number, previous) if writer == self._writer_bytes else None
+        if alone is not None:
+            size = len(alone.data)
+        else:
+            try:
+                if writer != self._writer_bytes:
+                    raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
+                stored, size = events.acknowledged(number, previous)
+            except BadAck as cause:
+                self._refused(cause)
+                return
+        if length > self.segment_length:
+            self.segment_length = length
+        if self._sizing is not None:
+            self._sizing.record_ack(number)
+        if not flow.closed:
+            flow.bytes_in_flight -= size
+            flow.connection.outbox.bytes_in_flight -= size
+        if alone is not None:
+            if self._stumbled:
+                self._progressed()
+            self._tell(alone.done, None)
+            if self._waits is not None:
+                self._settle()
+        elif stored:
+            self._stored(stored)
+        if self._trying:
+            self._send_others()
+        elif not flow.asked and events.oldest is None and events.first_queued is not None:
+            self._ask_turn()  # what is too large for an append has waited for this
+
+    def on_lost(self, error: ClientError) -> None:
+        self._lost(error)
+
+    def _send_others(self) -> None:
+        """The first of the appends that are sent again was acknowledged: the others follow."""
+        self._trying = False
+        if self.state is _OPEN:  # who heard of the first may have ended the writer
+            for append in self._events.sent:
+                self._send_again(append)
+            self._ask_turn()
+
+    def _on_set_up(self, reply: AppendSetup) -> None:
+        if self.state is not WriterState.SETTING_UP or reply.writer_id != self.writer_id:
+            raise BadAck(f"answers a set-up of writer {reply.writer_id}")
+        stored, _ = self._events.set_up(reply.last_event_number)
+        assert self._flow is not None
+        self.state = _OPEN
+        self.set_ups += 1
+        self._setup.answered()
+        self._started()
+        if self._pool.settings.append_batching == "blocks":
+            self._sizing = BlockSizeTracker(self._loop.time() * 1000)
+            assert self._appends is not None
+            self._appends.set_sizing(self._sizing)
+        # One alone first: the refusal of a first append is lost if the store closes because of a second.
+        oldest = self._events.oldest
+        self._trying = oldest is not None
+        if oldest is None:
+            self._setup.idle()
+        else:
+            self._send_again(oldest)
+        self._ask_turn()
+        if stored:
+            self._stored(stored)
+
+    def _progressed(self) -> None:
+        """An event was stored."""
+        self._stumbled = False
+        self._setup.failures = 0
+
+    def _stored(self, items: list[Pending]) -> None:
+        if self._stumbled:
+            self._progressed()
+        for item in items:
+            done = item.done
+            if isinstance(done, _Future):
+                if not done.done():
+                    done.set_result(None)
+                continue
+            try:
+                done(None)
+            except Exception as problem:  # noqa: BLE001 — as in `_tell`
+                self._report(problem)
+        if self._waits is not None:
+            self._settle()
+
+    def _tell(self, done: asyncio.Future[None] | Then, error: ClientError | None) -> None:
+        if isinstance(done, _Future):
+            if not done.done():
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
+                    done.exception()  # who does not look at it hears of it when flushing or closing
+            return
+        try:
+            done(error)
+        except Exception as problem:  # noqa: BLE001 — whatever it is, it is its owner's and not this segment's
+            self._report(problem)
+
+    def _report(self, problem: Exception) -> None:
+        context = {"message": f"who waited for an append to {self.segment} failed", "exception": problem}
+        self._loop.call_exception_handler(context)
+
+    # --- set-up -------------------------------------------------------------------------------------------------------
+
+    def began(self, flow: Flow) -> bool:
+        """For its set-up: SetupAppend goes out on this flow."""
+        if self.state in _ENDED:
+            return False
+        self._stumbled = True
+        self._flow = flow
+        flow.turn = self._take_turn
+        self._appends = Appends(flow, flow.connection.outbox, self.segment, self.writer_id, self._setup.request_id)
+        self.state = WriterState.SETTING_UP
+        return True
+
+    def failed_once(self) -> bool:
+        """For its set-up: the attempt failed."""
+        self._drop_flow()
+        if self.state in _ENDED:
+            return False
+        self.state = WriterState.CONNECTING
+        return True
+
+    def gave_up(self, error: ClientError) -> None:
+        """For its set-up: no attempt follows."""
+        if isinstance(error, SegmentOver):
+            self._over(error)
+        else:
+            self._fail(error)
+
+    # --- trouble ------------------------------------------------------------------------------------------------------
+
+    def _refused(self, cause: BadAck) -> None:
+        if isinstance(cause, OtherWriter):
+            self._fail(self._fenced(cause))
+        else:
+            self._violated(cause)
+
+    def _violated(self, cause: BadAck) -> None:
+        endpoint = str(self._setup.endpoint)
+        error = ProtocolViolation(
+            f"{endpoint} {cause}, to writer {self.writer_id} of {self.segment}",
+            endpoint=endpoint,
+            segment=self.segment,
+            request_id=self._setup.request_id,
+        )
+        error.__cause__ = cause
+        flow = self._flow
+        self._lost(error)
+        if flow is not None:
+            flow.connection.end(error)
+
+    def _fenced(self, cause: Exception) -> WriterFenced:
+        error = WriterFenced(
+            f"another writer appends to {self.segment} as {self.writer_id}, says {self._setup.endpoint}",
+            endpoint=str(self._setup.endpoint),
+            segment=self.segment,
+            request_id=self._setup.request_id,
+            writer_id=self.writer_id,
+        )
+        error.__cause__ = cause
+        return error
+
+    def _drop_flow(self) -> None:
+        flow, self._flow = self._flow, None
+        appends, self._appends = self._appends, None
+        self._sizing = None
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
+        if flow is not None and appends is not None and not flow.closed:
+            appends.close()
+            flow.close()
+
+    def _lost(self, error: ClientError) -> None:
+        """The flow is of no more use; what can be tried again is."""
+        if self.state in _ENDED:
+            return
+        was = self.state
+        self._drop_flow()
+        if not isinstance(error, RECOVERABLE):
+            self._fail(error)
+        elif was is WriterState.SETTING_UP:
+            self._setup.refused(error)
+        elif was is _OPEN:
+            self.state = WriterState.CONNECTING
+            self._setup.start(error)
+
+    def _over(self, error: SegmentOver) -> None:
+        if self.state in _ENDED:
+            return
+        if self._on_over is None:
+            self._fail(error)
+            return
+        self._drop_flow()
+        if self._carrying is not None:
+            self.state = WriterState.CONNECTING
+            self._late_over = error
+            return
+        self.state = WriterState.OVER
+        self._setup.answered()
+        self._started()
+        self._on_over(self, error)
+
+    def _fail(self, error: ClientError, state: WriterState = WriterState.FAILED) -> None:
+        if self.state in (WriterState.FAILED, WriterState.CLOSED):
+            return
+        self._drop_flow()
+        if self._carrying is not None:
+            self._carrying.cancel()
+        self.state = state
+        self._error = error
+        self._setup.answered()
+        self._started()
+        if self._waits is not None:
+            self._waits.fail(self._again)
+        for item in self.take_pending():
+            self._tell(item.done, self._again())
+
+    def _again(self) -> ClientError:
+        """The error that ended the writer, as one more of its kind: several must not share one traceback."""
+        error = self._error
+        assert error is not None
+        fresh = type(error)(error.message, **error.facts())
+        fresh.__cause__ = error.__cause__
+        return fresh

@@ -1,0 +1,225 @@
+"""Sets a segment writer up at the store that owns its segment, again and again, until that holds or must not.
+
+One attempt asks where the segment lives and with which token, takes a flow there, sends SetupAppend and waits for the
+answer, which its owner hands in. After a failure it learns (another store, another token), waits out the back-off and
+tries again; after `retry`'s number of failures, or `recovery_timeout_ms`, without progress it gives up.
+
+Invariants: at most one attempt is under way; each has a deadline; an attempt ends in its owner's `opened` (the answer
+came), in `gave_up`, or in the next attempt. The flow number and the request id are the same for all of them, and
+pooled ones are given back by `aclose`, after which no task is left. Follows `SegmentOutputStreamImpl` (Pravega's
+client), seeds 36.4, 36.9, 36.23 and 36.26.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final, Protocol
+from uuid import UUID
+
+from segstore.client.attempts import Attempts
+from segstore.client.connection.flow import Flow, FlowHandler
+from segstore.client.connection.locations import Locations, learn
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.errors import (
+    ClientError,
+    ProtocolViolation,
+    RequestRejected,
+    RequestTimedOut,
+    Retriable,
+    TokenExpired,
+)
+from segstore.wire import SetupAppend, WireError
+from segstore.wire.request_id import FLOWS_DISABLED, pack
+
+__all__ = ["RECOVERABLE", "SetUpOwner", "WriterSetup"]
+
+RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
+"""After these another attempt may do better."""
+_HELD_S: Final = 1.0
+"""A set-up that an idle writer loses sooner counts as a failed attempt."""
+
+
+class SetUpOwner(FlowHandler, Protocol):
+    """The writer that is set up; it hears the replies of the flow."""
+
+    def began(self, flow: Flow) -> bool:
+        """SetupAppend is about to go out on this flow; False if the writer has ended meanwhile."""
+
+    def failed_once(self) -> bool:
+        """The attempt failed, its flow is of no more use; False if the writer has ended meanwhile."""
+
+    def gave_up(self, error: ClientError) -> None:
+        """No attempt follows. The error may be SegmentOver."""
+
+
+class WriterSetup:
+    """What of a segment writer is about setting it up.
+
+    Attributes:
+        request_id: of all its commands.
+        endpoint: the store of the last attempt.
+        failures: number of consecutive failed attempts. The owner resets it when an event is stored.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_attempts",
+        "_flow_id",
+        "_idle_since_s",
+        "_locations",
+        "_owner",
+        "_pool",
+        "_random",
+        "_segment",
+        "_task",
+        "_token",
+        "_writer_id",
+        "endpoint",
+        "failures",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        owner: SetUpOwner,
+        pool: ConnectionPool,
+        locations: Locations,
+        segment: str,
+        writer_id: UUID,
+        random: Random | None,
+    ) -> None:
+        self._owner = owner
+        self._pool = pool
+        self._locations = locations
+        self._segment = segment
+        self._writer_id = writer_id
+        self._random = random
+        self._flow_id = pool.lease() if pool.settings.enable_connection_pooling else FLOWS_DISABLED
+        self.request_id: Final = pack(self._flow_id, 0)
+        self.endpoint: Endpoint | None = None
+        self._token = ""
+        self.failures = 0
+        self._attempts: Attempts | None = None
+        """While it is tried, and until there is progress after a failure."""
+        self._idle_since_s: float | None = None
+        self._answer: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, error: ClientError | None) -> None:
+        """Begins with an attempt, because of an error if there was one."""
+        loop = asyncio.get_running_loop()
+        idle_since_s, self._idle_since_s = self._idle_since_s, None
+        if idle_since_s is not None and loop.time() - idle_since_s >= _HELD_S:
+            self.failures = 0
+        if not self.failures:
+            self._attempts = None
+        self._task = loop.create_task(self._trying(error), name=f"setting up a writer of {self._segment}")
+
+    def idle(self) -> None:
+        """The writer was set up with nothing to store. If it stays so for a while, that counts like a stored event."""
+        self._idle_since_s = asyncio.get_running_loop().time()
+
+    def answered(self) -> None:
+        """The attempt under way has its answer, or is not wanted any more."""
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_result(None)
+
+    def refused(self, error: ClientError) -> None:
+        """The attempt under way has failed."""
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
+
+    def timed_out(self, what: str) -> RequestTimedOut:
+        """The error for a store that did not do something in time."""
+        limit = self._pool.settings.request_timeout_ms
+        return RequestTimedOut(
+            f"{self.endpoint} {what} {self._segment} within {limit:.0f} ms",
+            endpoint=str(self.endpoint),
+            segment=self._segment,
+            request_id=self.request_id,
+            limit=limit,
+        )
+
+    def release(self) -> None:
+        """Gives the flow number back; the owner has closed its flow."""
+        if self._flow_id != FLOWS_DISABLED:
+            self._pool.release(self._flow_id)
+
+    def cancel(self) -> None:
+        """Ends the attempt that is under way, without waiting for its end."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Ends the attempt that is under way."""
+        self.cancel()
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            await asyncio.gather(task, return_exceptions=True)
+
+    # --- trying -----------------------------------------------------------------------------------------------------
+
+    async def _trying(self, error: ClientError | None) -> None:
+        owner = self._owner
+        attempts = self._attempts
+        if attempts is None:
+            settings, what = self._pool.settings, f"the writer of {self._segment}"
+            attempts = self._attempts = Attempts(settings, what, segment=self._segment, random=self._random)
+        try:
+            while True:
+                if error is not None:
+                    await self._wait_after(error, attempts)
+                try:
+                    async with attempts.one():
+                        await self._once()
+                except RECOVERABLE as problem:
+                    error = problem
+                    if owner.failed_once():
+                        continue
+                break
+        except ClientError as problem:
+            owner.gave_up(problem)
+        except WireError as problem:
+            rejected = RequestRejected(f"{self._segment} cannot be written to: {problem}", segment=self._segment)
+            rejected.__cause__ = problem
+            owner.gave_up(rejected)
+        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+            failed = ProtocolViolation(f"setting up a writer of {self._segment} failed: {problem!r}")
+            failed.__cause__ = problem
+            owner.gave_up(failed.located(segment=self._segment))
+        if not attempts.failures:
+            self._attempts = None
+        if self._task is asyncio.current_task():
+            self._task = None
+
+    async def _wait_after(self, error: ClientError, attempts: Attempts) -> None:
+        """Learns from a failure and waits out its back-off; raises RetriesExhausted after too many."""
+        learn(self._locations, self._segment, error, self.endpoint, self._token, in_doubt=self.failures > 0)
+        pause_s = attempts.failed(error)
+        self.failures = attempts.failures
+        await asyncio.sleep(pause_s)
+
+    async def _once(self) -> None:
+        self.endpoint = endpoint = await self._locations.endpoint_of(self._segment)
+        self._token = await self._locations.token_for(self._segment)
+        owner, pool = self._owner, self._pool
+        if self._flow_id == FLOWS_DISABLED:
+            flow = await pool.unpooled(endpoint, owner)
+        else:
+            flow = await pool.flow(endpoint, owner, flow_id=self._flow_id)
+        if not owner.began(flow):
+            flow.close()
+            return
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._answer = answer
+        flow.send(SetupAppend(self.request_id, self._writer_id, self._segment, self._token))
+        try:
+            async with asyncio.timeout(pool.settings.request_timeout_ms / 1000):
+                await answer
+        except TimeoutError as cause:
+            raise self.timed_out("did not set up the writer of") from cause
+        finally:
+            self._answer = None

@@ -1,0 +1,367 @@
+"""Byte streams: a stream of one segment, written and read as bytes without any frame.
+
+    async with pravega.byte_writer("scope", "stream") as writer:
+        await writer.append(b"…")
+        await writer.flush()
+    async with pravega.byte_reader("scope", "stream") as reader:
+        await reader.seek(-100, os.SEEK_END)
+        data = await reader.read(100)
+
+Invariants: what was appended is stored once and in order, whatever happens to connections; a part of up to
+`max_event_bytes` is stored whole or not at all, and what several writers append lies side by side in such parts;
+cancelling a read loses nothing. Refused: streams with more segments than one.
+
+Follows `ByteStreamWriterImpl` and `ByteStreamReaderImpl` (Pravega's client): appends have no condition, sealing and
+truncating are the segment's. The official Rust and Python clients append on the condition that the segment ends where
+they believe it to, from 0 on; what they write is read here, and the other way round.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Final, Literal, Self
+
+from segstore.client.connection.locations import Locations
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection.raw import SegmentRequests
+from segstore.client.controller.controller import Controller, name_of
+from segstore.client.errors import (
+    Closed,
+    EventTooLarge,
+    ProtocolViolation,
+    RequestRejected,
+    SegmentSealed,
+    SegmentTruncated,
+    StreamSealed,
+)
+from segstore.client.lifecycle import ClosedAfter, FlushedAfter, OpenedBefore
+from segstore.client.segment.conditional import ConditionalWriter
+from segstore.client.segment.reader import SegmentReader
+from segstore.client.segment.writer import SegmentWriter
+from segstore.wire import Buffer, SealSegment, StreamSegmentInfo, TruncateSegment
+from segstore.wire import SegmentSealed as SealedReply
+from segstore.wire import SegmentTruncated as TruncatedReply
+
+__all__ = ["ByteReader", "ByteWriter"]
+
+_MAX_READ_BYTES: Final = 2 * 1024 * 1024
+"""Stores answer with no more (36.28)."""
+
+
+class _ByteStream:
+    """What writer and reader share.
+
+    Attributes:
+        scope, stream: whose.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        scope: str,
+        stream: str,
+        *,
+        random: Random | None = None,
+    ) -> None:
+        self.scope: Final = scope
+        self.stream: Final = stream
+        self._pool = pool
+        self._controller = controller
+        self._locations = locations
+        self._random = random or Random()
+        self._requests = SegmentRequests(pool, locations, random=self._random)
+        self._segment: str | None = None
+        self._closed = False
+
+    @property
+    def segment(self) -> str:
+        """The name of its segment. Raises Closed before `open` and after the end."""
+        if self._closed or self._segment is None:
+            state = "was closed" if self._closed else "is not open: `async with` opens it"
+            raise Closed(f"the byte stream {self.scope}/{self.stream} {state}", stream=f"{self.scope}/{self.stream}")
+        return self._segment
+
+    def _only(self, segment_ids: list[int]) -> str:
+        name = f"{self.scope}/{self.stream}"
+        if len(segment_ids) != 1:
+            raise RequestRejected(
+                f"{name} has {len(segment_ids)} segments, a byte stream has one",
+                stream=name,
+                limit=1,
+                actual=len(segment_ids),
+            )
+        return name_of(self.scope, self.stream, segment_ids[0])
+
+    async def _info(self) -> StreamSegmentInfo:
+        return await self._requests.info(self.segment)
+
+    async def head(self) -> int:
+        """The offset of the first byte that is still there. Raises as `SegmentRequests.ask`."""
+        return (await self._info()).start_offset
+
+    async def tail(self) -> int:
+        """The offset of the next byte that will be stored."""
+        return (await self._info()).write_offset
+
+
+class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
+    """Appends bytes. Use with `async with`, or `open` and `aclose`."""
+
+    _writer: SegmentWriter | None = None
+    _conditional: ConditionalWriter | None = None
+    _sealed = False
+
+    async def open(self) -> None:
+        """Raises NoSuchStream, StreamSealed, RequestRejected for a stream of several segments."""
+        segments = await self._controller.current_segments(self.scope, self.stream)
+        name = f"{self.scope}/{self.stream}"
+        if not segments:
+            raise StreamSealed(f"stream {name} is sealed", stream=name)
+        self._segment = self._only([each.segment_id for each in segments])
+        self._writer = SegmentWriter(self._pool, self._locations, self._segment, random=self._random)
+
+    async def append(self, data: Buffer) -> None:
+        """Returns when there is room for all of it; it is stored when `flush` returns. Buffers can be used again.
+
+        Raises SegmentSealed, and the error with which an earlier append failed.
+        """
+        writer = self._open_writer()
+        if self._sealed:
+            raise SegmentSealed(f"{self.segment} was sealed by this writer", segment=self.segment)
+        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        part_bytes = self._pool.settings.max_event_bytes
+        for start in range(0, len(view), part_bytes):
+            await writer.room()
+            writer.write(view[start : start + part_bytes])
+
+    async def append_at(self, offset: int, data: Buffer) -> bool:
+        """Stores bytes if the segment ends at `offset`, after what this writer appended before; returns whether it did.
+
+        So writers that do not know of each other never write over one another. False: nothing is stored, and `tail`
+        says where the segment ends. One at a time: further calls wait. Raises EventTooLarge, and what `flush` raises.
+        """
+        await self.flush()
+        limit = self._pool.settings.max_event_bytes
+        if len(data) > limit:
+            raise EventTooLarge(
+                f"{len(data)} bytes for {self.segment}, {limit} are allowed at an offset",
+                segment=self.segment,
+                limit=limit,
+                actual=len(data),
+            )
+        if self._conditional is None:
+            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment, self._random)
+        return await self._conditional.write_bytes(bytes(data), offset)
+
+    async def flush(self) -> None:
+        """Returns when everything appended before is stored. Raises the error of what could not be."""
+        await self._open_writer().flush()
+
+    async def seal(self) -> None:
+        """Flushes, and ends the segment for all writers; readers come to an end there. Can be done twice."""
+        await self.flush()
+        segment = self.segment
+        self._sealed = True
+        try:
+            await self._requests.ask(segment, SealedReply, lambda id_, token: SealSegment(id_, segment, token))
+        except SegmentSealed:
+            return  # by this request, whose reply was lost, or by somebody else
+
+    async def truncate(self, offset: int) -> None:
+        """What lies before the offset is gone. An offset before the head changes nothing.
+
+        Raises RequestRejected for one that is negative or beyond the tail.
+        """
+        segment = self.segment
+        if offset >= 0:
+            try:
+                await self._requests.ask(
+                    segment, TruncatedReply, lambda id_, token: TruncateSegment(id_, segment, offset, token)
+                )
+                return
+            except SegmentTruncated as error:
+                if error.details["start_offset"] >= offset:
+                    return
+        raise RequestRejected(
+            f"{segment} cannot be truncated at {offset}", segment=segment, limit=await self.tail(), actual=offset
+        )
+
+    def _open_writer(self) -> SegmentWriter:
+        self.segment  # noqa: B018 — raises where there is none
+        assert self._writer is not None
+        return self._writer
+
+    async def aclose(self) -> None:
+        """Flushes for up to `close_timeout_ms`, then frees all. Can be called twice. Raises what `flush` does."""
+        if self._closed:
+            return
+        try:
+            if self._writer is not None:
+                await self._writer.aclose()
+        finally:
+            await self.abort()
+
+    async def abort(self) -> None:
+        """Frees everything at once; what is not stored yet may or may not be."""
+        self._closed = True
+        self._requests.close()
+        if self._conditional is not None:
+            self._conditional.close()
+        if self._writer is not None:
+            await self._writer.abort()
+
+
+class ByteReader(ClosedAfter, _ByteStream):
+    """Reads bytes. Use with `async with`, and `async for` over what comes; or `open`, `read` and `aclose`.
+
+    Attributes:
+        position: of the next byte that `read` gives.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        scope: str,
+        stream: str,
+        *,
+        from_: Literal["head", "tail"] | int = "head",
+        random: Random | None = None,
+    ) -> None:
+        """from_: where to begin; a number is an offset. Raises ValueError for another word, or a negative one."""
+        if from_ not in ("head", "tail") and not (isinstance(from_, int) and from_ >= 0):
+            raise ValueError(f"{scope}/{stream} is read from its 'head', its 'tail' or an offset, not {from_!r}")
+        super().__init__(pool, controller, locations, scope, stream, random=random)
+        self.position = 0
+        self._from = from_
+        self._reader: SegmentReader | None = None
+        self._held = memoryview(b"")
+        self._ended = False
+
+    async def open(self) -> None:
+        """Raises NoSuchStream, RequestRejected for a stream of several segments."""
+        self._segment = self._only(list(await self._controller.head(self.scope, self.stream)))
+        if isinstance(self._from, int):
+            await self.seek(self._from)
+        else:
+            self._move(await self.head() if self._from == "head" else await self.tail())
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self, most_bytes: int = _MAX_READ_BYTES) -> bytes:
+        """At least one byte and at most so many, b"" at the end of a sealed segment. Waits at the tail.
+
+        One read or seek at a time. Raises SegmentTruncated where the position lies before the head, and what
+        `SegmentReader.read` raises.
+        """
+        segment = self.segment
+        if most_bytes < 1:
+            raise ValueError(f"a read of {most_bytes} bytes of {segment}")
+        while not self._held and not self._ended:
+            reader = self._reader
+            if reader is None:
+                reader = SegmentReader(self._pool, self._locations, segment, self.position, random=self._random)
+                self._reader = reader
+            chunk = await reader.read()
+            self._held = memoryview(chunk.data)
+            self._ended = chunk.end_of_segment
+        data = bytes(self._held[:most_bytes])
+        self._held = self._held[len(data) :]
+        self.position += len(data)
+        return data
+
+    async def read_exactly(self, count: int) -> bytes:
+        """So many bytes; fewer only at the end of a sealed segment. Cancelled, it goes back to where it began."""
+        start = self.position
+        parts: list[bytes] = []
+        missing = count
+        try:
+            while missing and (part := await self.read(missing)):
+                parts.append(part)
+                missing -= len(part)
+        except BaseException:
+            if not self._closed:
+                self._move(start)
+            raise
+        return b"".join(parts)
+
+    async def read_at(self, offset: int, count: int) -> bytes:
+        """So many bytes from an offset on, or as many as are there; it does not wait, and the position stays.
+
+        Raises SegmentTruncated, and what `tail` and `SegmentReader.read` raise.
+        """
+        segment = self.segment
+        if offset < 0 or count < 0:
+            raise ValueError(f"a read of {count} bytes at {offset} of {segment}")
+        end = min(offset + count, await self.tail())
+        data = bytearray()
+        async with SegmentReader(
+            self._pool, self._locations, segment, offset, read_ahead=False, known_to=end, random=self._random
+        ) as reader:
+            while reader.offset < end:
+                chunk = await reader.read()
+                data += chunk.data
+                if chunk.end_of_segment and reader.offset < end:
+                    raise ProtocolViolation(
+                        f"{segment} ends at {reader.offset}, but its length was {end}", segment=segment
+                    )
+        return bytes(data[: end - offset]) if data else b""
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves the position, as files do: from the beginning, the position or the tail; returns it.
+
+        A position before the head, or beyond the tail, is found by the next read. Raises ValueError for a negative one.
+        """
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position}.get(whence)
+        if base is None:
+            if whence != os.SEEK_END:
+                raise ValueError(f"whence is 0, 1 or 2, not {whence}")
+            base = await self.tail()
+        if base + offset < 0:
+            raise ValueError(f"position {base + offset} of {self.segment}")
+        self._move(base + offset)
+        return self.position
+
+    def _move(self, position: int) -> None:
+        kept = position - self.position
+        if 0 <= kept <= len(self._held) and self._reader is not None:
+            self._held = self._held[kept:]
+        else:
+            reader, self._reader = self._reader, None
+            self._held, self._ended = memoryview(b""), False
+            if reader is not None:
+                reader.close()
+        self.position = position
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self.read()
+        if not data:
+            raise StopAsyncIteration
+        return data
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """A read under way raises Closed. Can be called twice."""
+        self._closed = True
+        self._requests.close()
+        self._held = memoryview(b"")
+        if self._reader is not None:
+            self._reader.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self

@@ -1,0 +1,269 @@
+"""Reads the events of a stream, without a reader group: from its head, its tail or a cut, to its end if it has one.
+
+All open segments are read side by side. A segment begins when all those that it follows were read to their ends, so the
+events of each routing key come in the order in which they were stored.
+
+An event of any size is assembled across reads, in memory that grows with what came; one that says that it has more
+than `max_large_event_bytes` ends the reading.
+
+Invariants: what is kept for the user is at most `read_ahead_bytes`, and of each segment one read and the event that is
+not whole yet; cancelling `read` loses nothing; after `aclose`, which can be called twice, no task is left. Follows, in
+what it asks for, `EventStreamReaderImpl` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from random import Random
+from typing import Final, Literal, NamedTuple, Self
+
+import msgspec
+
+from segstore.client.connection.locations import Locations
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection.raw import SegmentRequests
+from segstore.client.controller.controller import Controller, Successor, name_of
+from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentMissing
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore
+from segstore.client.segment.reader import SegmentReader
+from segstore.client.stream.events import EventAssembler
+from segstore.client.stream.read_ahead import ReadAhead
+from segstore.client.stream.successors import Successors
+
+__all__ = ["EventReader", "From", "StreamEvent", "tail_of"]
+
+From = Literal["head", "tail"] | Mapping[int, int]
+"""Where to begin: a cut is segment id → offset."""
+
+
+class StreamEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event, where its header starts, and the segment."""
+
+    data: bytes
+    offset: int
+    segment_id: int
+
+
+async def tail_of(
+    pool: ConnectionPool, controller: Controller, locations: Locations, scope: str, stream: str
+) -> dict[int, int]:
+    """Where a stream ends: segment id → offset, of the segments that take events."""
+    segments = await controller.current_segments(scope, stream)
+    async with SegmentRequests(pool, locations) as requests:
+        infos = await asyncio.gather(*[requests.info(each.name) for each in segments])
+    return {each.segment_id: info.write_offset for each, info in zip(segments, infos, strict=True)}
+
+
+class _Turn(NamedTuple):
+    """Stands between events: from here on, some segments have given way to others."""
+
+    over: tuple[int, ...]
+    begun: tuple[int, ...]
+
+
+class EventReader(OpenedBefore, ClosedAfter):
+    """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
+
+    Attributes:
+        scope, stream: whose.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        scope: str,
+        stream: str,
+        *,
+        from_: From = "head",
+        random: Random | None = None,
+    ) -> None:
+        """from_: "head", "tail", or a cut. Raises ValueError for another word."""
+        if from_ not in ("head", "tail") and not isinstance(from_, Mapping):
+            raise ValueError(f"{scope}/{stream} is read from its 'head', its 'tail' or a cut, not {from_!r}")
+        self.scope: Final = scope
+        self.stream: Final = stream
+        self._cut: dict[int, int] = {}
+        self._from = from_
+        self._pool = pool
+        self._controller = controller
+        self._successors = Successors(controller, pool.settings, random or Random())
+        self._locations = locations
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._readers: dict[int, SegmentReader] = {}
+        self._ended: set[int] = set()
+        self._following: dict[int, set[int]] = {}
+        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(pool.settings.read_ahead_bytes)
+        self._wake = asyncio.Event()
+        self._error: ClientError | None = None
+        self._opened = False
+        self._closed = False
+
+    async def open(self) -> None:
+        """Finds where to begin. Raises NoSuchStream, and what calls to the controller and requests raise."""
+        if self._opened or self._closed:
+            raise Closed(f"the reader of {self.scope}/{self.stream} was opened before")
+        self._opened = True
+        try:
+            start = await self._start()
+            if self._closed:
+                raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
+        except BaseException:
+            self._opened = False
+            raise
+        self._cut = start
+        for segment_id, offset in start.items():
+            self._begin(segment_id, offset)
+
+    async def _start(self) -> dict[int, int]:
+        if isinstance(self._from, Mapping):
+            return dict(self._from)
+        if self._from == "head":
+            return await self._controller.head(self.scope, self.stream)
+        return await tail_of(self._pool, self._controller, self._locations, self.scope, self.stream)
+
+    # --- segments ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, segment_id: int, offset: int) -> None:
+        name = name_of(self.scope, self.stream, segment_id)
+        self._readers[segment_id] = reader = SegmentReader(self._pool, self._locations, name, offset)
+        self._tasks[segment_id] = asyncio.get_running_loop().create_task(
+            self._follow(segment_id, reader), name=f"reading {name}"
+        )
+
+    async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
+        """Reads one segment to its end and begins with those behind it."""
+        try:
+            limit, begun = self._pool.settings.max_large_event_bytes, reader.offset
+            decoder = EventAssembler(reader.segment, begun, limit, StreamEvent, segment_id)
+            try:
+                await self._ahead.fill(segment_id, reader, decoder, self._wake)
+            except SegmentMissing as error:
+                await self._check_stream(error)
+                raise
+            self._end(segment_id, await self._successors.of(reader.segment, in_vain=reader.offset == begun))
+        except ClientError as error:
+            self._error = self._error or error
+        except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
+            failed = ProtocolViolation(f"reading {reader.segment} failed: {cause}", segment=reader.segment)
+            failed.__cause__ = cause
+            self._error = self._error or failed
+        finally:
+            reader.close()
+            del self._tasks[segment_id]
+            self._wake.set()
+
+    async def _check_stream(self, missing: SegmentMissing) -> None:
+        """Raises NoSuchStream if the segment is gone with its stream, as far as the controller can say now."""
+        try:
+            await self._controller.current_segments(self.scope, self.stream)
+        except NoSuchStream:
+            stream = f"{self.scope}/{self.stream}"
+            raise NoSuchStream(
+                f"stream {stream} is gone: {missing.message}",
+                endpoint=missing.endpoint,
+                segment=missing.segment,
+                stream=stream,
+                request_id=missing.request_id,
+            ) from missing
+        except ClientError:
+            return  # that the segment is missing is what the reader tells
+
+    def _end(self, segment_id: int, following: Sequence[Successor]) -> None:
+        """A segment was read to its end: begins with those whose predecessors all were."""
+        self._ended.add(segment_id)
+        self._following[segment_id] = {each.segment.segment_id for each in following}
+        begun = tuple(
+            each.segment.segment_id
+            for each in following
+            if each.segment.segment_id not in self._readers and self._ended.issuperset(each.predecessors)
+        )
+        for each in begun:
+            self._begin(each, 0)
+        over = tuple(each for each, after in self._following.items() if after and after <= self._readers.keys())
+        for each in over:
+            del self._following[each]
+        self._ahead.mark(_Turn(over, begun))
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def cut(self) -> dict[int, int]:
+        """Where to go on: segment id → offset behind its last event that was handed out."""
+        self._note_place()
+        return dict(self._cut)
+
+    def _note_place(self) -> None:
+        if (place := self._ahead.place) is not None:
+            segment_id, offset = place
+            self._cut[segment_id] = offset
+
+    async def read(self) -> StreamEvent | None:
+        """The next event, None at the end of a sealed stream.
+
+        Raises SegmentTruncated, SegmentMissing for a segment that truncation has deleted, NoSuchStream, EventTooLarge,
+        TokenRefused, RetriesExhausted, ProtocolViolation, or Closed.
+        """
+        return self._ahead.current.pop() if await self._some() else None
+
+    async def read_slice(self) -> list[StreamEvent]:
+        """The events, in order, that are there of the read of a segment whose events come next, at least one; none at
+        the end of a sealed stream. Cheaper than one by one where there are many. Raises as `read`.
+        """
+        return self._ahead.take() if await self._some() else []
+
+    async def slices(self) -> AsyncIterator[list[StreamEvent]]:
+        """`read_slice`, to the end."""
+        while events := await self.read_slice():
+            yield events
+
+    async def _some(self) -> bool:
+        """Waits until the read-ahead has events; False at the end of a sealed stream."""
+        ahead = self._ahead
+        while not ahead.current:
+            self._note_place()
+            if ahead:
+                turn = ahead.advance()
+                if turn is not None:
+                    for segment_id in turn.over:
+                        del self._cut[segment_id]
+                    self._cut.update(dict.fromkeys(turn.begun, 0))
+                continue
+            ahead.advance()  # nothing is there, and what was read before is not held while it waits
+            if self._closed:
+                raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
+            if self._error is not None:
+                raise self._error
+            if not self._opened:
+                raise Closed(f"the reader of {self.scope}/{self.stream} is not open: `async with` opens it")
+            if not self._tasks:
+                return False
+            self._wake.clear()
+            await self._wake.wait()
+        return True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        if current := self._ahead.current:
+            return current.pop()
+        event = await self.read()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stops reading; a read under way raises Closed."""
+        self._closed = True
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._note_place()
+        self._ahead.clear()
+        self._wake.set()

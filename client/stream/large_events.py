@@ -1,0 +1,442 @@
+"""Events that no single append carries: through a transient segment that is merged into the target (PDP-43A).
+
+    create a transient segment ─▶ set up a fresh writer of it ─▶ its chunks, pipelined, each at its offset
+        ─▶ await every ack ─▶ merge into the target, with the counter ─▶ stored
+
+Whatever goes wrong on the way starts all of it again, with another transient segment. The merge raises a counter on the
+target, an attribute that only this writer knows, from the value that it must have: of several merges of one event one
+counts. When the fate of a merge is not known, the counter tells it; so the event is there once. A store that refuses
+the counter is written to without it: then an event whose merge was not answered may be there twice, `exactly_once` is
+False, a warning is logged and `unsure` counts such events.
+
+The caller, who has the order of the target's events in hand, sees to it that nothing else of its own is under way.
+
+Invariants: the event is in the target whole or not at all; a `write` that returns has stored it; one that raises
+SegmentOver has not. Refused: peers older than transient segments; answers that name another segment than asked for.
+Follows `LargeEventWriter` (Pravega's client) and seeds 43.7 to 43.14. Deliberate differences: the counter; a transient
+segment that is sealed or missing is no reason to look for successors, only the target is; what was given up is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from random import Random
+from typing import Final, Self
+from uuid import UUID, uuid4
+
+from segstore.client.attempts import Attempts
+from segstore.client.config import ClientSettings
+from segstore.client.connection.flow import Flow
+from segstore.client.connection.locations import Locations, learn
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection.raw import MakeRequest
+from segstore.client.errors import (
+    ClientError,
+    ConditionFailed,
+    ConnectionLost,
+    NotSupported,
+    PeerRefused,
+    ProtocolViolation,
+    RequestTimedOut,
+    Retriable,
+    SegmentExists,
+    SegmentOver,
+    SegmentSealed,
+    TokenExpired,
+    failure,
+)
+from segstore.client.stream.events import EVENT_HEADER_BYTES, frame_header
+from segstore.wire import (
+    AppendSetup,
+    Buffer,
+    Command,
+    ConditionalAttributeUpdate,
+    ConditionalBlockEnd,
+    CreateTransientSegment,
+    DataAppended,
+    DeleteSegment,
+    ErrorMessage,
+    ErrorMessageCode,
+    GetSegmentAttribute,
+    MergeSegments,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
+    SegmentCreated,
+    SegmentIsSealed,
+    SegmentsMerged,
+    SetupAppend,
+)
+from segstore.wire.names import is_transient, parent_of
+
+__all__ = ["LargeEvent", "LargeEventWriter"]
+
+log = logging.getLogger(__name__)
+
+_NO_VALUE: Final = -(1 << 63)
+"""Of an attribute that is not there, and the last number of a writer that never wrote."""
+_REPLACE_IF_EQUALS: Final = 4
+_FIRST_VERSION: Final = 15
+"""The wire version that brought transient segments."""
+_AGAIN: Final = (Retriable, TokenExpired, ConditionFailed, SegmentExists)
+
+
+class LargeEvent:
+    """An event that is as long as with its envelope, which it gets when it is cut into chunks; so it is not copied."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: bytes) -> None:
+        self.event = event
+
+    def __len__(self) -> int:
+        return EVENT_HEADER_BYTES + len(self.event)
+
+    def chunks(self, chunk_bytes: int) -> Iterator[Buffer]:
+        """Its bytes with the envelope, in pieces of one length but for the last."""
+        view = memoryview(self.event)
+        envelope = frame_header(len(view))
+        at = max(chunk_bytes - EVENT_HEADER_BYTES, 0)
+        first = b"".join([envelope, view[:at]])
+        for start in range(0, len(first), chunk_bytes):
+            yield first[start : start + chunk_bytes]
+        for start in range(at, len(view), chunk_bytes):
+            yield view[start : start + chunk_bytes]
+
+
+class _CounterRefused(Exception):
+    """The store does not merge on the counter's condition."""
+
+
+class LargeEventWriter:
+    """Writes large events for one stream writer.
+
+    Attributes:
+        counter_id: of the attribute that counts this writer's large events, on each target.
+        exactly_once: False once a store has refused the counter: from then on it is at least once.
+        unsure: events that may be there twice, because a merge without the counter was not answered.
+        restarts: sequences that were begun anew.
+    """
+
+    def __init__(self, pool: ConnectionPool, locations: Locations, *, random: Random | None = None) -> None:
+        self.counter_id: Final = uuid4()
+        self.exactly_once = True
+        self.unsure = 0
+        self.restarts = 0
+        self._pool = pool
+        self._settings = pool.settings
+        self._locations = locations
+        self._random = random or Random()
+        self._counts: dict[str, int] = {}
+
+    async def write(self, target: str, event: LargeEvent) -> None:
+        """Stores an event at the end of the target.
+
+        Raises SegmentOver if the target takes no more, RetriesExhausted, TokenRefused, NotSupported, ProtocolViolation,
+        Closed. Cancelling it leaves the event there or not, whole in either case.
+        """
+        attempt = _Attempt(target, event, self._counts.get(target, _NO_VALUE))
+        what = f"an event of {len(event.event)} bytes for {target}"
+        attempts = Attempts(self._settings, what, segment=target, random=self._random)
+        while True:
+            try:
+                await self._once(attempt)
+            except _CounterRefused as refused:
+                self.exactly_once = False
+                log.warning(
+                    "%s refuses the counter of large events on %s: from now on they are written at least once (%s)",
+                    attempt.endpoint,
+                    target,
+                    refused,
+                )
+                continue
+            except SegmentOver:
+                self._counts.pop(target, None)
+                raise
+            except _AGAIN as error:
+                self.restarts += 1
+                self._learn(attempt, error, attempts.failures + 1)
+                pause_s = attempts.failed(error)
+            else:
+                if self.exactly_once:
+                    self._counts[target] = attempt.count
+                return
+            await asyncio.sleep(pause_s)
+
+    def _learn(self, attempt: _Attempt, error: ClientError, failures: int) -> None:
+        learn(self._locations, attempt.target, error, attempt.endpoint, attempt.token, in_doubt=failures > 1)
+        if attempt.merge_sent and not self.exactly_once:
+            attempt.merge_sent = False
+            self.unsure += 1
+            log.warning(
+                "a large event may be in %s twice: its merge was not answered (%s), and the store has no counter of it",
+                attempt.target,
+                error,
+            )
+
+    # --- one sequence -----------------------------------------------------------------------------------------------
+
+    async def _once(self, attempt: _Attempt) -> None:
+        target = attempt.target
+        attempt.endpoint = endpoint = await self._locations.endpoint_of(target)
+        attempt.token = token = await self._locations.token_for(target)
+        async with await _Sequence.open(self._pool, endpoint, target, token) as sequence:
+            if attempt.merge_sent and await self._is_counted(sequence, attempt):
+                return
+            await sequence.create()
+            await sequence.append(attempt.event, self._settings.large_event_chunk_bytes)
+            await self._merge(sequence, attempt)
+
+    async def _merge(self, sequence: _Sequence, attempt: _Attempt) -> None:
+        updates: tuple[ConditionalAttributeUpdate, ...] = ()
+        if self.exactly_once:
+            updates = (ConditionalAttributeUpdate(self.counter_id, _REPLACE_IF_EQUALS, attempt.count, attempt.counted),)
+        sent_before, attempt.merge_sent = attempt.merge_sent, True
+        reply = await sequence.merge(updates)
+        match reply:
+            case SegmentsMerged():
+                return
+            case SegmentAttributeUpdated() if updates:
+                # Either a merge of an earlier sequence came through, or the condition is not understood.
+                if await self._is_counted(sequence, attempt):
+                    return
+                attempt.merge_sent = sent_before
+                raise _CounterRefused("the condition does not hold, and should")
+            case OperationUnsupported() if updates:
+                attempt.merge_sent = sent_before
+                raise _CounterRefused("it does not serve the operation")
+            case ErrorMessage(error_code=ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION, message=text) if updates:
+                attempt.merge_sent = sent_before
+                raise _CounterRefused(text)
+            case SegmentIsSealed() | NoSuchSegment():
+                # The reply names the source, whichever of the two it is about. A missing target raises here.
+                if await self._is_counted(sequence, attempt) and updates:
+                    return
+                attempt.merge_sent = sent_before
+                if isinstance(reply, SegmentIsSealed):
+                    target = attempt.target
+                    raise SegmentSealed(f"{target} is sealed", endpoint=sequence.endpoint, segment=target)
+                raise sequence.gone()
+        raise sequence.refused(reply)
+
+    async def _is_counted(self, sequence: _Sequence, attempt: _Attempt) -> bool:
+        """Whether the event is in the target, as its counter there says. Raises SegmentMissing."""
+        value = await sequence.attribute(self.counter_id)
+        return value != _NO_VALUE and value >= attempt.count
+
+
+class _Attempt:
+    """What is known of one event over all its sequences. counted: the counter before it; count: the one after."""
+
+    __slots__ = ("count", "counted", "endpoint", "event", "merge_sent", "target", "token")
+
+    def __init__(self, target: str, event: LargeEvent, counted: int) -> None:
+        self.target = target
+        self.event = event
+        self.counted = counted
+        self.count = 1 if counted == _NO_VALUE else counted + 1
+        self.endpoint: Endpoint | None = None
+        self.token = ""
+        self.merge_sent = False
+
+
+class _Sequence:
+    """One flow, one transient segment and its writer: the steps of one attempt. One step at a time."""
+
+    def __init__(self, settings: ClientSettings, target: str, token: str) -> None:
+        self._limit_ms = settings.request_timeout_ms
+        self._target = target
+        self._token = token
+        self._writer_id: Final = uuid4()
+        self._loop = asyncio.get_running_loop()
+        self._flow: Flow | None = None
+        self._error: ClientError | None = None
+        self._asked: int | None = None
+        self._reply: Command | None = None
+        self._acked = -1
+        self._wake: asyncio.Future[None] | None = None
+        self._transient = ""
+        self._merging = False
+
+    @classmethod
+    async def open(cls, pool: ConnectionPool, endpoint: Endpoint, target: str, token: str) -> Self:
+        """Raises as `ConnectionPool.flow`, and NotSupported."""
+        self = cls(pool.settings, target, token)
+        pooled = pool.settings.enable_connection_pooling
+        self._flow = flow = await (pool.flow(endpoint, self) if pooled else pool.unpooled(endpoint, self))
+        if flow.hello.high_version < _FIRST_VERSION:
+            flow.close()
+            raise NotSupported(
+                f"{flow.endpoint} speaks wire version {flow.hello.high_version}, large events need {_FIRST_VERSION}",
+                endpoint=flow.endpoint,
+                segment=target,
+                limit=_FIRST_VERSION,
+                actual=flow.hello.high_version,
+            )
+        return self
+
+    @property
+    def flow(self) -> Flow:
+        assert self._flow is not None
+        return self._flow
+
+    @property
+    def endpoint(self) -> str:
+        return self.flow.endpoint
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    async def create(self) -> None:
+        """A transient segment, and its writer set up."""
+        writer_id, target, token = self._writer_id, self._target, self._token
+        created = await self._ask(lambda id_: CreateTransientSegment(id_, writer_id, target, token))
+        if type(created) is not SegmentCreated:
+            raise self.refused(created)
+        name = created.segment
+        if not is_transient(name) or parent_of(name) != target:
+            raise ProtocolViolation(
+                f"{self.endpoint} answers with {name!r} to the wish for a transient segment of {target}",
+                endpoint=self.endpoint,
+                segment=target,
+            )
+        self._transient = name
+        set_up = await self._ask(lambda id_: SetupAppend(id_, writer_id, name, token))
+        if type(set_up) is not AppendSetup:
+            raise self.refused(set_up)
+        if set_up.last_event_number != _NO_VALUE:
+            raise ProtocolViolation(
+                f"{self.endpoint} has event {set_up.last_event_number} in the new segment {name}",
+                endpoint=self.endpoint,
+                segment=name,
+            )
+
+    async def append(self, event: LargeEvent, chunk_bytes: int) -> None:
+        """Sends all chunks, as fast as the peer reads, and waits until every one is acknowledged."""
+        flow, start, last = self.flow, 0, -1
+        for last, chunk in enumerate(event.chunks(chunk_bytes)):
+            await self._writable()
+            flow.send(ConditionalBlockEnd(self._writer_id, last, start, chunk, flow.next_request_id()))
+            start += len(chunk)
+            flow.bytes_in_flight += len(chunk)
+            flow.connection.outbox.bytes_in_flight += len(chunk)
+            await asyncio.sleep(0)  # the connection writes, and learns whether its peer reads
+        while self._acked < last:
+            await self._wait(f"did not acknowledge chunk {self._acked + 1} of {self._transient}")
+        flow.bytes_in_flight -= start
+        flow.connection.outbox.bytes_in_flight -= start
+
+    async def merge(self, updates: tuple[ConditionalAttributeUpdate, ...]) -> Command:
+        """What the store says to the merge, which may be a failure."""
+        self._merging = True
+        target, source, token = self._target, self._transient, self._token
+        return await self._ask(lambda id_: MergeSegments(id_, target, source, token, updates))
+
+    async def attribute(self, attribute_id: UUID) -> int:
+        """An attribute of the target, -2^63 if it is not there. Raises SegmentMissing and the like."""
+        target, token = self._target, self._token
+        reply = await self._ask(lambda id_: GetSegmentAttribute(id_, target, attribute_id, token))
+        if type(reply) is not SegmentAttribute:
+            raise failure(reply, endpoint=self.endpoint, segment=target)
+        return reply.value
+
+    def refused(self, reply: Command) -> ClientError:
+        """The error for a reply that was not hoped for. That the transient segment is over means to start again."""
+        error = failure(reply, endpoint=self.endpoint, segment=self._target)
+        return self.gone() if isinstance(error, SegmentOver) and error.segment != self._target else error
+
+    def gone(self) -> ClientError:
+        return PeerRefused(
+            f"{self.endpoint} has no transient segment {self._transient} to write to or to merge",
+            endpoint=self.endpoint,
+            segment=self._target,
+        )
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, make: MakeRequest) -> Command:
+        await self._writable()
+        self._asked = request_id = self.flow.next_request_id()
+        command = make(request_id)
+        self.flow.send(command)
+        try:
+            while self._reply is None:
+                await self._wait(f"did not answer {command.type_name} about {self._target}")
+            return self._reply
+        finally:
+            self._asked = self._reply = None
+
+    async def _writable(self) -> None:
+        if self.flow.connection.paused:
+            try:
+                async with asyncio.timeout(self._limit_ms / 1000):
+                    await self.flow.connection.writable()
+            except TimeoutError as cause:
+                raise self._timed_out(f"does not read what is written to {self._transient}") from cause
+        self._check()
+
+    async def _wait(self, otherwise: str) -> None:
+        """Until something came. Raises what ended the sequence, RequestTimedOut."""
+        self._check()
+        self._wake = self._loop.create_future()
+        try:
+            async with asyncio.timeout(self._limit_ms / 1000):
+                await self._wake
+        except TimeoutError as cause:
+            raise self._timed_out(otherwise) from cause
+        finally:
+            self._wake = None
+        self._check()
+
+    def _timed_out(self, what: str) -> RequestTimedOut:
+        return RequestTimedOut(
+            f"{self.endpoint} {what} within {self._limit_ms:.0f} ms",
+            endpoint=self.endpoint,
+            segment=self._target,
+            limit=self._limit_ms,
+        )
+
+    def _check(self) -> None:
+        if self._error is not None and self._reply is None:
+            error = type(self._error)(self._error.message, **self._error.facts())
+            raise error from self._error  # others may have been told the same one
+        if self.flow.closed and self._reply is None:
+            raise ConnectionLost(f"the connection to {self.endpoint} is gone", endpoint=self.endpoint)
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def on_reply(self, reply: Command) -> None:
+        if type(reply) is DataAppended:
+            if reply.writer_id == self._writer_id:
+                self._acked = max(self._acked, reply.event_number)
+                self._wake_up()
+            else:
+                self.on_lost(ProtocolViolation(f"{self.endpoint} acknowledges another writer", endpoint=self.endpoint))
+        elif self._asked is not None and reply.request_id == self._asked:  # type: ignore[attr-defined]  # replies have
+            self._reply = reply
+            self._wake_up()
+        elif reply.is_failure:
+            self.on_lost(self.refused(reply))
+
+    def on_lost(self, error: ClientError) -> None:
+        self._error = self._error or error
+        self._wake_up()
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """A transient segment that was given up is deleted, unless a merge may need it or its connection is gone."""
+        flow = self.flow
+        if not flow.closed:
+            if self._transient and not self._merging and not flow.owns_connection:
+                flow.send(DeleteSegment(flow.next_request_id(), self._transient, self._token))
+            flow.close()

@@ -1,0 +1,95 @@
+"""Finds the successors of segments whose end a reader or writer has reached.
+
+Invariant: segments that end as soon as they are found, with nothing read or stored in any of them, are followed for at
+most `recovery_timeout_ms`. `Controller` checks that a successor is of a later epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from segstore.client.attempts import Attempts
+from segstore.client.config import ClientSettings
+from segstore.client.controller.controller import Controller, Successor, parts_of
+from segstore.client.errors import Retriable, RetriesExhausted
+
+__all__ = ["Successors"]
+
+_AT_ONCE_S: Final = 1.0
+"""A segment that stays open for longer counts as progress: its reader or writer waited there."""
+
+
+class _Chain(NamedTuple):
+    """Segments that ended as soon as they were found, one after another. found_s: when the last one was found."""
+
+    began_s: float
+    length: int
+    found_s: float
+
+
+class Successors:
+    """Finds successors for one reader or writer."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        settings: ClientSettings,
+        random: Random,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._controller = controller
+        self._settings = settings
+        self._random = random
+        self._now_s = now_s
+        self._chains: dict[str, _Chain] = {}
+        """Segment → the chain that led to it, for segments that have not ended."""
+
+    async def of(self, segment: str, *, in_vain: bool) -> list[Successor]:
+        """The successors of a segment that has ended; [] if its stream is sealed.
+
+        in_vain: nothing was read from it or stored in it. A scale may still be in progress; then the request is retried
+        as the settings for readers and writers say. Raises RetriesExhausted, ProtocolViolation, and the errors of calls
+        to the controller.
+        """
+        chain = self._chain(segment, in_vain=in_vain)
+        scope, stream, segment_id = parts_of(segment)
+        what = f"finding successors of {segment}"
+        attempts = Attempts(self._settings, what, segment=segment, stream=f"{scope}/{stream}", random=self._random)
+        while True:
+            last: Retriable | None = None
+            try:
+                async with attempts.one():
+                    found = await self._controller.successors(scope, stream, segment_id)
+                    if found or not await self._controller.current_segments(scope, stream):
+                        break
+            except Retriable as problem:
+                last = problem
+            await asyncio.sleep(attempts.failed(last))
+        if chain is not None:
+            chain = chain._replace(found_s=self._now_s())
+            self._chains.update((each.segment.name, chain) for each in found)
+        return found
+
+    def _chain(self, segment: str, *, in_vain: bool) -> _Chain | None:
+        """The chain that ends with this segment; None unless `in_vain`. Raises RetriesExhausted if it took too long."""
+        chain, now_s = self._chains.pop(segment, None), self._now_s()
+        if not in_vain:
+            return None
+        if chain is None or now_s - chain.found_s > _AT_ONCE_S:
+            return _Chain(now_s, 1, now_s)
+        elapsed_s, length = now_s - chain.began_s, chain.length + 1
+        if elapsed_s * 1000 >= self._settings.recovery_timeout_ms:
+            raise RetriesExhausted(
+                f"{length} segments, the last of them {segment}, ended one after another in {elapsed_s:.1f} s; "
+                "nothing was read from or stored in any of them",
+                segment=segment,
+                actual=length,
+                elapsed_ms=round(elapsed_s * 1000),
+                bounded_by="recovery_timeout_ms",
+            )
+        return chain._replace(length=length)

@@ -1,0 +1,132 @@
+"""Iterating over the partitions of a key-value table in the order of the keys' bytes, whatever partition they lie in.
+
+Invariants: a page of each partition is held and no more; cancelling a step loses nothing; the token is the last key
+that was given, so an iteration can go on elsewhere and later, with what was put in meanwhile. Follows
+`KeyValueTableIteratorImpl` and `SegmentIteratorArgs` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from segstore.client.connection.raw import SegmentRequests
+from segstore.client.errors import NoSuchTable, ProtocolViolation, SegmentMissing
+from segstore.client.routing import SegmentRange
+from segstore.client.tables.segment import Item, TableSegment
+
+__all__ = ["Bounds", "TableIterator", "all_of"]
+
+T = TypeVar("T")
+
+
+async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs them side by side; the first error ends the others and is raised. Nothing runs on after it."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Bounds(NamedTuple):
+    """The first and the last key that are wanted; none if the first is above the last."""
+
+    first: bytes
+    last: bytes
+
+    @property
+    def empty(self) -> bool:
+        return self.first > self.last
+
+    def behind(self, key: bytes) -> Bounds:
+        """What is left when this key and those before it were given."""
+        following = int.from_bytes(key) + 1
+        if following >> 8 * len(key):
+            return Bounds(b"\xff", b"")
+        return Bounds(max(following.to_bytes(len(key)), self.first), self.last)
+
+
+class _Cursor:
+    """How far one partition was read."""
+
+    __slots__ = ("bounds", "items", "partition", "segment")
+
+    def __init__(self, partition: SegmentRange, segment: TableSegment, bounds: Bounds) -> None:
+        self.partition = partition
+        self.segment = segment
+        self.bounds = bounds
+        self.items: deque[Item] = deque()
+
+
+class TableIterator(Generic[T]):
+    """An iteration: use with `async for`. Made by `KeyValueTable`. Errors are those of its `get`.
+
+    Attributes:
+        token: goes on from behind what was given last; b"" before the first.
+    """
+
+    def __init__(
+        self,
+        requests: SegmentRequests,
+        partitions: Sequence[SegmentRange],
+        bounds: Bounds,
+        page: int,
+        make: Callable[[SegmentRange, Item], T],
+        gone: Callable[[SegmentMissing], NoSuchTable],
+        *,
+        with_values: bool,
+    ) -> None:
+        """gone: the error for a partition that is not there."""
+        self.token = b""
+        self._page = max(page, 1)
+        self._make = make
+        self._gone = gone
+        self._with_values = with_values
+        self._cursors = [_Cursor(each, TableSegment(requests, each.name), bounds) for each in partitions]
+        self._unread: set[int] = set() if bounds.empty else set(range(len(self._cursors)))
+        self._next: list[tuple[bytes, int]] = []
+
+    async def _read(self, number: int) -> None:
+        cursor = self._cursors[number]
+        segment, (first, last) = cursor.segment, cursor.bounds
+        read = segment.entries if self._with_values else segment.keys
+        items, _ = await read(self._page, first=first, last=last)
+        before = b""
+        for item in items:
+            if not first <= item.key <= last or item.key <= before:
+                raise ProtocolViolation(
+                    f"{segment.name} gives keys out of order or that were not asked for", segment=segment.name
+                )
+            before = item.key
+        self._unread.discard(number)
+        if items:
+            cursor.items.extend(items)
+            cursor.bounds = cursor.bounds.behind(before)
+            heappush(self._next, (items[0].key, number))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._unread:
+            try:
+                await all_of([self._read(number) for number in self._unread])
+            except SegmentMissing as error:
+                raise self._gone(error) from error
+        if not self._next:
+            raise StopAsyncIteration
+        key, number = heappop(self._next)
+        cursor = self._cursors[number]
+        item = cursor.items.popleft()
+        if cursor.items:
+            heappush(self._next, (cursor.items[0].key, number))
+        elif not cursor.bounds.empty:
+            self._unread.add(number)
+        self.token = key
+        return self._make(cursor.partition, item)

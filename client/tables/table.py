@@ -1,0 +1,386 @@
+"""Key-value tables: keys of a fixed length, shared among partitions that are table segments.
+
+    async with pravega.table("scope", "table") as table:
+        version = await table.put(b"0001", b"value")
+        await table.put(b"0001", b"newer", version=version)
+        async for entry in table.entries():
+            …
+
+A key has a primary part, whose hash says which partition holds it, and may have a secondary one. Entries of one primary
+key can be changed together, all or none. Each change gives the entry a new `Version`, on which the next can depend.
+
+Invariants: an iteration is in the order of the keys' bytes, whatever partition they lie in; cancelling one loses
+nothing, and its `token` goes on from behind the last that was given. Refused, before anything is sent: keys and values
+of a length that the table cannot hold, batches over several primary keys or above the limits. A conditional change
+whose reply was lost is sent again; if it was carried out the first time, the second finds its own version (see
+`BadKeyVersion`). Follows `KeyValueTableImpl`, `SegmentSelector`, `TableEntryHelper` and `TableSegmentImpl` (Pravega's
+client). Deliberate difference: tokens of iterations, which are not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from random import Random
+from typing import Any, Final, NamedTuple, Self
+
+from segstore.client.connection.locations import Locations
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection.raw import SegmentRequests
+from segstore.client.controller.controller import Controller, TableConfig
+from segstore.client.errors import (
+    BadKeyVersion,
+    Closed,
+    ConditionFailed,
+    EntryRefused,
+    NoSuchTable,
+    ProtocolViolation,
+    SegmentMissing,
+)
+from segstore.client.lifecycle import FreedAfter, OpenedBefore
+from segstore.client.routing import RangeRouter, SegmentRange
+from segstore.client.tables.iteration import Bounds, TableIterator, all_of
+from segstore.client.tables.segment import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Item, TableSegment
+from segstore.wire import NO_VERSION, NOT_EXISTS
+from segstore.wire.hashing import java_hash_code, murmur3_128_low
+
+__all__ = ["NEW", "KeyValueTable", "TableEntry", "TableKey", "Version", "position_of_key"]
+
+_SEED: Final = java_hash_code("KeyValueTableRouter")
+_READ_AT_ONCE: Final = MAX_BATCH_BYTES // (MAX_KEY_BYTES + MAX_VALUE_BYTES)
+"""So many values of any size fit into one reply."""
+_READS_AT_ONCE: Final = 5
+_ANY: Final = -(2**63)
+
+
+def position_of_key(primary: bytes) -> float:
+    """Where in [0, 1) a primary key lies."""
+    return (murmur3_128_low(primary, _SEED) >> 12) / 2**52
+
+
+class TableKey(NamedTuple):
+    """The parts of a key; of a table without secondary keys only the first."""
+
+    primary: bytes
+    secondary: bytes = b""
+
+
+Key = bytes | TableKey
+"""Bytes stand for a primary key."""
+
+
+class Version(NamedTuple):
+    """Of an entry: changes with each update. As text, `segment:number`, as in Pravega."""
+
+    segment_id: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.segment_id}:{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From its text. Raises ValueError."""
+        segment, colon, number = text.partition(":")
+        if not colon:
+            raise ValueError(f"{text!r} is no version of an entry: it is not segment:number")
+        return cls(int(segment), int(number))
+
+
+NEW: Final = Version(_ANY, NOT_EXISTS)
+"""The version of a key that is not there."""
+
+
+class TableEntry(NamedTuple):
+    """A key, its value, and the version of both."""
+
+    key: TableKey
+    value: bytes
+    version: Version
+
+
+class KeyValueTable(OpenedBefore, FreedAfter):
+    """One table. Use with `async with`, or `open` and `close`.
+
+    Attributes:
+        scope, table: its name.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        controller: Controller,
+        locations: Locations,
+        scope: str,
+        table: str,
+        *,
+        random: Random | None = None,
+    ) -> None:
+        self.scope: Final = scope
+        self.table: Final = table
+        self._name = f"{scope}/{table}"
+        self._controller = controller
+        self._requests = SegmentRequests(pool, locations, random=random)
+        self._config: TableConfig | None = None
+        self._router: RangeRouter | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Asks for the table's keys and partitions. Raises NoSuchTable, and what calls to the controller raise."""
+        config = await self._controller.table_config(self.scope, self.table)
+        segments = await self._controller.table_segments(self.scope, self.table)
+        if len(segments) != config.partitions:
+            raise ProtocolViolation(
+                f"table {self._name} has {config.partitions} partitions, the controller names {len(segments)}",
+                stream=self._name,
+            )
+        try:
+            self._router = RangeRouter(segments)
+        except ValueError as problem:
+            raise ProtocolViolation(f"the partitions of {self._name}: {problem}", stream=self._name) from problem
+        self._config = config
+
+    @property
+    def config(self) -> TableConfig:
+        """What it was made with. Raises Closed."""
+        if self._config is None or self._closed:
+            state = "was closed" if self._closed else "is not open: `async with` opens it"
+            raise Closed(f"table {self._name} {state}", stream=self._name)
+        return self._config
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def _key(self, key: Key) -> tuple[TableKey, bytes]:
+        """The key in parts and as its partition holds it. Raises EntryRefused."""
+        whole = key if isinstance(key, TableKey) else TableKey(key)
+        config = self.config
+        for part, name, length in (
+            (whole.primary, "primary", config.primary_key_bytes),
+            (whole.secondary, "secondary", config.secondary_key_bytes),
+        ):
+            if len(part) != length:
+                raise EntryRefused(
+                    f"a {name} key of {len(part)} bytes for table {self._name}, whose have {length}",
+                    stream=self._name,
+                    limit=length,
+                    actual=len(part),
+                )
+        return whole, whole.primary + whole.secondary
+
+    def _split(self, data: bytes, segment: str) -> TableKey:
+        size = self.config.primary_key_bytes
+        if len(data) != size + self.config.secondary_key_bytes:
+            raise ProtocolViolation(f"{segment} holds a key of {len(data)} bytes", segment=segment, actual=len(data))
+        return TableKey(data[:size], data[size:])
+
+    def _partition(self, key: TableKey) -> SegmentRange:
+        assert self._router is not None
+        return self._router.route(position_of_key(key.primary))
+
+    def _segment(self, partition: SegmentRange) -> TableSegment:
+        return TableSegment(self._requests, partition.name)
+
+    def _expected(self, version: Version | None, partition: SegmentRange) -> int:
+        if version is None:
+            return NO_VERSION
+        if version.segment_id not in (_ANY, partition.segment_id):
+            raise BadKeyVersion(
+                f"version {version} is of another partition than {partition.name}",
+                segment=partition.name,
+                stream=self._name,
+            )
+        return version.number
+
+    def _one_partition(self, keys: Sequence[TableKey]) -> SegmentRange:
+        """Of keys that are changed together."""
+        if len({key.primary for key in keys}) != 1:
+            raise EntryRefused(f"keys of {self._name} that are changed together share a primary key", stream=self._name)
+        return self._partition(keys[0])
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def put(self, key: Key, value: bytes, *, version: Version | None = None) -> Version:
+        """Sets a value; returns its version. version: what the entry must have now, None for whatever.
+
+        Raises BadKeyVersion, EntryRefused, NoSuchTable, and what requests raise.
+        """
+        return (await self.put_all([(key, value, version)]))[0]
+
+    async def put_if_absent(self, key: Key, value: bytes) -> Version:
+        """Sets the value of a key that is not there. Raises BadKeyVersion if it is, and as `put`."""
+        return await self.put(key, value, version=NEW)
+
+    async def put_all(self, entries: Iterable[tuple[Key, bytes] | tuple[Key, bytes, Version | None]]) -> list[Version]:
+        """Sets several values of one primary key, all or none; returns their versions. Raises as `put`."""
+        items = [(*self._key(each[0]), each[1], each[2] if len(each) == 3 else None) for each in entries]
+        if not items:
+            return []
+        partition = self._one_partition([key for key, _, _, _ in items])
+        for _, _, value, _ in items:
+            if len(value) > MAX_VALUE_BYTES:
+                raise EntryRefused(
+                    f"a value of {len(value)} bytes for table {self._name}, {MAX_VALUE_BYTES} are allowed",
+                    stream=self._name,
+                    limit=MAX_VALUE_BYTES,
+                    actual=len(value),
+                )
+        update = [Item(data, self._expected(version, partition), value) for _, data, value, version in items]
+        try:
+            numbers = await self._segment(partition).update(update)
+        except SegmentMissing as error:
+            raise self._gone(error) from error
+        return [Version(partition.segment_id, number) for number in numbers]
+
+    async def remove(self, key: Key, *, version: Version | None = None) -> None:
+        """Removes an entry; nothing if it is not there and no version is asked for. Raises as `put`."""
+        await self.remove_all([(key, version)])
+
+    async def remove_all(self, keys: Iterable[tuple[Key, Version | None]]) -> None:
+        """Removes several entries of one primary key, all or none. Raises as `put`."""
+        items = [(*self._key(key), version) for key, version in keys]
+        if not items:
+            return
+        partition = self._one_partition([key for key, _, _ in items])
+        removal = [(data, self._expected(version, partition)) for _, data, version in items]
+        try:
+            await self._segment(partition).remove(removal)
+        except SegmentMissing as error:
+            raise self._gone(error) from error
+
+    def _gone(self, error: SegmentMissing) -> NoSuchTable:
+        return NoSuchTable(
+            f"table {self._name} is gone: {error}",
+            endpoint=error.endpoint,
+            segment=error.segment,
+            stream=self._name,
+            request_id=error.request_id,
+        )
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def get(self, key: Key) -> TableEntry | None:
+        """The entry, None if there is none. Raises EntryRefused, NoSuchTable, and what requests raise."""
+        return (await self.get_all([key]))[0]
+
+    async def get_all(self, keys: Iterable[Key]) -> list[TableEntry | None]:
+        """The entries of any keys, in their order. What is found was there at some moment, not all at one."""
+        parts = [self._key(key) for key in keys]
+        found: list[TableEntry | None] = [None] * len(parts)
+        by_partition: dict[SegmentRange, list[int]] = {}
+        for at, (key, _) in enumerate(parts):
+            by_partition.setdefault(self._partition(key), []).append(at)
+
+        few = asyncio.Semaphore(_READS_AT_ONCE)
+
+        async def read(partition: SegmentRange, places: Sequence[int]) -> None:
+            async with few:
+                items = await self._segment(partition).get([parts[at][1] for at in places])
+            for at, item in zip(places, items, strict=True):
+                if item is not None:
+                    found[at] = TableEntry(parts[at][0], item.value, Version(partition.segment_id, item.version))
+
+        reads: list[Coroutine[Any, Any, None]] = [
+            read(partition, places[start : start + _READ_AT_ONCE])
+            for partition, places in by_partition.items()
+            for start in range(0, len(places), _READ_AT_ONCE)
+        ]
+        try:
+            await all_of(reads)
+        except SegmentMissing as error:
+            raise self._gone(error) from error
+        return found
+
+    async def exists(self, key: Key) -> bool:
+        """Whether there is an entry; its value is not sent."""
+        try:
+            await self.remove(key, version=NEW)
+        except ConditionFailed:
+            return True
+        return False
+
+    # --- iterating --------------------------------------------------------------------------------------------------
+
+    def entries(
+        self,
+        *,
+        primary: bytes | None = None,
+        from_: bytes | None = None,
+        to: bytes | None = None,
+        prefix: bytes | None = None,
+        after: bytes | None = None,
+        page: int = 100,
+    ) -> TableIterator[TableEntry]:
+        """All entries in the order of their keys, or some.
+
+        primary: those of one primary key; `from_` and `to` (included) and `prefix` are then about secondary keys, else
+        about primary ones. after: the `token` of an earlier iteration, which goes on. page: how many a request asks
+        for. Raises EntryRefused.
+        """
+        bounds = self._bounds(primary, from_, to, prefix, after)
+
+        def entry(partition: SegmentRange, item: Item) -> TableEntry:
+            key = self._split(item.key, partition.name)
+            return TableEntry(key, item.value, Version(partition.segment_id, item.version))
+
+        return TableIterator(
+            self._requests, self._partitions(primary), bounds, page, entry, self._gone, with_values=True
+        )
+
+    def keys(
+        self,
+        *,
+        primary: bytes | None = None,
+        from_: bytes | None = None,
+        to: bytes | None = None,
+        prefix: bytes | None = None,
+        after: bytes | None = None,
+        page: int = 100,
+    ) -> TableIterator[TableKey]:
+        """As `entries`, without the values."""
+        bounds = self._bounds(primary, from_, to, prefix, after)
+
+        def key(partition: SegmentRange, item: Item) -> TableKey:
+            return self._split(item.key, partition.name)
+
+        return TableIterator(
+            self._requests, self._partitions(primary), bounds, page, key, self._gone, with_values=False
+        )
+
+    def _partitions(self, primary: bytes | None) -> list[SegmentRange]:
+        assert self._router is not None
+        return self._router.segments if primary is None else [self._partition(TableKey(primary))]
+
+    def _bounds(
+        self, primary: bytes | None, from_: bytes | None, to: bytes | None, prefix: bytes | None, after: bytes | None
+    ) -> Bounds:
+        """The first and the last key of an iteration."""
+        config = self.config
+        if primary is not None and len(primary) != config.primary_key_bytes:
+            self._key(TableKey(primary, bytes(config.secondary_key_bytes)))
+        if prefix is not None and (from_ is not None or to is not None):
+            raise EntryRefused(f"an iteration over {self._name} has a prefix or a range", stream=self._name)
+        length = config.primary_key_bytes if primary is None else config.secondary_key_bytes
+        for given, exact in ((from_, True), (to, True), (prefix, False)):
+            if given is not None and (len(given) > length or (exact and len(given) != length)):
+                raise EntryRefused(
+                    f"{len(given)} bytes bound an iteration over keys of {length} bytes of {self._name}",
+                    stream=self._name,
+                    limit=length,
+                    actual=len(given),
+                )
+        whole = config.primary_key_bytes + config.secondary_key_bytes
+        first = (primary or b"") + (prefix or from_ or b"")
+        last = (primary or b"") + (prefix or to or b"")
+        bounds = Bounds(first.ljust(whole, b"\0"), last.ljust(whole, b"\xff"))
+        if not after:
+            return bounds
+        if len(after) != whole:
+            raise EntryRefused(f"{after!r} is no token of an iteration over {self._name}", stream=self._name)
+        return bounds.behind(after)
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Fails what is pending. Can be called twice."""
+        self._closed = True
+        self._requests.close()

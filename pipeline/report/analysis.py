@@ -1,0 +1,218 @@
+"""What happened in traces, as tables: requests with their replies, broken rules, errors, latencies. On Spark.
+
+    from segstore.pipeline.report import analysis
+    from segstore.pipeline.session import session
+    rows = session().read.format("segstore.trace").load("run.wtrace")
+    found = analysis.analyse(rows)
+    found.exchanges.where("status = 'lost'").show()
+    analysis.latencies(found.exchanges, "command").show()
+
+`segstore.pipeline.report.analysis_rules` says what the columns mean and which rules there are, and
+`segstore.pipeline.report.analysis_steps` how it is found out.
+
+Invariant: every row equals that of `segstore.pipeline.report.reference`, which goes through the records one by one. Two
+ways to pair are kept apart: `paired` is by request id, `status` of an append by event numbers, for a later ack covers
+earlier events; so an append whose own ack never came is not paired, and not lost if a later ack covers it.
+Frames of one connection are put in order in one task, which spills to disk; everything else is spread.
+Refused, with `ColumnError`: rows that lack a column, by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from pyspark import StorageLevel
+
+from segstore.pipeline.report import analysis_steps as steps
+from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
+from segstore.pipeline.statements import statement
+from segstore.pipeline.trace.columns import ColumnError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "BUCKET_BITS",
+    "Analysis",
+    "analyse",
+    "errors",
+    "histogram",
+    "latencies",
+    "percentile_name",
+    "placed",
+    "require",
+    "traffic",
+]
+
+BUCKET_BITS: Final = 7
+"""Latencies up to 2^7 ns are counted one by one, longer ones in buckets no wider than 1/2^7 of their least value."""
+
+
+def require(rows: DataFrame, columns: Sequence[str]) -> None:
+    """Raises ColumnError for the first column that is not there."""
+    for name in columns:
+        if name not in rows.columns:
+            raise ColumnError(f"the column {name!r} is missing, the analysis needs {', '.join(columns)}", name)
+
+
+def placed(rows: DataFrame) -> DataFrame:
+    """The records among rows of traces, with the life of their connection. Raises ColumnError."""
+    require(rows, FRAME_COLUMNS)
+    return statement(rows.sparkSession, steps.PLACED, rows=rows)
+
+
+class Analysis:
+    """What is known of every record, and the tables made of it.
+
+    frames: as `placed` gives them; they are read once. blocks: rows with the column `frame`, for the two rules that are
+    about the bytes of append blocks; None leaves these out. What several tables need is kept on disk until `close`, the
+    attribute `frames` too: the same rows and columns again.
+    """
+
+    def __init__(self, frames: DataFrame, blocks: DataFrame | None = None) -> None:
+        require(frames, (*FRAME_COLUMNS, "life"))
+        self._sql = partial(statement, frames.sparkSession)
+        ordered = self._sql(steps.ORDERED, frames=frames)
+        refused = self._sql(steps.REFUSED, frames=ordered)
+        self.written = self._sql(steps.WRITTEN, refused=refused).persist(StorageLevel.DISK_ONLY)
+        self.frames = self.written.select(*FRAME_COLUMNS, "life")
+        self._blocks = blocks
+
+    def __enter__(self) -> Analysis:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives back what was kept."""
+        self.written.unpersist()
+
+    @property
+    def exchanges(self) -> DataFrame:
+        """Every request, and every reply without one: `EXCHANGE_COLUMNS`."""
+        covering = self._sql(steps.COVERING, written=self.written)
+        return self._sql(steps.EXCHANGES, written=self.written, covering=covering)
+
+    @property
+    def violations(self) -> DataFrame:
+        """Every rule that a record breaks: `VIOLATION_COLUMNS`."""
+        found = self._sql(steps.VIOLATIONS, written=self.written)
+        found = found.union(self._sql(steps.FLOW_REUSE, written=self.written))
+        if self._blocks is not None:
+            require(self._blocks, ("file", "block", "record", "command", "frame"))
+            blocks = self._blocks.where("command = 'APPEND_BLOCK'").select("file", "block", "record", "frame")
+            found = found.union(self._sql(steps.TAILS, written=self.written, blocks=blocks))
+        return found
+
+
+def analyse(rows: DataFrame) -> Analysis:
+    """The analysis of rows of traces, as `format("segstore.trace")` gives them; with the column `frame`, of all rules.
+
+    Raises ColumnError.
+    """
+    return Analysis(placed(rows), rows if "frame" in rows.columns else None)
+
+
+def traffic(frames: DataFrame) -> DataFrame:
+    """Frames and bytes by direction and command, failures and what does not decode among them."""
+    return statement(
+        frames.sparkSession,
+        """
+        SELECT direction, coalesce(command, '(no frame)') AS command, count(*) AS frames, sum(size) AS bytes,
+          count(CASE WHEN failure THEN 1 END) AS failures,
+          count(CASE WHEN kind = 'bytes' OR error IS NOT NULL THEN 1 END) AS malformed
+        FROM {frames} WHERE kind IN ('frame', 'bytes') GROUP BY direction, coalesce(command, '(no frame)')
+        """,
+        frames=frames,
+    )
+
+
+def errors(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
+    """Failures by kind, the request that they refused, and how many segments they were about."""
+    return statement(
+        frames.sparkSession,
+        """
+        SELECT e.reply_command AS error, e.command AS request, count(*) AS times, count(DISTINCT e.segment) AS segments,
+          min(e.reply_ts_ns) AS first_ts_ns, max(e.reply_ts_ns) AS last_ts_ns
+        FROM {exchanges} AS e JOIN (SELECT DISTINCT command FROM {frames} WHERE failure
+            UNION SELECT 'CONDITIONAL_CHECK_FAILED') AS failing ON e.reply_command = failing.command
+        GROUP BY e.reply_command, e.command
+        """,
+        frames=frames,
+        exchanges=exchanges,
+    )
+
+
+_HALF: Final = 1 << BUCKET_BITS
+_WIDTH: Final = f"length(bin(greatest(latency_ns, 0))) - {BUCKET_BITS + 1}"
+
+
+def histogram(exchanges: DataFrame, *by: str) -> DataFrame:
+    """Latencies of what was answered or refused, counted in buckets: from `least_ns`, `width_ns` wide.
+
+    by: columns, such as "command", "segment", "flow". A latency below 0, where a clock was set back, counts as 0.
+    """
+    require(exchanges, (*by, "status", "latency_ns", "command"))
+    names = "".join(f"`{name}`, " for name in by)
+    return statement(
+        exchanges.sparkSession,
+        f"""
+        SELECT {names}shiftleft(shiftright(latency, shift), shift) AS least_ns, shiftleft(1L, shift) AS width_ns,
+          count(*) AS times
+        FROM (
+          SELECT {names}greatest(latency_ns, 0) AS latency, greatest({_WIDTH}, 0) AS shift FROM {{exchanges}}
+          WHERE status IN ('{Status.ANSWERED}', '{Status.REFUSED}') AND latency_ns IS NOT NULL)
+        GROUP BY {names}least_ns, width_ns
+        """,
+        exchanges=exchanges,
+    )
+
+
+def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.5, 0.9, 0.99, 0.999)) -> DataFrame:
+    """Percentiles of latencies by these columns: the upper end of the bucket in which the value of that rank lies.
+
+    So a percentile is never below the value that occurred, above it by less than 1/2^`BUCKET_BITS`, and never above the
+    longest. Memory is that
+    of the buckets, whatever the number of requests. `mean_ns`, `least_ns` and `most_ns` are exact.
+    """
+    counted = histogram(exchanges, *by)
+    names = "".join(f"`{name}`, " for name in by)
+    window = f"({'PARTITION BY ' + names[:-2] if by else ''} ORDER BY least_ns ROWS UNBOUNDED PRECEDING)"
+    ranks = ", ".join(
+        f"min(CASE WHEN so_far >= ceil(of_all * {p}D) THEN least_ns + width_ns - 1 END) AS {percentile_name(p)}"
+        for p in percentiles
+    )
+    shown = ", ".join(f"least(b.{p}, greatest(a.most_ns, 0)) AS {p}" for p in map(percentile_name, percentiles))
+    same = " AND ".join(f"a.`{name}` <=> b.`{name}`" for name in by) or "true"
+    group = f"GROUP BY {names[:-2]}" if by else ""
+    chosen = f"WHERE status IN ('{Status.ANSWERED}', '{Status.REFUSED}') AND latency_ns IS NOT NULL"
+    return statement(
+        exchanges.sparkSession,
+        f"""
+        WITH running AS (
+          SELECT *, sum(times) OVER {window} AS so_far,
+            sum(times) OVER ({"PARTITION BY " + names[:-2] if by else ""}) AS of_all
+          FROM {{counted}}
+        ), ranked AS (SELECT {names}{ranks} FROM running {group}),
+        exact AS (
+          SELECT {names}count(*) AS times, min(latency_ns) AS least_ns, max(latency_ns) AS most_ns,
+            CAST(sum(CAST(latency_ns AS DECIMAL(38, 0))) DIV count(*) AS BIGINT) AS mean_ns
+          FROM {{exchanges}} {chosen} {group})
+        SELECT {"".join(f"a.`{name}`, " for name in by)}a.times, a.mean_ns, a.least_ns,
+          {shown}, a.most_ns
+        FROM exact AS a JOIN ranked AS b ON {same}
+        """,
+        counted=counted,
+        exchanges=exchanges,
+    )
+
+
+def percentile_name(share: float) -> str:
+    """p50_ns for 0.5, p99_9_ns for 0.999."""
+    return f"p{f'{share * 100:.10g}'.replace('.', '_')}_ns"

@@ -1,0 +1,151 @@
+"""What the analyses of traces decide by: the rules of the protocol, what answers what, the columns of the results.
+
+Both ways to the results, `segstore.pipeline.report.analysis` on Spark and `segstore.pipeline.report.reference` in plain
+Python, read these tables and nothing else of each other. No Spark.
+
+Sources: `AppendRule` for what the commands of a block must keep to; Pravega's `WireCommands` and its request handler
+for what answers what. A failure answers anything.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
+from segstore.wire.blocks.rules import AppendRule
+from segstore.wire.schema.schema import COMMANDS
+
+__all__ = [
+    "ANSWERS",
+    "APPENDING",
+    "APPENDS",
+    "EXCHANGE_COLUMNS",
+    "FRAME_COLUMNS",
+    "KEYS",
+    "REPLIES",
+    "REQUESTS",
+    "VIOLATION_COLUMNS",
+    "WRITING",
+    "Rule",
+    "Status",
+]
+
+
+class Rule(StrEnum):
+    """A rule of the protocol; a violation carries the name of the one that was broken."""
+
+    HELLO_FIRST = "the first frame of either side is a Hello"
+    DIRECTION = "requests go to the store, replies to the client"
+    FRAMES_ONLY = "what is sent are whole frames"
+    DECODES = "a frame decodes"
+    KNOWN_COMMAND = "the type code of a frame is that of a command"
+    AFTER_CLOSE = "nothing is sent on a connection that was closed"
+    REPLY_WITHOUT_REQUEST = "a reply has the request id of a request that waits on its connection"
+    REPLY_KIND = "a reply is of the kind that its request is answered with, or a failure"
+    REQUEST_ID_REUSE = "a request id is not used again while its request waits, appends excepted"
+    FLOW_REUSE = "a flow has no other writer before all appends of its last one are answered"
+    WRITER_UNKNOWN = AppendRule.WRITER_UNKNOWN.value
+    BLOCK_OPEN = AppendRule.BLOCK_OPEN.value
+    WRITER_MISMATCH = AppendRule.WRITER_MISMATCH.value
+    WHOLE_SIZE = AppendRule.WHOLE_SIZE.value
+    NO_EVENTS = AppendRule.NO_EVENTS.value
+    BLOCK_TAIL = AppendRule.BLOCK_TAIL.value
+    PADDED_DATA = AppendRule.PADDED_DATA.value
+    NUMBER_BACKWARDS = AppendRule.NUMBER_BACKWARDS.value
+    ACK_BACKWARDS = "acknowledged event numbers do not go backwards"
+    ACK_BEYOND = "only events that were appended are acknowledged"
+
+
+class Status(StrEnum):
+    """How an exchange ended. The first five are of requests, with `repeated`, `covered` and `lost` of appends only."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    WAITING = "waiting"
+    """No reply, and the connection was still open at the end of the trace."""
+    UNANSWERED = "unanswered"
+    """No reply, and the connection was closed; of appends, `lost`."""
+    ORPHAN = "orphan"
+    """A reply to which there is no request."""
+    REPEATED = "repeated"
+    """An append of events that were acknowledged before it was made."""
+    COVERED = "covered"
+    """An append whose ack did not come, but a later set-up of its writer, or a later ack, says that it is stored."""
+    LOST = "lost"
+    """An append of which nothing ever said that it is stored, on a connection that was closed."""
+
+
+ANSWERS: Final[dict[str, frozenset[str]]] = {
+    request: frozenset(replies.split())
+    for request, replies in {
+        "HELLO": "HELLO",
+        "KEEP_ALIVE": "KEEP_ALIVE",
+        "SETUP_APPEND": "APPEND_SETUP",
+        "APPEND_BLOCK_END": "DATA_APPENDED",
+        "CONDITIONAL_APPEND": "DATA_APPENDED CONDITIONAL_CHECK_FAILED",
+        "CONDITIONAL_BLOCK_END": "DATA_APPENDED CONDITIONAL_CHECK_FAILED",
+        "READ_SEGMENT": "SEGMENT_READ",
+        "GET_STREAM_SEGMENT_INFO": "STREAM_SEGMENT_INFO",
+        "CREATE_SEGMENT": "SEGMENT_CREATED",
+        "CREATE_TRANSIENT_SEGMENT": "SEGMENT_CREATED",
+        "SEAL_SEGMENT": "SEGMENT_SEALED",
+        "DELETE_SEGMENT": "SEGMENT_DELETED",
+        "TRUNCATE_SEGMENT": "SEGMENT_TRUNCATED",
+        "UPDATE_SEGMENT_POLICY": "SEGMENT_POLICY_UPDATED",
+        "GET_SEGMENT_ATTRIBUTE": "SEGMENT_ATTRIBUTE",
+        "UPDATE_SEGMENT_ATTRIBUTE": "SEGMENT_ATTRIBUTE_UPDATED",
+        "LOCATE_OFFSET": "OFFSET_LOCATED",
+        "MERGE_SEGMENTS": "SEGMENTS_MERGED",
+        "MERGE_SEGMENTS_BATCH": "SEGMENTS_BATCH_MERGED",
+        "GET_TABLE_SEGMENT_INFO": "TABLE_SEGMENT_INFO",
+        "CREATE_TABLE_SEGMENT": "SEGMENT_CREATED",
+        "DELETE_TABLE_SEGMENT": "SEGMENT_DELETED",
+        "MERGE_TABLE_SEGMENTS": "SEGMENTS_MERGED",
+        "SEAL_TABLE_SEGMENT": "SEGMENT_SEALED",
+        "UPDATE_TABLE_ENTRIES": "TABLE_ENTRIES_UPDATED",
+        "REMOVE_TABLE_KEYS": "TABLE_KEYS_REMOVED",
+        "READ_TABLE": "TABLE_READ",
+        "READ_TABLE_KEYS": "TABLE_KEYS_READ",
+        "READ_TABLE_ENTRIES": "TABLE_ENTRIES_READ",
+        "READ_TABLE_ENTRIES_DELTA": "TABLE_ENTRIES_DELTA_READ",
+        "FLUSH_TO_STORAGE": "FLUSHED_TO_STORAGE",
+        "LIST_STORAGE_CHUNKS": "STORAGE_CHUNKS_LISTED",
+    }.items()
+}
+"""Request → the replies that answer it, failures apart."""
+
+APPENDS: Final = ("APPEND_BLOCK_END", "CONDITIONAL_APPEND", "CONDITIONAL_BLOCK_END")
+"""The commands that complete an append and are answered."""
+APPENDING: Final = ("PADDING", "SETUP_APPEND", "APPEND_BLOCK", *APPENDS)
+"""The commands that may not stand between an append block and its end."""
+WRITING: Final = ("SETUP_APPEND", "APPEND_SETUP", "APPEND_BLOCK", *APPENDS, "DATA_APPENDED")
+"""The commands that a writer's events, or what is known of them, are in."""
+REQUESTS: Final = tuple(ANSWERS)
+REPLIES: Final = tuple(cls.type_name for cls in COMMANDS.values() if cls.is_reply)
+KEYS: Final = {"HELLO": 1, "KEEP_ALIVE": 2}
+"""Commands that have no request id; each waits in a queue of its own."""
+
+FRAME_COLUMNS: Final = (
+    "file", "block", "record", "kind", "ts_ns", "connection", "direction", "size", "code", "command", "failure",
+    "error", "flow", "data_bytes", "request_id", "writer_id", "segment", "event_number", "size_of_whole_events",
+    "num_events",
+)  # fmt: skip
+"""The columns of a trace that the analyses need."""
+
+EXCHANGE_COLUMNS: Final = (
+    "file", "connection", "life", "block", "record", "ts_ns", "command", "segment", "flow", "request_id", "writer_id",
+    "size", "status", "paired", "reply_block", "reply_record", "reply_ts_ns", "reply_command", "latency_ns",
+    "first_event", "last_event", "append_bytes", "block_bytes", "whole_bytes", "premature",
+)  # fmt: skip
+"""One row a request, and one a reply to which there is none: that has no `command`, and its own place and time.
+
+life: of a connection whose number was used again, the how manyth use, from 1. paired: whether some reply has its
+request id. reply_*: what answered; of an append, the ack that covers it. block_bytes: that the append block announced;
+null if the append came without one. whole_bytes: of whole events in the block. premature: the block was padded.
+"""
+VIOLATION_COLUMNS: Final = (
+    "rule", "file", "connection", "life", "block", "record", "ts_ns", "direction", "command", "segment", "writer_id",
+    "request_id", "expected", "actual",
+)  # fmt: skip
+"""One row a rule that a record breaks. expected, actual: numbers, where the rule is about one."""

@@ -1,0 +1,186 @@
+"""How connections, flows, writers and append blocks were used in traces, as tables on Spark.
+
+Whether pooling does what it promises: connections against flows and segments over time, bytes in flight on each, and
+append blocks that were padded because something else had to be sent. How lazy and partial writers are: writers,
+connections and segments of each stream.
+
+Invariant: what is counted are the rows of `segstore.pipeline.report.analysis`; times are cut into ticks of one width.
+Sums of times or event numbers are decimal, for a bigint overflows, and Spark's ANSI mode makes an error of that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as f
+
+from segstore.pipeline.report.analysis_rules import APPENDS, Status
+from segstore.pipeline.statements import statement
+from segstore.wire.names import stream_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Ticks", "block_fill", "connections", "in_flight", "over_time", "streams", "ticks"]
+
+_LIFE: Final = "file, connection, life"
+_APPENDS: Final = ", ".join(f"'{name}'" for name in APPENDS)
+_ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
+
+
+class Ticks(NamedTuple):
+    """The time of a trace in equal parts; tick n is from `(first + n) * width_ns` on."""
+
+    first: int
+    width_ns: int
+    start_ns: int
+    stop_ns: int
+
+    def of(self, column: str) -> str:
+        """The number of the tick of a time, as SQL."""
+        return f"(({column} DIV {self.width_ns}L) - {self.first}L)"
+
+
+def ticks(frames: DataFrame, most: int = 120) -> Ticks | None:
+    """The time from the first record to the last in at most so many parts; None if there are no records."""
+    (found,) = frames.selectExpr("min(ts_ns) AS low", "max(ts_ns) AS high").collect()
+    if found.low is None:
+        return None
+    width = max(1, -(-(found.high - found.low + 1) // max(1, most - 1)))
+    return Ticks(_towards_zero(found.low, width), width, found.low, found.high)
+
+
+def _towards_zero(value: int, by: int) -> int:
+    return -(-value // by) if value < 0 else value // by
+
+
+def over_time(frames: DataFrame, cut: Ticks) -> DataFrame:
+    """For each tick: frames and bytes, the connections that were open, and the flows, segments, writers that were used.
+
+    A connection is open from its first record to its last. Flow 0 is no flow, and those of replies alone are counted.
+    """
+    return statement(
+        frames.sparkSession,
+        f"""
+        WITH used AS (
+          SELECT {cut.of("ts_ns")} AS tick, {_LIFE}, flow, segment, writer_id, count(*) AS frames, sum(size) AS bytes
+          FROM {{frames}} WHERE kind IN ('frame', 'bytes') GROUP BY tick, {_LIFE}, flow, segment, writer_id
+        ), counted AS (
+          SELECT tick, sum(frames) AS frames, sum(bytes) AS bytes,
+            count(DISTINCT CASE WHEN flow > 0 THEN struct({_LIFE}, flow) END) AS flows,
+            count(DISTINCT segment) AS segments, count(DISTINCT writer_id) AS writers
+          FROM used GROUP BY tick
+        ), lives AS (
+          SELECT min({cut.of("ts_ns")}) AS first_tick, max({cut.of("ts_ns")}) AS last_tick
+          FROM {{frames}} GROUP BY {_LIFE}
+        ), steps AS (
+          SELECT tick, sum(step) AS step FROM (
+            SELECT first_tick AS tick, 1 AS step FROM lives UNION ALL SELECT last_tick + 1, -1 FROM lives
+            UNION ALL SELECT tick, 0 FROM counted)
+          GROUP BY tick
+        ), open AS (
+          SELECT tick, sum(step) OVER (ORDER BY tick ROWS UNBOUNDED PRECEDING) AS connections FROM steps)
+        SELECT o.tick, o.connections, coalesce(c.frames, 0) AS frames, coalesce(c.bytes, 0) AS bytes,
+          coalesce(c.flows, 0) AS flows, coalesce(c.segments, 0) AS segments, coalesce(c.writers, 0) AS writers
+        FROM open AS o LEFT JOIN counted AS c ON o.tick = c.tick
+        """,
+        frames=frames,
+    )
+
+
+def in_flight(exchanges: DataFrame) -> DataFrame:
+    """Bytes of appends under way on each connection, after each append and each answer: `bytes`, at `ts_ns`."""
+    return statement(
+        exchanges.sparkSession,
+        f"""
+        SELECT {_LIFE}, block, record, ts_ns, sum(step) OVER (
+            PARTITION BY {_LIFE} ORDER BY block, record ROWS UNBOUNDED PRECEDING) AS bytes
+        FROM (
+          SELECT {_LIFE}, block, record, ts_ns, append_bytes AS step FROM {{exchanges}} WHERE command IN ({_APPENDS})
+          UNION ALL
+          SELECT {_LIFE}, reply_block, reply_record, reply_ts_ns, -append_bytes FROM {{exchanges}}
+          WHERE command IN ({_APPENDS}) AND status IN {_ENDED})
+        """,
+        exchanges=exchanges,
+    )
+
+
+def connections(frames: DataFrame, flying: DataFrame) -> DataFrame:
+    """Each connection: from when to when, frames and bytes both ways, what shared it, most bytes in flight."""
+    return statement(
+        frames.sparkSession,
+        f"""
+        WITH used AS (
+          SELECT {_LIFE}, flow, segment, writer_id, min(ts_ns) AS first_ts_ns, max(ts_ns) AS last_ts_ns,
+            max(kind = 'close') AS closed, count(CASE WHEN kind = 'frame' THEN 1 END) AS frames,
+            sum(CASE WHEN direction = 'request' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS sent_bytes,
+            sum(CASE WHEN direction = 'reply' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS received_bytes
+          FROM {{frames}} GROUP BY {_LIFE}, flow, segment, writer_id
+        ), told AS (
+          SELECT {_LIFE}, min(first_ts_ns) AS first_ts_ns, max(last_ts_ns) AS last_ts_ns, max(closed) AS closed,
+            sum(frames) AS frames, sum(sent_bytes) AS sent_bytes, sum(received_bytes) AS received_bytes,
+            count(DISTINCT CASE WHEN flow > 0 THEN flow END) AS flows, count(DISTINCT segment) AS segments,
+            count(DISTINCT writer_id) AS writers
+          FROM used GROUP BY {_LIFE}
+        ), most AS (SELECT {_LIFE}, max(bytes) AS most_in_flight_bytes FROM {{flying}} GROUP BY {_LIFE})
+        SELECT t.*, coalesce(m.most_in_flight_bytes, 0) AS most_in_flight_bytes FROM told AS t LEFT JOIN most AS m
+          ON t.file = m.file AND t.connection = m.connection AND t.life = m.life
+        """,
+        frames=frames,
+        flying=flying,
+    )
+
+
+def block_fill(exchanges: DataFrame) -> DataFrame:
+    """Append blocks by how full they were, in tenths, and whether they ended early (were padded)."""
+    return statement(
+        exchanges.sparkSession,
+        """
+        SELECT premature,
+          CAST(CASE WHEN block_bytes = 0 THEN 100 ELSE used * 100 DIV block_bytes END DIV 10 * 10 AS INT)
+            AS fill_percent,
+          count(*) AS blocks, sum(block_bytes) AS block_bytes, sum(used) AS used_bytes
+        FROM (SELECT premature, block_bytes, least(append_bytes, block_bytes) AS used
+          FROM {exchanges} WHERE premature IS NOT NULL)
+        GROUP BY premature, fill_percent
+        """,
+        exchanges=exchanges,
+    )
+
+
+def streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
+    """Each stream: its segments and those written to, writers set up and those that never appended, connections."""
+    spark = frames.sparkSession
+    named = frames.select("segment").where("segment IS NOT NULL").distinct()
+    stream = f.udf(stream_of, "string", useArrow=False)
+    named = named.withColumn("stream", stream("segment")).where("stream IS NOT NULL")
+    return statement(
+        spark,
+        f"""
+        WITH named AS (SELECT * FROM {{named}}),
+        wrote AS (
+          SELECT file, connection, life, segment, writer_id, count(CASE WHEN command IN ({_APPENDS}) THEN 1 END) AS
+            appends, sum(append_bytes) AS bytes, sum(CAST(last_event AS DECIMAL(38, 0)) - first_event + 1) AS events
+          FROM {{exchanges}} WHERE command = 'SETUP_APPEND' OR command IN ({_APPENDS})
+          GROUP BY file, connection, life, segment, writer_id
+        ), writers AS (
+          SELECT n.stream, w.file, w.writer_id, sum(w.appends) AS appends FROM wrote AS w
+          JOIN named AS n ON w.segment = n.segment GROUP BY n.stream, w.file, w.writer_id
+        ), counted AS (
+          SELECT n.stream, count(DISTINCT CASE WHEN w.appends > 0 THEN w.segment END) AS segments_written,
+            count(DISTINCT struct(w.file, w.connection, w.life)) AS connections, sum(w.appends) AS appends,
+            CAST(sum(w.events) AS BIGINT) AS events, sum(w.bytes) AS bytes
+          FROM wrote AS w JOIN named AS n ON w.segment = n.segment GROUP BY n.stream
+        ), idle AS (
+          SELECT stream, count(*) AS writers, count(CASE WHEN appends = 0 THEN 1 END) AS writers_idle
+          FROM writers GROUP BY stream
+        ), seen AS (SELECT stream, count(*) AS segments FROM named GROUP BY stream)
+        SELECT s.stream, s.segments, coalesce(c.segments_written, 0) AS segments_written,
+          coalesce(i.writers, 0) AS writers, coalesce(i.writers_idle, 0) AS writers_idle,
+          coalesce(c.connections, 0) AS connections, coalesce(c.appends, 0) AS appends,
+          coalesce(c.events, 0) AS events, coalesce(c.bytes, 0) AS bytes
+        FROM seen AS s LEFT JOIN counted AS c ON s.stream = c.stream LEFT JOIN idle AS i ON s.stream = i.stream
+        """,
+        named=named,
+        exchanges=exchanges,
+    )

@@ -1,0 +1,356 @@
+"""The page of a report: one HTML file that needs nothing else, made from what `report.json` holds. No Spark.
+
+The plots are plotly's, whose script is in the page. Everything else works without script: each plot has its numbers in
+a table beside it. Names come out of traces, so from anywhere: whatever is said goes through `html.escape`, the plots'
+values stand in a block of JSON in which `<` is escaped, and a policy forbids the page to fetch anything.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from segstore.pipeline.report.analysis_rules import Status
+from segstore.pipeline.report.plots import Plot, plots
+
+__all__ = ["page"]
+
+_STYLE: Final = """
+:root{color-scheme:light}*{box-sizing:border-box}
+body{font:15px/1.5 system-ui,sans-serif;color:#222;margin:0;background:#f6f7f9}
+header,main,footer{max-width:1180px;margin:0 auto;padding:0 24px}
+header{padding-top:28px}h1{font-size:26px;margin:0 0 4px}h2{font-size:20px;margin:0 0 12px}
+h3{font-size:15px;margin:20px 0 6px}p{margin:0 0 10px;max-width:80ch}
+nav{margin:14px 0 20px}nav ul{display:flex;flex-wrap:wrap;gap:6px 18px;list-style:none;padding:0;margin:0}
+a{color:#0057a3}section{background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:20px 24px;margin:0 0 20px}
+.scroll{overflow-x:auto;margin:0 0 12px}table{border-collapse:collapse;font-size:13.5px}
+caption{text-align:left;font-weight:600;padding:0 0 6px}
+th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid #eceff2;vertical-align:top}
+th{color:#555;font-weight:600;white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+td{white-space:nowrap}td.w{white-space:normal;overflow-wrap:anywhere;min-width:40ch}tr.bad td{background:#fff3e8}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:0 0 14px}
+.tile{border:1px solid #dfe3e8;border-radius:6px;padding:10px 14px}.tile b{display:block;font-size:22px}
+.tile.bad{background:#fff3e8;border-color:#e0a060}.tile.bad b::before{content:"! "}
+figure{margin:0 0 16px}figcaption{font-weight:600;margin:0 0 4px}.plot{width:100%}
+.more{color:#666;font-size:13px}footer{color:#666;padding-bottom:30px;font-size:13px}
+"""
+_DRAW: Final = """
+for(const each of JSON.parse(document.getElementById("plots").textContent)){
+  Plotly.newPlot("plot-"+each.name,each.data,each.layout,{responsive:true,displayModeBar:false});
+}
+"""
+_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+)
+_LONG: Final = 60
+"""Characters from which on a cell is wrapped."""
+_LABELS: Final = ("request_id", "block", "record", "connection", "life", "offset", "part", "flow", "expected", "actual")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECTIONS: Final = (
+    ("summary", "Summary"),
+    ("skipped", "What could not be read"),
+    ("traffic", "Traffic"),
+    ("latency", "Latency"),
+    ("unanswered", "Unanswered, orphans and lost acks"),
+    ("rules", "Rules of the protocol"),
+    ("errors", "Errors"),
+    ("pooling", "Connections and pooling"),
+    ("blocks", "Append blocks"),
+    ("streams", "Writers of streams"),
+    ("plan", "Replay plan"),
+)
+
+Facts = dict[str, Any]
+
+
+class _Label(int):
+    """A number that names something, and so is written as it is."""
+
+
+def page(facts: Facts) -> str:
+    """The whole page."""
+    from plotly.offline import get_plotlyjs
+
+    drawn = plots(facts)
+    values = json.dumps([{"name": each.name, "data": each.data, "layout": each.layout} for each in drawn])
+    sections = "".join(_section(key, title, facts, drawn) for key, title in _SECTIONS)
+    contents = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title in _SECTIONS)
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>segstore: report on traces</title>
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">
+<style>{_STYLE}</style></head>
+<body><header><h1>Report on traces</h1><p>{_span(facts)}</p>
+<nav aria-label="Contents"><ul>{contents}</ul></nav></header>
+<main>{sections}</main>
+<footer>Made by segstore. The whole tables are Parquet, in the folder of this page.</footer>
+<script type="application/json" id="plots">{_inert(values)}</script>
+<script>{get_plotlyjs()}</script><script>{_DRAW}</script></body></html>
+"""
+
+
+def _inert(values: str) -> str:
+    """JSON that ends no script element, whatever is in it."""
+    return values.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _section(key: str, title: str, facts: Facts, drawn: list[Plot]) -> str:
+    figures = "".join(
+        f'<figure><figcaption id="about-{each.name}">{html.escape(each.title)}</figcaption>'
+        f'<div class="plot" id="plot-{each.name}" role="img" aria-labelledby="about-{each.name}" '
+        f'style="min-height:{each.layout["height"]}px"></div></figure>'
+        for each in drawn
+        if each.section == key
+    )
+    return (
+        f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{title}</h2>{_BODIES[key](facts, figures)}'
+        "</section>"
+    )
+
+
+def _span(facts: Facts) -> str:
+    ticks = facts["ticks"]
+    files = _count(facts["files"], "file")
+    if ticks is None:
+        return f"{files}, without a record."
+    seconds = (ticks["stop_ns"] - ticks["start_ns"]) / 1e9
+    return html.escape(f"{files}, from {_time(ticks['start_ns'])}, {seconds:,.3f} s.")
+
+
+def _time(ts_ns: int) -> str:
+    try:
+        return f"{_EPOCH + timedelta(microseconds=ts_ns // 1000):%Y-%m-%d %H:%M:%S.%f} UTC"
+    except OverflowError:
+        return f"{ts_ns} ns since 1970"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "<td></td>"
+    if isinstance(value, bool):
+        return f"<td>{'yes' if value else 'no'}</td>"
+    if isinstance(value, _Label):
+        return f'<td class="n">{value}</td>'
+    if isinstance(value, int | float):
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+        return f'<td class="n">{shown}</td>'
+    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(value))
+    return f"<td{' class=w' if len(plain) > _LONG else ''}>{html.escape(plain)}</td>"
+
+
+def _table(
+    caption: str,
+    heading: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    bad: Callable[[Sequence[Any]], bool] | None = None,
+) -> str:
+    rows = list(rows)
+    numbers = [any(isinstance(row[at], int | float) for row in rows) for at in range(len(heading))]
+    head = "".join(
+        f'<th scope="col"{" class=n" if number else ""}>{html.escape(name)}</th>'
+        for name, number in zip(heading, numbers, strict=True)
+    )
+    body = "".join(
+        f"<tr{' class=bad' if bad is not None and bad(row) else ''}>{''.join(map(_cell, row))}</tr>" for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(caption)}"><table>'
+        f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _shown(facts: Facts, name: str, caption: str, columns: dict[str, str], *, where: str = "") -> str:
+    """A table of `report.json`, these columns of it, under these names; times are told in µs."""
+    table = facts.get(name)
+    if not table or not table["rows"]:
+        return f"<p>{html.escape(caption)}: none.</p>"
+    rows = [[_told(column, row[column]) for column in columns] for row in table["rows"]]
+    more = table["all"] - len(rows)
+    rest = f'<p class="more">{more:,} more in <code>{html.escape(where or name)}</code>.</p>' if more > 0 else ""
+    return _table(caption, list(columns.values()), rows) + rest
+
+
+def _told(column: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if column in _LABELS:
+        return _Label(value)
+    return value / 1e3 if column.endswith("_ns") else value
+
+
+# --- sections -----------------------------------------------------------------------------------------------------
+
+
+def _tile(number: int, what: str, *, bad: bool = False) -> str:
+    return f'<div class="tile{" bad" if bad and number else ""}"><b>{number:,}</b>{html.escape(what)}</div>'
+
+
+def _summary(facts: Facts, figures: str) -> str:
+    status = facts["status"]
+    frames = sum(row["frames"] for row in facts["traffic"]["rows"] if row["command"] != "(no frame)")
+    return (
+        '<div class="tiles">'
+        + _tile(frames, "frames")
+        + _tile(facts["connections"]["all"], "connections")
+        + _tile(status[Status.ANSWERED], "requests answered")
+        + _tile(status[Status.REFUSED], "refused")
+        + _tile(status[Status.UNANSWERED], "unanswered", bad=True)
+        + _tile(status[Status.LOST], "appends lost", bad=True)
+        + _tile(status[Status.ORPHAN], "orphan replies", bad=True)
+        + _tile(sum(rule["broken"] for rule in facts["rules"]), "times a rule was broken", bad=True)
+        + _tile(facts["skipped_stretches"] + facts["undecoded_frames"], "skipped or undecoded", bad=True)
+        + "</div>"
+        + figures
+    )
+
+
+def _skipped(facts: Facts, figures: str) -> str:
+    if not facts["skipped"]["rows"]:
+        return "<p>Everything was read.</p>"
+    said = (
+        f"{_count(facts['skipped_stretches'], 'part')} of files with {_count(facts['skipped_bytes'], 'byte')} "
+        f"and {_count(facts['undecoded_frames'], 'frame')} could not be read. The page is about the rest."
+    )
+    columns = {"file": "file", "offset": "at byte", "record": "record", "bytes": "bytes", "error": "why"}
+    return f"<p>{said}</p>{_shown(facts, 'skipped', 'Skipped', columns)}"
+
+
+def _traffic(facts: Facts, figures: str) -> str:
+    columns = ("direction", "command", "frames", "bytes", "failures", "malformed")
+    return figures + _shown(facts, "traffic", "Frames and bytes", dict(zip(columns, columns, strict=True)))
+
+
+def _latency(facts: Facts, figures: str) -> str:
+    columns = {"times": "requests", "mean_ns": "mean", "least_ns": "shortest", "p50_ns": "p50", "p90_ns": "p90",
+               "p99_ns": "p99", "p99_9_ns": "p99.9", "most_ns": "longest"}  # fmt: skip
+    tables = (
+        _shown(facts, f"latency_by_{by}", f"By {by}, in µs", {by: by, **columns}, where=f"latency_by_{by}")
+        for by in ("command", "segment", "flow")
+    )
+    return (
+        "<p>From a request to its reply, of an append to the ack that covers it. Percentiles are at most 0.8 % above "
+        "the value that occurred; mean, shortest and longest are exact.</p>" + figures + "".join(tables)
+    )
+
+
+_ENDS: Final = {
+    Status.ANSWERED: "a reply, or an ack that covers the append",
+    Status.REFUSED: "a failure",
+    Status.WAITING: "no reply, but the connection was open at the end of the trace",
+    Status.UNANSWERED: "no reply before the connection was closed",
+    Status.ORPHAN: "a reply without a request",
+    Status.REPEATED: "an append of events that were acknowledged before",
+    Status.COVERED: "an append without an ack, of which a later set-up or ack says that it is stored",
+    Status.LOST: "an append of which nothing says that it is stored",
+}
+
+
+def _unanswered(facts: Facts, figures: str) -> str:
+    ends = [(str(status), facts["status"][status], said) for status, said in _ENDS.items()]
+    columns = {"status": "end", "file": "file", "block": "block", "record": "record", "connection": "connection",
+               "command": "request", "reply_command": "reply", "request_id": "request id", "segment": "segment",
+               "first_event": "first event", "last_event": "last event"}  # fmt: skip
+    return (
+        f"<p>{_count(facts['unpaired'], 'request')} had no reply with their own request id. An ack covers all events "
+        f"of its writer up to its number, so an append without an ack of its own is not lost: "
+        f"{_count(facts['lost_events'], 'event')} are, in {_count(facts['status'][Status.LOST], 'append')}.</p>"
+        + _table("How requests ended", ("end", "how often", "what it is"), ends)
+        + _shown(facts, "unanswered", "Neither answered nor refused", columns, where="exchanges")
+    )
+
+
+def _rules(facts: Facts, figures: str) -> str:
+    rules = [(rule["rule"], rule["broken"], rule["says"]) for rule in facts["rules"]]
+    columns = {name: name.replace("_", " ") for name in (
+        "rule", "file", "block", "record", "connection", "direction", "command", "segment", "writer_id", "request_id",
+        "expected", "actual")}  # fmt: skip
+    return _table("Rules, and how often each was broken", ("rule", "broken", "what it says"), rules, _is_bad) + _shown(
+        facts, "violations", "Where rules were broken", columns
+    )
+
+
+def _is_bad(row: Sequence[Any]) -> bool:
+    return bool(row[1])
+
+
+def _errors(facts: Facts, figures: str) -> str:
+    columns = {"error": "error", "request": "in answer to", "times": "times", "segments": "segments"}
+    return _shown(facts, "errors", "Failures by kind", columns)
+
+
+def _pooling(facts: Facts, figures: str) -> str:
+    columns = {name: name.replace("_", " ") for name in (
+        "file", "connection", "life", "frames", "sent_bytes", "received_bytes", "flows", "segments", "writers",
+        "most_in_flight_bytes", "closed")}  # fmt: skip
+    return (
+        "<p>Pooling shares connections between flows: the more flows and segments a connection carries, the fewer "
+        "connections there are. Bytes in flight are those of appends that were sent and not yet acknowledged; of a "
+        "lost append they stay until the end.</p>"
+        + figures
+        + _shown(facts, "connections", "Connections with the most bytes in flight", columns)
+    )
+
+
+def _blocks(facts: Facts, figures: str) -> str:
+    rows = facts["block_fill"]["rows"]
+    blocks = sum(row["blocks"] for row in rows)
+    if not blocks:
+        return "<p>No append block was opened: every append came by itself, in a block end.</p>"
+    early = sum(row["blocks"] for row in rows if row["premature"])
+    used, size = sum(row["used_bytes"] for row in rows), sum(row["block_bytes"] for row in rows)
+    columns = {"fill_percent": "filled from %", "premature": "ended early", "blocks": "blocks",
+               "block_bytes": "bytes", "used_bytes": "of these used"}  # fmt: skip
+    return (
+        f"<p>{early:,} of {_count(blocks, 'append block')} ended early ({100 * early / blocks:.1f} %): something else "
+        f"had to be sent, and the rest was padded. {100 * used / max(1, size):.1f} % of all bytes were used.</p>"
+        + figures
+        + _shown(facts, "block_fill", "Append blocks by fill", columns)
+    )
+
+
+def _streams(facts: Facts, figures: str) -> str:
+    columns = {"stream": "stream", "segments": "segments seen", "segments_written": "written to", "writers": "writers",
+               "writers_idle": "never appended", "connections": "connections", "appends": "appends",
+               "events": "events", "bytes": "bytes"}  # fmt: skip
+    return (
+        "<p>A lazy writer sets up where it has something to write, a partial one keeps to a few segments. Writers that "
+        "were set up and never appended are what laziness would have saved. A writer has an id of its own in each "
+        "segment.</p>" + _shown(facts, "streams", "Streams", columns)
+    )
+
+
+def _plan(facts: Facts, figures: str) -> str:
+    found = facts["plan"]
+    parts = [(part["part"], part["connections"], part["components"], part["records"]) for part in found["parts"]]
+    hubs = [(hub["file"], hub["connection"], hub["shared"]) for hub in found["hubs"]]
+    return (
+        f"<p>{_count(found['components'], 'group')} of connections depend on no other: no segment or writer is named "
+        "in two of them, so that each can be replayed by itself.</p>"
+        + _table("Parts", ("part", "connections", "groups", "records"), parts)
+        + _table("What ties most together", ("file", "connection", "segments and writers shared"), hubs) * bool(hubs)
+    )
+
+
+_BODIES: Final[dict[str, Callable[[Facts, str], str]]] = {
+    "summary": _summary,
+    "skipped": _skipped,
+    "traffic": _traffic,
+    "latency": _latency,
+    "unanswered": _unanswered,
+    "rules": _rules,
+    "errors": _errors,
+    "pooling": _pooling,
+    "blocks": _blocks,
+    "streams": _streams,
+    "plan": _plan,
+}

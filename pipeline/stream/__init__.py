@@ -1,0 +1,1 @@
+"""The Spark format `segstore.stream`: Pravega's streams as source and sink."""

@@ -1,0 +1,165 @@
+"""What a reader or writer of streams is told: the options of `format("segstore.stream")`, checked once.
+
+Invariant: the options can be pickled and hold nothing that is open; secrets are in no `repr`. Refused, with
+`OptionError`: an option that there is not, a value that does not do, a limit together with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from segstore.client import Backoff, ClientSettings
+from segstore.pipeline.stream.cuts import CutError, Place, parse_place
+from segstore.pipeline.trace.options import OptionError
+from segstore.wire.names import is_stream_name
+
+__all__ = [
+    "ABORT_TIMEOUT_MS",
+    "COMMIT_TIMEOUT_MS",
+    "EVENT_COLUMN",
+    "OptionError",
+    "StreamLimit",
+    "StreamOptions",
+    "read_stream_options",
+]
+
+_MIB: Final = 1 << 20
+EVENT_COLUMN: Final = "event"
+COMMIT_TIMEOUT_MS: Final = 60_000
+"""A commit that takes longer fails; when the batch is repeated it does what is missing."""
+ABORT_TIMEOUT_MS: Final = 10_000
+"""Nothing of a write that failed is visible, so that little is lost if what it left is not deleted at once."""
+_OPTIONS: Final = (
+    "controller", "scope", "stream", "from", "to", "splitBytes", "failOnDataLoss",
+    "maxBytesPerTrigger", "maxEventsPerTrigger",
+    "eventColumn", "routingKeyColumn", "commitTimeoutMs", "abortTimeoutMs",
+    "user", "password", "bearerToken", "tlsCaFile",
+)  # fmt: skip
+_OF_SPARK: Final = frozenset({"checkpointlocation", "path"})
+_CLIENT: Final = "client."
+_SETTINGS: Final = {
+    "user": "username",
+    "password": "password",
+    "bearerToken": "bearer_token",
+    "tlsCaFile": "tls_ca_file",
+}
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class StreamLimit(NamedTuple):
+    """The most that one micro-batch takes, in events or else in bytes."""
+
+    most: int
+    events: bool
+
+
+class StreamOptions(NamedTuple):
+    """
+    controller: its URI. scope, stream: whose events. settings: of the client, as they were given, for `settings()`.
+    start, end: "head", "tail" or a cut; None where nothing was said. split_bytes: about how much of a segment one task
+    reads. fail_on_data_loss: whether events that are gone before they were read end the query. limit: of a
+    micro-batch. event_column, routing_key_column: of what is written. commit_timeout_ms, abort_timeout_ms: for what the
+    driver does when the tasks of a batch have written, or one of them has failed.
+    """
+
+    controller: str
+    scope: str
+    stream: str
+    settings: Mapping[str, str]
+    start: Place | None = None
+    end: Place | None = None
+    split_bytes: int = 64 * _MIB
+    fail_on_data_loss: bool = True
+    limit: StreamLimit | None = None
+    event_column: str = EVENT_COLUMN
+    routing_key_column: str | None = None
+    commit_timeout_ms: int = COMMIT_TIMEOUT_MS
+    abort_timeout_ms: int = ABORT_TIMEOUT_MS
+
+    @property
+    def name(self) -> str:
+        """scope/stream."""
+        return f"{self.scope}/{self.stream}"
+
+    def client_settings(self) -> ClientSettings:
+        """Settings of the client: those of the environment, and before them what was given. Raises OptionError."""
+        given: dict[str, Any] = dict(self.settings)
+        try:
+            for name, field in ClientSettings.model_fields.items():
+                if name in given and field.annotation is Backoff:
+                    given[name] = TypeAdapter(Backoff).validate_json(self.settings[name])
+            return ClientSettings.from_environment(**given)
+        except ValidationError as cause:
+            found = cause.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, found["loc"])) or "the client's settings"
+            raise OptionError(f"{where}: {found['msg']}", where) from None  # the cause may show a password
+
+    def __repr__(self) -> str:
+        return f"StreamOptions({self.controller}, {self.name})"
+
+
+def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """The options as Spark hands them over; names in any case. Raises OptionError."""
+    known = {name.lower(): name for name in _OPTIONS}
+    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    for name, value in options.items():
+        lower = name.lower()
+        if lower.startswith(_CLIENT):
+            settings[lower.removeprefix(_CLIENT)] = value
+        elif lower in known:
+            given[known[lower]] = value
+        elif lower not in _OF_SPARK:
+            there_are = ", ".join(_OPTIONS)
+            raise OptionError(f"there is no option {name!r}; there are {there_are}, client.SETTING", name)
+    for option, setting in _SETTINGS.items():
+        if option in given:
+            settings[setting] = given[option]
+    for name in ("controller", "scope", "stream"):
+        if not given.get(name):
+            raise OptionError(f"the option {name} is needed", name)
+    for name in ("scope", "stream"):
+        if not is_stream_name(given[name]):
+            raise OptionError(f"{name} {given[name]!r} is no name of a {name}", name, given[name])
+    limits = [name for name in ("maxBytesPerTrigger", "maxEventsPerTrigger") if name in given]
+    if len(limits) > 1:
+        raise OptionError("only one of maxBytesPerTrigger and maxEventsPerTrigger", limits[1])
+    flag = given.get("failOnDataLoss", "true").lower()
+    if flag not in _BOOLEANS:
+        raise OptionError(f"failOnDataLoss is true or false, not {flag!r}", "failOnDataLoss", flag)
+    read = StreamOptions(
+        controller=given["controller"],
+        scope=given["scope"],
+        stream=given["stream"],
+        settings=settings,
+        start=_place(given, "from"),
+        end=_place(given, "to"),
+        split_bytes=_count(given, "splitBytes") if "splitBytes" in given else 64 * _MIB,
+        fail_on_data_loss=_BOOLEANS[flag],
+        limit=StreamLimit(_count(given, limits[0]), limits[0] == "maxEventsPerTrigger") if limits else None,
+        event_column=given.get("eventColumn", EVENT_COLUMN),
+        routing_key_column=given.get("routingKeyColumn"),
+        commit_timeout_ms=_count(given, "commitTimeoutMs") if "commitTimeoutMs" in given else COMMIT_TIMEOUT_MS,
+        abort_timeout_ms=_count(given, "abortTimeoutMs") if "abortTimeoutMs" in given else ABORT_TIMEOUT_MS,
+    )
+    read.client_settings()
+    return read
+
+
+def _place(given: Mapping[str, str], option: str) -> Place | None:
+    if option not in given:
+        return None
+    try:
+        return parse_place(given[option], given["scope"], given["stream"])
+    except CutError as cause:
+        raise OptionError(f"{option}: {cause}", option, given[option]) from cause
+
+
+def _count(given: Mapping[str, str], name: str) -> int:
+    value = given[name]
+    if not value.isascii() or not value.isdigit() or not 0 < int(value) < 1 << 62:
+        raise OptionError(f"{name} is a whole number above 0, not {value!r}", name, value)
+    return int(value)

@@ -1,0 +1,87 @@
+"""Which segment takes a row, and which rows of a batch are in the stream already.
+
+A batch is committed segment by segment; the marker of a query on a segment, an attribute, is the last batch that the
+segment has all of. A batch that is repeated after a failure finds some markers set. If the stream was scaled meanwhile,
+the segments with the marker are sealed and the rows route to their successors, which have none. So what counts is the
+part of the key range: a row is in the stream if any segment that its position ever routed to has the marker. The
+segments that a repeated batch may have been routed to are those of the epochs since the query's last commit.
+
+Invariant: as the layout is made, its segments are asked for first and the markers after that; a segment that is not
+among them is sealed, so what its marker says is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from uuid import UUID, uuid5
+
+from segstore.client.errors import SegmentMissing, StreamSealed
+from segstore.client.routing import RangeRouter, SegmentRange, position_of
+from segstore.pipeline.stream.registry import Registry
+from segstore.pipeline.stream.segments import NO_VALUE, Segments, in_turns
+from segstore.wire.names import split_segment_id
+
+__all__ = ["Layout", "layout_of", "marker_of", "position_of_query"]
+
+
+def marker_of(query: UUID) -> UUID:
+    """The attribute of a segment that says which batch of the query it has."""
+    return uuid5(query, "segstore:batch")
+
+
+def position_of_query(query: UUID) -> float:
+    """Where the rows go that have no routing key: all of a query to one segment, so that they come at once."""
+    return position_of(str(query))
+
+
+class Layout:
+    """The segments that take rows, and the parts of the range whose rows are there.
+
+    Attributes:
+        epoch: of the stream.
+        segments: id → segment.
+    """
+
+    def __init__(self, current: Iterable[SegmentRange], done: Iterable[SegmentRange], epoch: int) -> None:
+        self._router = RangeRouter(current)
+        self._done = [(each.low, each.high) for each in done]
+        self.epoch = epoch
+        self.segments = {each.segment_id: each for each in self._router.segments}
+
+    @cached_property
+    def fresh(self) -> bool:
+        """Whether nothing of the batch is in the stream, as it is but for repetitions."""
+        return not self._done
+
+    def is_done(self, position: float) -> bool:
+        return any(low <= position < high for low, high in self._done)
+
+    def target(self, position: float) -> SegmentRange:
+        return self._router.route(position)
+
+
+async def layout_of(segments: Segments, registry: Registry, query: UUID, batch: int) -> Layout:
+    """Where the rows of a batch go now. Raises NoSuchStream, StreamSealed."""
+    current = await segments.current()
+    if not current:
+        name = f"{segments.scope}/{segments.stream}"
+        raise StreamSealed(f"stream {name} is sealed and takes no events", stream=name)
+    epoch = max(split_segment_id(each.segment_id)[0] for each in current)
+    since = await registry.epoch(query, epoch)
+    known = {each.segment_id: each for each in current}
+    # A stream that was deleted and made again starts over with its epochs.
+    for number in range(since if since <= epoch else 0, epoch):
+        for each in await segments.epoch(number):
+            known.setdefault(each.segment_id, each)
+    marker = marker_of(query)
+
+    async def batch_on(segment: SegmentRange) -> int:
+        try:
+            return await segments.attribute(segment.name, marker)
+        except SegmentMissing:
+            return NO_VALUE
+
+    batches = await in_turns(batch_on, known.values())
+    done = [each for each, has in zip(known.values(), batches, strict=True) if has >= batch]
+    return Layout(current, done, epoch)

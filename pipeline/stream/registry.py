@@ -1,0 +1,176 @@
+"""What the sink has under way, noted where the data goes: a table segment beside the stream.
+
+A segment of a task's own stands in no list of the store's, so a task that is killed would leave it for good. Therefore
+its name is noted here before it is made, under the query's id, and forgotten when it is merged or deleted. One more
+entry for each query says in which epoch of the stream its last batch was committed: segments older than that cannot
+hold a part of the next one.
+
+Invariants: what is made was noted before; what is noted need not be there. The table is made when it is first needed;
+who deletes it loses the sweeper's knowledge, nothing else. Keys are the query's id and the segment's, 16 bytes each.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from segstore.client.errors import BadKeyVersion, ProtocolViolation, SegmentExists, SegmentMissing
+from segstore.client.tables.segment import MAX_BATCH_KEYS, Item, TableSegment
+from segstore.pipeline.stream.segments import Segments
+from segstore.wire import NOT_EXISTS
+from segstore.wire.names import segment_name, transaction_name
+
+__all__ = ["Noted", "Registry", "registry_name"]
+
+_KEY_BYTES: Final = 32
+_NOBODY: Final = UUID(int=0)
+_LAST: Final = UUID(int=(1 << 128) - 1)
+_PAGE: Final = 200
+_OURS: Final = uuid5(NAMESPACE_URL, "segstore:sink")
+
+
+class Noted(NamedTuple):
+    """A segment of a task's: of which query and batch, and since when, in seconds since 1970."""
+
+    query: UUID
+    part: UUID
+    segment: str
+    batch: int
+    since_s: float
+
+    @property
+    def key(self) -> bytes:
+        return self.query.bytes + self.part.bytes
+
+
+def registry_name(scope: str, stream: str) -> str:
+    """The table segment's name: one of the stream's, so that a token for the stream is one for it."""
+    return transaction_name(segment_name(scope, stream, 0, 0), _OURS)
+
+
+class Registry:
+    """The notes of one stream."""
+
+    def __init__(self, segments: Segments) -> None:
+        self._table = TableSegment(segments.requests, registry_name(segments.scope, segments.stream))
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    async def note(self, query: UUID, part: UUID, segment: str, batch: int) -> None:
+        """Before the segment is made."""
+        value = json.dumps({"segment": segment, "batch": batch, "since_s": round(time.time(), 3)})
+        await self._put(Item(query.bytes + part.bytes, value=value.encode()))
+
+    async def parts(self, query: UUID | None = None) -> list[Noted]:
+        """What is noted of a query, or of all."""
+        first = (_NOBODY if query is None else query).bytes + _NOBODY.bytes
+        last = (_LAST if query is None else query).bytes + _LAST.bytes
+        entries = [each async for each in self._entries(first, last)]
+        return [noted for each in entries if (noted := self._noted(each)) is not None]
+
+    async def _entries(self, first: bytes, last: bytes) -> AsyncIterator[Item]:
+        while True:  # from behind the last key: tables with keys of one length have no other token
+            try:
+                page, _ = await self._table.entries(_PAGE, first=first, last=last)
+            except SegmentMissing:
+                return
+            if page and page[-1].key < first:
+                raise ProtocolViolation(
+                    f"{self._table.name} returned keys before the requested ones", segment=self._table.name
+                )
+            for each in page:
+                yield each
+            if not page or page[-1].key >= last:
+                return
+            first = (int.from_bytes(page[-1].key) + 1).to_bytes(_KEY_BYTES)
+
+    def _noted(self, item: Item) -> Noted | None:
+        try:
+            query, part = UUID(bytes=item.key[:16]), UUID(bytes=item.key[16:])
+            if part == _NOBODY:
+                return None
+            said = json.loads(item.value)
+            return Noted(query, part, str(said["segment"]), int(said["batch"]), float(said["since_s"]))
+        except (ValueError, KeyError, TypeError) as cause:
+            raise ProtocolViolation(
+                f"{self._table.name} holds an entry that no sink wrote: {item.key[:40].hex()}", segment=self._table.name
+            ) from cause
+
+    async def forget(self, keys: Iterable[bytes]) -> None:
+        """Keys that are not there are no error."""
+        waiting = list(keys)
+        while waiting:
+            some, waiting = waiting[:MAX_BATCH_KEYS], waiting[MAX_BATCH_KEYS:]
+            try:
+                await self._table.remove([(key, Item(key).version) for key in some])
+            except SegmentMissing:
+                return
+
+    # --- queries ----------------------------------------------------------------------------------------------------
+
+    async def epoch(self, query: UUID, now: int) -> int:
+        """The epoch that a query's unfinished batch can have begun in, at the earliest: for a new query `now`."""
+        found = await self._of_query(query)
+        if found is None:
+            try:
+                await self._put(Item(query.bytes + _NOBODY.bytes, NOT_EXISTS, _said({"epoch": now})))
+            except BadKeyVersion:
+                found = await self._of_query(query)
+        return now if found is None else int(found.get("epoch", now))
+
+    async def _of_query(self, query: UUID) -> dict[str, float] | None:
+        try:
+            found = (await self._table.get([query.bytes + _NOBODY.bytes]))[0]
+        except SegmentMissing:
+            return None
+        return None if found is None else self._said(found)
+
+    def _said(self, item: Item) -> dict[str, float]:
+        try:
+            said = json.loads(item.value)
+            return {str(name): float(value) for name, value in said.items()}
+        except (ValueError, AttributeError, TypeError) as cause:
+            raise ProtocolViolation(
+                f"{self._table.name} holds an entry that no sink wrote: {item.key[:40].hex()}", segment=self._table.name
+            ) from cause
+
+    async def committed(self, query: UUID, epoch: int) -> None:
+        """A batch of the query is whole in the stream, whose epoch was this."""
+        await self._put(Item(query.bytes + _NOBODY.bytes, value=_said({"epoch": epoch})))
+
+    async def over(self, query: UUID) -> None:
+        """The query has come to its end: nothing of it is noted any more."""
+        await self.forget([query.bytes + _NOBODY.bytes])
+
+    async def give_up(self, query: UUID) -> None:
+        """The query is given up: what its tasks still write they are to delete themselves."""
+        said = {"given_up_s": round(time.time(), 3)}
+        await self._put(Item(query.bytes + _NOBODY.bytes, value=_said(said)))
+
+    async def is_given_up(self, query: UUID) -> bool:
+        return "given_up_s" in (await self._of_query(query) or {})
+
+    async def forget_given_up(self, before_s: float) -> None:
+        """Forgets queries that were given up before a time."""
+        old = [
+            each.key
+            async for each in self._entries(_NOBODY.bytes * 2, _LAST.bytes * 2)
+            if each.key[16:] == _NOBODY.bytes and self._said(each).get("given_up_s", before_s) < before_s
+        ]
+        await self.forget(old)
+
+    async def _put(self, item: Item) -> None:
+        try:
+            await self._table.update([item])
+        except SegmentMissing:
+            with suppress(SegmentExists):  # another task was faster
+                await self._table.create(key_bytes=_KEY_BYTES)
+            await self._table.update([item])
+
+
+def _said(what: dict[str, float]) -> bytes:
+    return json.dumps(what).encode()

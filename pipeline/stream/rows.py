@@ -1,0 +1,158 @@
+"""The rows of a range of a segment, as Arrow batches: one row an event.
+
+    event binary, segment string, offset long, length int
+
+`offset` is where the event's header starts, `length` the bytes of the event without it; the next event of the segment
+lies 8 bytes and `length` further.
+
+Invariants: what is held is one batch and what one read brought; the rows are those of the range, whatever was written
+behind it since. Refused: a range that is not there any more (`DataLost`), unless the options say to pass over what is
+gone; a segment whose bytes are no events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.client.errors import SegmentMissing, SegmentTruncated
+from segstore.client.stream.events import EventDecoder, FramedEvent
+from segstore.pipeline.stream.options import OptionError, StreamOptions
+from segstore.pipeline.stream.plan import ByteRange, DataLost
+from segstore.pipeline.stream.segments import Segments, opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "events_of", "range_batches", "wanted_names"]
+
+log = logging.getLogger(__name__)
+
+COLUMNS: Final = {"event": "binary", "segment": "string", "offset": "bigint", "length": "int"}
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = 10_000
+_AHEAD_BYTES: Final = 8 << 20
+
+
+def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The columns of a schema, (name, type), which may be the caller's. Raises OptionError."""
+    names = []
+    for name, kind in fields:
+        if name not in COLUMNS:
+            raise OptionError(f"a stream has no column {name!r}; it has {', '.join(COLUMNS)}", "schema", name)
+        if kind != COLUMNS[name]:
+            raise OptionError(f"the column {name!r} is a {COLUMNS[name]}, not a {kind}", "schema", kind)
+        names.append(name)
+    return tuple(names)
+
+
+def range_batches(options: StreamOptions, part: ByteRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, in order. Raises DataLost, and what the client raises."""
+    with asyncio.Runner() as runner:
+        found = _batches(options, part, names)
+        try:
+            while (batch := runner.run(_next(found))) is not None:
+                yield batch
+        finally:
+            runner.run(found.aclose())
+
+
+async def _next(found: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(found, None)
+
+
+async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ...]) -> Any:
+    rows: list[FramedEvent] = []
+    size = 0
+    async with opened(options, "READ") as segments:
+        async for events in events_of(segments, options, part):
+            rows += events
+            size += sum([len(each.data) for each in events])
+            if size >= _BATCH_BYTES or len(rows) >= _BATCH_ROWS:
+                yield _batch(part.segment, rows, names)
+                rows, size = [], 0
+    if rows:
+        yield _batch(part.segment, rows, names)
+
+
+def _batch(segment: str, rows: list[FramedEvent], names: tuple[str, ...]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    made: dict[str, Any] = {}
+    for name in names:
+        match name:
+            case "event":
+                made[name] = pa.array([each.data for each in rows], pa.binary())
+            case "segment":
+                made[name] = pa.repeat(pa.scalar(segment, pa.string()), len(rows))
+            case "offset":
+                made[name] = pa.array([each.offset for each in rows], pa.int64())
+            case _:
+                made[name] = pa.array([len(each.data) for each in rows], pa.int32())
+    if not made:  # a count needs no column, but rows
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+    return pa.RecordBatch.from_pydict(made)
+
+
+async def events_of(segments: Segments, options: StreamOptions, part: ByteRange) -> AsyncIterator[list[FramedEvent]]:
+    """The events of a range, some at a time. Raises DataLost."""
+    start = await _start(segments, options, part)
+    if start is None:
+        return
+    limit = segments.client.pool.settings.max_large_event_bytes
+    reader = segments.reader(part.segment, start, read_ahead=part.end - start > _AHEAD_BYTES)
+    decoder = EventDecoder(part.segment, start, limit)
+    try:
+        while decoder.offset < part.end:
+            chunk = await reader.read()
+            inside = chunk.data[: part.end - chunk.offset]
+            events = decoder.feed(inside)
+            if events:
+                yield events
+            if decoder.offset < part.end and (chunk.at_tail or chunk.end_of_segment):
+                ends = chunk.offset + len(chunk.data)
+                if ends < part.end:
+                    raise DataLost(f"{part.segment} ends at {ends}, not at {part.end}", part.segment, ends, part.end)
+            if chunk.offset + len(inside) >= part.end and decoder.partial:
+                raise DataLost(
+                    f"{part.segment} holds no event that ends at {part.end}: is the offset one of a cut?",
+                    part.segment,
+                    decoder.offset,
+                    part.end,
+                )
+    except (SegmentMissing, SegmentTruncated) as cause:
+        lost = DataLost(
+            f"{part.segment} was read to {decoder.offset} of {part.end}, then: {cause}",
+            part.segment,
+            decoder.offset,
+            part.end,
+        )
+        if options.fail_on_data_loss:
+            raise lost from cause
+        log.warning("%s", lost)
+    finally:
+        reader.close()
+
+
+async def _start(segments: Segments, options: StreamOptions, part: ByteRange) -> int | None:
+    """From where the range can be read, None if it is gone. A read behind the end of a segment would wait for ever."""
+    try:
+        info = await segments.info(part.segment)
+    except SegmentMissing as cause:
+        if options.fail_on_data_loss:
+            gone = f"{part.segment} is gone, which was to be read from {part.start} to {part.end}"
+            raise DataLost(gone, part.segment, part.start, part.end) from cause
+        log.warning("%s is gone: nothing of %d to %d was read", part.segment, part.start, part.end)
+        return None
+    if info.write_offset < part.end:
+        shorter = f"{part.segment} ends at {info.write_offset}, and was to be read to {part.end}"
+        raise DataLost(shorter, part.segment, info.write_offset, part.end)
+    if info.start_offset <= part.start:
+        return part.start
+    if options.fail_on_data_loss:
+        gone = f"{part.segment} was truncated at {info.start_offset}, and was to be read from {part.start}"
+        raise DataLost(gone, part.segment, part.start, min(info.start_offset, part.end))
+    log.warning("%s was truncated at %d: %d on was not read", part.segment, info.start_offset, part.start)
+    return info.start_offset if info.start_offset < part.end else None

@@ -1,0 +1,196 @@
+"""Rows as events of a stream, exactly once: the writers of `format("segstore.stream")`, and the sweeper.
+
+A streaming query is known by its id, which Spark keeps in the checkpoint, a batch by its number; a batch write has an
+id of its own and one batch. Tasks write segments that nobody sees (`stream_write`), the driver merges them
+(`stream_commit`). `sweep_stream` deletes what dead queries have left.
+
+Invariant: what a write that failed has stored is never visible. Dead stores hold a driver no longer than the options
+`commitTimeoutMs` and `abortTimeoutMs` say, and the time to close (about two seconds at most each). Refused as the query
+is planned: modes other than append, a schema without the column of the events or of the routing keys, and columns of
+other types than text and bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from pyspark import TaskContext
+from pyspark.sql import datasource as spark
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from segstore.pipeline.stream.commit import Committer, abandon, end, sweep
+from segstore.pipeline.stream.options import OptionError, StreamOptions, read_stream_options
+from segstore.pipeline.stream.segments import Segments, opened, opened_for
+from segstore.pipeline.stream.write import BadRow, Rows, TaskResult, write_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["StreamStreamWriter", "StreamWriter", "Written", "check_schema", "rows_of", "sweep_stream"]
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+class Written(spark.WriterCommitMessage):
+    """What a task tells the driver, as Spark carries it."""
+
+    def __init__(self, result: TaskResult) -> None:
+        self.result = result
+
+
+def _results(messages: list[spark.WriterCommitMessage | None]) -> list[TaskResult]:
+    return [each.result for each in messages if isinstance(each, Written)]
+
+
+def check_schema(options: StreamOptions, schema: StructType, overwrite: bool) -> None:
+    """Raises OptionError."""
+    if overwrite:
+        raise OptionError('a stream is appended to: mode("append")', "mode", "overwrite")
+    fields = {field.name: field.dataType for field in schema.fields}
+    wanted = [("eventColumn", options.event_column)]
+    if options.routing_key_column is not None:
+        wanted.append(("routingKeyColumn", options.routing_key_column))
+    for option, column in wanted:
+        if column not in fields:
+            raise OptionError(
+                f"the rows have no column {column!r}, which {option} names; they have {', '.join(fields) or 'none'}",
+                option,
+                column,
+            )
+        takes = (StringType, BinaryType) if option == "eventColumn" else (StringType,)
+        if not isinstance(fields[column], takes):
+            kinds = " or ".join(each().simpleString() for each in takes)
+            raise OptionError(
+                f"the column {column!r} is to be a {kinds}, not a {fields[column].simpleString()}", option, column
+            )
+
+
+class StreamWriter(spark.DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __init__(self, options: StreamOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(options, schema, overwrite)
+        self.options = options
+        self.query = uuid4()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return Written(asyncio.run(_write(self.options, self.query, 0, _partition(), iterator)))
+
+    def commit(self, messages: list[spark.WriterCommitMessage | None]) -> None:
+        asyncio.run(self._commit(_results(messages)))
+
+    async def _commit(self, results: list[TaskResult]) -> None:
+        async with _committing(self.options, "the commit of a batch write") as segments:
+            await Committer(segments, self.options, self.query, 0).commit(results)
+            await end(segments, self.query)
+
+    def abort(self, messages: list[spark.WriterCommitMessage | None]) -> None:
+        asyncio.run(self._abort())
+
+    async def _abort(self) -> None:
+        async with _aborting(self.options) as segments:
+            await abandon(segments, (), query=self.query)
+
+
+class StreamStreamWriter(spark.DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, options: StreamOptions, schema: StructType, overwrite: bool) -> None:
+        check_schema(options, schema, overwrite)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        query, batch = _batch_of_task()
+        return Written(asyncio.run(_write(self.options, query, batch, _partition(), iterator)))
+
+    def commit(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
+        results = _results(messages)
+        if any(each.parts for each in results):
+            asyncio.run(self._commit(results, batchId))
+
+    async def _commit(self, results: list[TaskResult], batch: int) -> None:
+        async with _committing(self.options, f"the commit of batch {batch}") as segments:
+            await Committer(segments, self.options, results[0].query, batch).commit(results)
+
+    def abort(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
+        results = _results(messages)
+        if any(each.parts for each in results):
+            asyncio.run(self._abort(results))
+
+    async def _abort(self, results: list[TaskResult]) -> None:
+        async with _aborting(self.options) as segments:
+            await abandon(segments, results)
+
+
+def _committing(options: StreamOptions, doing: str) -> AbstractAsyncContextManager[Segments]:
+    return opened_for(options, f"{doing} into {options.name}", "commitTimeoutMs", options.commit_timeout_ms)
+
+
+def _aborting(options: StreamOptions) -> AbstractAsyncContextManager[Segments]:
+    doing = f"deleting what a failed write to {options.name} left, which nobody sees and sweep_stream deletes later,"
+    return opened_for(options, doing, "abortTimeoutMs", options.abort_timeout_ms)
+
+
+def _context() -> Any:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("rows are written by tasks of Spark, and this is none")
+    return context
+
+
+def _partition() -> int:
+    return int(_context().partitionId())
+
+
+def _batch_of_task() -> tuple[UUID, int]:
+    """The query's id and the batch's number, which Spark tells its tasks alone."""
+    context = _context()
+    query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+    if not query or batch is None:
+        raise RuntimeError(f"Spark does not say {_QUERY} and {_BATCH}: is this a streaming query?")
+    return UUID(query), int(batch)
+
+
+async def _write(
+    options: StreamOptions, query: UUID, batch: int, partition: int, batches: Iterator[pa.RecordBatch]
+) -> TaskResult:
+    async with opened(options, "WRITE") as segments:
+        return await write_rows(segments, query, batch, partition, rows_of(options, batches))
+
+
+async def rows_of(options: StreamOptions, batches: Iterator[pa.RecordBatch]) -> AsyncIterator[Rows]:
+    """Events and keys of Arrow batches, waited for in a thread: connections live on meanwhile. Raises BadRow."""
+    row = 0
+    while (found := await asyncio.to_thread(next, batches, None)) is not None:
+        column = found.column(options.event_column)
+        if column.null_count:
+            number = row + column.to_pylist().index(None)
+            raise BadRow(f"row {number} has no event: {options.event_column} is null", options.event_column, number)
+        events = [each.encode() if isinstance(each, str) else each for each in column.to_pylist()]
+        keys = None
+        if options.routing_key_column is not None:
+            keys = found.column(options.routing_key_column).to_pylist()
+        row += len(events)
+        yield events, keys
+
+
+def sweep_stream(options: Mapping[str, str], *, older_than_s: float = 86_400, query: str | None = None) -> int:
+    """Deletes what writers of a stream have left that were killed; how many segments there were.
+
+    options: those of the format. older_than_s: what was begun later may still be at work and is left alone. query: the
+    id of one query, by itself; a batch write has none that is known. A running streaming query cleans up after itself
+    with each batch. Raises OptionError, and what the client raises.
+    """
+    read = read_stream_options(options)
+    return asyncio.run(_sweep(read, time.time() - older_than_s, None if query is None else UUID(query)))
+
+
+async def _sweep(options: StreamOptions, before_s: float, query: UUID | None) -> int:
+    async with opened(options, "WRITE") as segments:
+        return await sweep(segments, before_s=before_s, query=query)

@@ -1,0 +1,1 @@
+"""The Spark format `segstore.trace`: recorded traces as rows."""

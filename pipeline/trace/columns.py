@@ -1,0 +1,223 @@
+"""The columns of a trace as a table: what each is called, of which type it is, and where its values come from.
+
+Nothing of the codec is listed by hand: a field of a command is a column if it is one number, flag, text or id and no
+secret, under its own name, for all commands that have it; `segment` and `event_number` gather the names under which
+commands speak of the same thing. What is a column by default are the columns of the record, those that every frame
+has, and the fields of the commands that make up nearly all traffic (`OFTEN`). All others are there for the asking.
+
+Invariant: a name has one type, whatever command it comes from; a schema that breaks this fails on import. No Spark,
+no NumPy: the types are names that both sides translate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
+
+from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
+from segstore.wire.commands.append import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    SetupAppend,
+)
+from segstore.wire.commands.segment import ReadSegment, SegmentRead
+from segstore.wire.commands.session import KeepAlive
+from segstore.wire.schema import lowering as low
+from segstore.wire.schema.schema import COMMANDS, Command
+
+__all__ = [
+    "ALL_COLUMNS",
+    "DEFAULT_COLUMNS",
+    "FIELD_COLUMNS",
+    "HEADER_COLUMNS",
+    "OFTEN",
+    "RECORD_COLUMNS",
+    "SOURCES",
+    "Column",
+    "ColumnError",
+    "ColumnType",
+    "ddl",
+    "field_nodes",
+    "select",
+    "source_of",
+]
+
+ColumnType = Literal["boolean", "byte", "int", "long", "string", "binary", "timestamp"]
+
+OFTEN: Final[tuple[type[Command], ...]] = (
+    AppendBlock,
+    AppendBlockEnd,
+    DataAppended,
+    ReadSegment,
+    SegmentRead,
+    SetupAppend,
+    AppendSetup,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    KeepAlive,
+)
+"""The commands of which nearly all traffic consists; their fields are columns by default."""
+
+SOURCES: Final[dict[str, tuple[str, ...]]] = {
+    "segment": ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id"),
+    "event_number": ("event_number", "last_event_number"),
+}
+"""Column → the fields, any one of which fills it; the first that a command has."""
+
+_INTEGERS: Final[dict[str, ColumnType]] = {"b": "byte", "i": "int", "q": "long"}
+_WIDTHS: Final[tuple[ColumnType, ...]] = ("byte", "int", "long")
+
+
+class Column(NamedTuple):
+    """One column: its type by Spark's name, and what it holds."""
+
+    name: str
+    type: ColumnType
+    meaning: str
+
+
+class ColumnError(ValueError):
+    """A column that traces do not have, or have with another type. Attributes: column, actual (its type as asked)."""
+
+    def __init__(self, message: str, column: str, actual: str | None = None) -> None:
+        super().__init__(message)
+        self.column = column
+        self.actual = actual
+
+
+RECORD_COLUMNS: Final = (
+    Column("file", "string", "path of the trace"),
+    Column("block", "long", "byte of the file at which the block starts; of a fixture, the line"),
+    Column("record", "int", "number of the record in its block, from 0"),
+    Column("kind", "string", "frame, bytes (that make no frame), open, close, or skipped (what could not be read)"),
+    Column("ts_ns", "long", "time in ns since 1970"),
+    Column("time", "timestamp", "the same, to the microsecond"),
+    Column("connection", "long", "number of the connection in the trace"),
+    Column("direction", "string", "request (towards the store) or reply"),
+    Column("size", "long", "bytes of the record, of a frame with its header; of what was skipped, the bytes lost"),
+)
+"""What is known of every record."""
+
+HEADER_COLUMNS: Final = (
+    Column("code", "int", "type code on the wire"),
+    Column("command", "string", "type name, such as READ_SEGMENT; UNKNOWN for a code that no command has"),
+    Column("failure", "boolean", "whether the command is a failure"),
+)
+"""What the eight bytes of a frame's header say."""
+
+_DERIVED: Final = (
+    Column("error", "string", "why the frame does not decode, or why something was skipped"),
+    Column("flow", "int", "upper half of the request id"),
+    Column("sequence", "int", "lower half of the request id"),
+    Column("data_bytes", "int", "bytes of the field `data`"),
+)
+_ON_REQUEST: Final = (
+    Column("fields", "string", "all fields of the command as JSON; of open and close, what is known of them"),
+    Column("frame", "binary", "the bytes of the record"),
+)
+
+
+def field_nodes(cls: type[Command]) -> dict[str, low.Node]:
+    """The fields of a command that are columns: name → node of the codec's intermediate form, tails unwrapped."""
+    found = {}
+    for node in low.lower(cls.parts):
+        inner = node.inner if isinstance(node, low.TailNode) else node
+        if node.name not in cls.secrets and _type_of(inner) is not None:
+            found[node.name] = inner
+    return found
+
+
+def _type_of(node: low.Node) -> ColumnType | None:
+    match node:
+        case low.Fixed(format="?"):
+            return "boolean"
+        case low.Fixed(format="16s") | low.Text() | low.Number():
+            return "string"
+        case low.Fixed(format=code):
+            return _INTEGERS[code]
+        case low.ZeroRun():
+            return "int"
+    return None
+
+
+def source_of(cls: type[Command], column: str) -> str | None:
+    """The field of a command that fills a column; None if it has none."""
+    fields = field_nodes(cls)
+    return next((name for name in SOURCES.get(column, (column,)) if name in fields), None)
+
+
+def _field_types() -> dict[str, ColumnType]:
+    types: dict[str, ColumnType] = {}
+    for cls in COMMANDS.values():
+        for name, node in field_nodes(cls).items():
+            found = _type_of(node)
+            assert found is not None
+            before = types.setdefault(name, found)
+            if before != found:
+                if before not in _WIDTHS or found not in _WIDTHS:
+                    raise TypeError(f"{cls.__name__}.{name} is a {found}, in another command it is a {before}")
+                types[name] = max(before, found, key=_WIDTHS.index)
+    return types
+
+
+def _field_columns() -> tuple[Column, ...]:
+    types = _field_types()
+    first = [name for cls in OFTEN for name in field_nodes(cls)]
+    order = dict.fromkeys(["request_id", "writer_id", *SOURCES, *first, *sorted(types)])
+    columns = []
+    for name in order:
+        sources = SOURCES.get(name, (name,))
+        several = f"; of a command without it, {' or '.join(sources[1:])}" if len(sources) > 1 else ""
+        columns.append(Column(name, types[name], f"the field `{name}`{several}"))
+    return tuple(columns)
+
+
+FIELD_COLUMNS: Final = _field_columns()
+"""One column for each field of any command that is a plain value."""
+
+
+def _all_columns() -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for column in (*RECORD_COLUMNS, *HEADER_COLUMNS, *_DERIVED, *FIELD_COLUMNS, *_ON_REQUEST):
+        if column.name in columns:
+            raise TypeError(f"{column.name} is a column already, a field of that name would hide it")
+        columns[column.name] = column
+    return columns
+
+
+ALL_COLUMNS: Final = _all_columns()
+"""Every column by its name."""
+
+
+def _default_columns() -> tuple[str, ...]:
+    gathered = {name for column, names in SOURCES.items() for name in names if name != column}
+    often = {name for cls in OFTEN for name in field_nodes(cls)} | SOURCES.keys()
+    fields = [column.name for column in FIELD_COLUMNS if column.name in often - gathered]
+    return tuple(column.name for column in (*RECORD_COLUMNS, *HEADER_COLUMNS, *_DERIVED)) + tuple(fields)
+
+
+DEFAULT_COLUMNS: Final = _default_columns()
+"""The columns that there are if none are asked for."""
+
+
+def select(names: Iterable[str] | None = None) -> tuple[Column, ...]:
+    """The columns of these names, in their order; the default ones for None. Raises ColumnError."""
+    chosen = []
+    for name in DEFAULT_COLUMNS if names is None else names:
+        if name not in ALL_COLUMNS:
+            raise ColumnError(f"traces have no column {name!r}; there are {', '.join(ALL_COLUMNS)}", name)
+        chosen.append(ALL_COLUMNS[name])
+    if not chosen:
+        raise ColumnError("at least one column is needed", "")
+    return tuple(chosen)
+
+
+def ddl(columns: Iterable[Column]) -> str:
+    """The columns as Spark's text for a schema."""
+    return ", ".join(f"`{column.name}` {'tinyint' if column.type == 'byte' else column.type}" for column in columns)

@@ -1,0 +1,461 @@
+"""Traces as files: found by path, folder and glob, cut into pieces for readers side by side, read a block at a time.
+
+A `Piece` is a stretch of one file that a task reads by itself; the pieces of a file lie side by side, each record and
+each damage is in exactly one of them. Planning hops from header to header and reads no bodies. What a reader holds in
+memory is one block, however long the file is.
+
+Invariant: what cannot be read is a `Skipped`, with file, byte and size, and what stands behind it is read all the same;
+so the records and the skips of a file account for every byte that it had. Nothing is raised for what is in a file;
+`OSError` only for a path that names none. What is skipped: damaged or torn blocks, a capture of another version, lines
+of a fixture that do not fit, files that are no trace, that have vanished, or are shorter than they were when planned.
+Follows `segstore.wire.trace.reader`, block by block; files are read with `pread`, so one that shrinks is an error that
+can be told, where a memory map would end the process.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from segstore.wire.trace.blocks import (
+    HEADER_BYTES,
+    MAGIC,
+    MARK_BYTES,
+    MAX_IN_VAIN,
+    BlockHeader,
+    BlockType,
+    Columns,
+    DamagedBlock,
+    Record,
+    TraceError,
+    TraceVersionError,
+    find_header,
+    read_body,
+    read_header,
+    read_metadata,
+)
+from segstore.wire.trace.fixture import (
+    LONGEST_LINE,
+    FixtureError,
+    FixtureHeader,
+    from_line,
+    header_from_line,
+    is_fixture,
+)
+
+__all__ = [
+    "MOST_PIECE_BYTES",
+    "PIECE_BYTES",
+    "SUFFIXES",
+    "Chunk",
+    "Form",
+    "Located",
+    "Piece",
+    "Skipped",
+    "find_files",
+    "form_of",
+    "headers",
+    "lines_of",
+    "mark_in",
+    "piece_bytes_of",
+    "pieces_of",
+    "plan",
+    "read_piece",
+    "size_of",
+]
+
+PIECE_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of a piece of a short trace, unless the caller wants others."""
+MOST_PIECE_BYTES: Final = 128 * 1024 * 1024
+"""Of a long one."""
+_PIECES: Final = 4
+_LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
+SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
+"""What is taken of a folder; a file that is named is taken whatever it is called."""
+
+Form = Literal["capture", "fixture", "packets"]
+
+_PACKETS: Final = tuple(bytes.fromhex(each) for each in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"))
+_HEAD_BYTES: Final = 64
+_WINDOW: Final = 1 << 20
+_LINES_AT_ONCE: Final = 4096
+
+
+class Piece(NamedTuple):
+    """A stretch of a file for one reader: what starts at `start` or later and before `stop`.
+
+    mark: that of the capture, or what of it is known. records: how many there are, as headers say; 0 if none says so.
+    reason: why nothing of it can be read, as was found when it was planned.
+    """
+
+    path: str
+    form: Form
+    start: int
+    stop: int
+    mark: bytes = b""
+    records: int = 0
+    reason: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+class Skipped(NamedTuple):
+    """Bytes of a file that could not be read: `size` of them from `offset`."""
+
+    path: str
+    offset: int
+    size: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.size} bytes at {self.offset} are skipped: {self.reason}"
+
+
+class Located(NamedTuple):
+    """A record and where it is: the byte at which its block or line starts, and its number there."""
+
+    block: int
+    number: int
+    record: Record
+
+
+class Chunk:
+    """Records of one file that were read together.
+
+    columns: of a capture, the records of the block that starts at `block`; else None. Iterating gives every record
+    with its place, whatever the form.
+    """
+
+    __slots__ = ("_located", "block", "columns", "path")
+
+    def __init__(self, path: str, block: int, columns: Columns | None, located: Sequence[Located] = ()) -> None:
+        self.path = path
+        self.block = block
+        self.columns = columns
+        self._located = located
+
+    def __iter__(self) -> Iterator[Located]:
+        if self.columns is None:
+            return iter(self._located)
+        return (Located(self.block, number, record) for number, record in enumerate(self.columns))
+
+    def __len__(self) -> int:
+        return len(self._located) if self.columns is None else len(self.columns)
+
+
+# --- finding --------------------------------------------------------------------------------------------------------
+
+
+def find_files(paths: Iterable[str], *, may_be_none: bool = False, suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
+    """The files of paths, folders (with all that is below them) and globs, each once, in order of their names.
+
+    may_be_none: whether folders and globs may have no file yet. suffixes: of what is taken of a folder.
+    Raises FileNotFoundError, ValueError for a path of another file system.
+    """
+    found: dict[str, None] = {}
+    for path in map(_local, paths):
+        where = Path(path)
+        if where.is_dir():
+            inside = sorted(str(each) for each in where.rglob("*") if each.suffix in suffixes and each.is_file())
+        elif where.exists():
+            inside = [path]
+        else:
+            inside = sorted(each for each in glob.glob(path, recursive=True) if Path(each).is_file())  # noqa: PTH207 — absolute patterns too
+            if not inside and not (may_be_none and glob.has_magic(path)):
+                raise FileNotFoundError(2, "there is no such trace", path)
+        if not inside and not may_be_none:
+            raise FileNotFoundError(2, f"no file here ends in {', '.join(suffixes)}", path)
+        found.update(dict.fromkeys(inside))
+    return list(found)
+
+
+def _local(path: str) -> str:
+    if "://" not in path and not path.startswith("file:"):
+        return path
+    parts = urlsplit(path)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise ValueError(f"{path}: traces are read from this machine's files, not over {parts.scheme}")
+    return unquote(parts.path)
+
+
+def form_of(path: str, head: bytes) -> Form:
+    """The form of a file by its first bytes; of an empty one, by its name."""
+    if not head:
+        return "fixture" if path.endswith(".jsonl") else "packets" if path.endswith(SUFFIXES[2:]) else "capture"
+    if head.startswith(_PACKETS):
+        return "packets"
+    return "fixture" if is_fixture(head) else "capture"
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+def piece_bytes_of(total: int) -> int:
+    """Bytes of a piece where there are `total` to read: a few pieces that keep a few cores busy, then long ones.
+
+    Each piece is a task, which costs Spark about as much as reading ten megabytes.
+    """
+    return min(max(total // _PIECES + _LONG_BLOCK_BYTES, PIECE_BYTES), MOST_PIECE_BYTES)
+
+
+def size_of(paths: Iterable[str]) -> int:
+    """Bytes of all these files that can be looked at."""
+    total = 0
+    for path in paths:
+        with suppress(OSError):  # whoever opens it says so
+            total += Path(path).stat().st_size
+    return total
+
+
+def plan(paths: Iterable[str], piece_bytes: int = PIECE_BYTES) -> list[Piece]:
+    """The pieces of all these files, each of about `piece_bytes`; a block longer than that is a piece of its own."""
+    return [piece for path in paths for piece in pieces_of(path, piece_bytes)]
+
+
+def pieces_of(path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: int | None = None) -> list[Piece]:
+    """The pieces of one file, or of a stretch that starts and stops where blocks or lines do.
+
+    A file that cannot be opened is a single piece, which tells its reader why.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
+            size = os.fstat(file.fileno()).st_size
+            form = form_of(path, os.pread(file.fileno(), _HEAD_BYTES, 0))
+            stop = size if stop is None else stop
+            if form == "packets":
+                return [Piece(path, form, start, stop)]
+            cut = _cut_lines if form == "fixture" else _cut_blocks
+            return cut(path, file.fileno(), start, stop, piece_bytes)
+    except OSError as error:
+        return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=_said(error))]
+
+
+def _said(error: OSError) -> str:
+    return f"the file cannot be read: {error.strerror or error}"
+
+
+def _cut_blocks(path: str, fd: int, start: int, stop: int, piece_bytes: int) -> list[Piece]:
+    mark = mark_in(fd, stop)
+    if mark is None:
+        return [Piece(path, "capture", start, stop, reason="there is no whole block of a capture in it")]
+    pieces: list[Piece] = []
+    records = 0
+    for at, header in headers(fd, start, stop, mark):
+        if header is not None:
+            if at > start and at + header.size - start > piece_bytes:
+                pieces.append(Piece(path, "capture", start, at, mark, records))
+                start, records = at, 0
+            records += header.records
+    return [*pieces, Piece(path, "capture", start, stop, mark, records)]
+
+
+def _cut_lines(path: str, fd: int, start: int, stop: int, piece_bytes: int) -> list[Piece]:
+    if start == stop:
+        return [Piece(path, "fixture", start, stop, reason="the file is empty")]
+    pieces: list[Piece] = []
+    while start < stop:
+        end = stop if start + piece_bytes >= stop else _after_newline(fd, start + piece_bytes - 1, stop)
+        pieces.append(Piece(path, "fixture", start, end))
+        start = end
+    return pieces
+
+
+def _after_newline(fd: int, at: int, size: int) -> int:
+    while at < size:
+        window = os.pread(fd, _WINDOW, at)
+        found = window.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        if not window:
+            break
+        at += len(window)
+    return size
+
+
+def mark_in(fd: int, size: int) -> bytes | None:
+    """The mark of a capture: that of its first whole header; None if it has none."""
+    at = _find(fd, MAGIC, 0, size)
+    return None if at is None else os.pread(fd, MARK_BYTES, at)
+
+
+def headers(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, BlockHeader | None]]:
+    """Where each block between `start` and `size` starts, with its header; None where bytes are no whole block.
+
+    Bodies are not looked at. A block whose body would end behind `size` is one that is not whole.
+    """
+    at = start
+    while at < size:
+        try:
+            header = read_header(os.pread(fd, HEADER_BYTES, at), 0, mark)
+            whole = at + HEADER_BYTES + header.stored <= size
+        except DamagedBlock:
+            whole = False
+        if whole:
+            yield at, header
+            at += header.size
+        else:
+            yield at, None
+            found = _find(fd, mark, at + 1, size)
+            at = size if found is None else found
+
+
+def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
+    """Where the next whole header with this mark, or this beginning of one, is, at `at` or later and before `size`."""
+    return find_header(lambda offset, length: os.pread(fd, length, offset), mark, at, size)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_piece(
+    piece: Piece, *, takes_block: Callable[[BlockHeader], bool] | None = None, ports: tuple[int, ...] = ()
+) -> Iterator[Chunk | Skipped]:
+    """The records of a piece, in order; in their place, what is skipped.
+
+    takes_block: whether a block is wanted, by its header; the bodies of others are not read. ports: those of stores, in
+    packet captures; none for all connections that speak the protocol.
+    """
+    if piece.reason:
+        yield Skipped(piece.path, piece.start, piece.size, piece.reason)
+        return
+    try:
+        file = open(piece.path, "rb", buffering=0)  # noqa: PTH123, SIM115 — closed below; unbuffered, read by position
+    except OSError as error:
+        yield Skipped(piece.path, piece.start, piece.size, _said(error))
+        return
+    with file:
+        if piece.form == "capture":
+            yield from _read_blocks(piece, file.fileno(), takes_block)
+        elif piece.form == "fixture":
+            yield from _read_lines(piece, file.fileno())
+        else:
+            from segstore.pipeline.trace.packets import read_packets  # a part of its own, with a library of its own
+
+            yield from read_packets(piece.path, ports)
+
+
+def _read_blocks(piece: Piece, fd: int, takes_block: Callable[[BlockHeader], bool] | None) -> Iterator[Chunk | Skipped]:
+    size = min(piece.stop, os.fstat(fd).st_size)
+    at, in_vain = piece.start, 0
+    while at < size:
+        try:
+            header = read_header(os.pread(fd, min(HEADER_BYTES, size - at), at), 0, piece.mark)
+            after = at + header.size
+            body_bytes = min(header.stored, size - at)
+            in_vain += body_bytes
+            columns = _read_block(fd, at, size, header, takes_block)
+        except TraceVersionError as error:
+            yield Skipped(piece.path, at, piece.stop - at, error.message)
+            return
+        except DamagedBlock as error:
+            found = _find(fd, piece.mark, at + 1, size) if in_vain <= MAX_IN_VAIN * piece.size else None
+            after = size if found is None else found
+            yield Skipped(piece.path, at, after - at, error.message)
+        else:
+            in_vain -= body_bytes
+            if columns is not None and len(columns):
+                yield Chunk(piece.path, at, columns)
+        at = after
+    yield from _missing(piece, fd)
+
+
+def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
+    """What of a piece is behind the end of its file."""
+    end = max(piece.start, os.fstat(fd).st_size)
+    if end < piece.stop:
+        yield Skipped(piece.path, end, piece.stop - end, "the file is shorter than it was when it was planned")
+
+
+def _read_block(
+    fd: int, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
+) -> Columns | None:
+    """The records of the block with this header; None for a metadata block or a block that is not wanted."""
+    if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
+        return None
+    wanted = min(HEADER_BYTES + header.stored, size - at)
+    block = os.pread(fd, wanted, at)
+    while len(block) < wanted and (more := os.pread(fd, wanted - len(block), at + len(block))):
+        block += more
+    body = read_body(block, 0, header)
+    if header.type == BlockType.RECORDS:
+        return Columns(body, header.records)
+    if header.type == BlockType.METADATA:
+        read_metadata(body)
+        return None
+    raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
+
+
+def _read_lines(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
+    first, after_first = _first_line(fd)
+    try:
+        header = header_from_line(_text(first))
+    except TraceError as error:
+        yield Skipped(piece.path, piece.start, piece.size, _reason(error))
+        return
+    found: list[Located] = []
+    for at, line in lines_of(fd, max(piece.start, after_first), piece.stop):
+        if not line.strip():
+            continue
+        try:
+            record = _record(line, header)
+        except FixtureError as error:
+            if found:
+                yield Chunk(piece.path, found[0].block, None, tuple(found))
+                found = []
+            yield Skipped(piece.path, at, len(line), _reason(error))
+            continue
+        found.append(Located(at, 0, record))
+        if len(found) == _LINES_AT_ONCE:
+            yield Chunk(piece.path, found[0].block, None, tuple(found))
+            found = []
+    if found:
+        yield Chunk(piece.path, found[0].block, None, tuple(found))
+    yield from _missing(piece, fd)
+
+
+def _reason(error: TraceError) -> str:
+    return f"{error.field}: {error.message}" if error.field else error.message
+
+
+def _record(line: bytes, header: FixtureHeader) -> Record:
+    return from_line(_text(line), header, 0)
+
+
+def _text(line: bytes) -> str:
+    if len(line) > LONGEST_LINE:
+        raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=0)
+    try:
+        return line.decode()
+    except UnicodeDecodeError as cause:
+        raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=0) from cause
+
+
+def _first_line(fd: int) -> tuple[bytes, int]:
+    """The first line that is not empty, and where the next one starts."""
+    at = 0
+    for at, line in lines_of(fd, 0, os.fstat(fd).st_size):
+        if line.strip():
+            return line, at + len(line)
+    return b"", at
+
+
+def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Each line with its offset. A line takes at most `LONGEST_LINE` bytes and one window of memory."""
+    at, rest = start, b""
+    while at + len(rest) < stop and (window := os.pread(fd, min(_WINDOW, stop - at - len(rest)), at + len(rest))):
+        *lines, rest = (rest + window).split(b"\n")
+        for line in lines:
+            yield at, line + b"\n"
+            at += len(line) + 1
+        if len(rest) > LONGEST_LINE:
+            yield at, rest
+            at, rest = at + len(rest), b""
+    if rest:
+        yield at, rest

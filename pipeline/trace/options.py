@@ -1,0 +1,166 @@
+"""What a reader of traces is told: the options of `format("segstore.trace")`, checked once.
+
+Refused, with `OptionError`: an option that there is not, a value that does not do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from segstore.pipeline.trace.columns import Column, select
+from segstore.pipeline.trace.filter import Condition
+from segstore.wire.schema.schema import COMMANDS, Unknown
+
+__all__ = ["Limit", "OptionError", "TraceOptions", "read_options"]
+
+Mode = Literal["permissive", "failfast"]
+LimitUnit = Literal["bytes", "rows", "files"]
+
+_OPTIONS: Final = (
+    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
+    "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "ports",
+    "commands", "connections", "fromNs", "untilNs",
+)  # fmt: skip
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class OptionError(ValueError):
+    """An option that does not do. Attributes: option, actual."""
+
+    def __init__(self, message: str, option: str, actual: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+        self.actual = actual
+
+
+class Limit(NamedTuple):
+    """The most that one micro-batch takes."""
+
+    unit: LimitUnit
+    most: int
+
+
+class TraceOptions(NamedTuple):
+    """
+    paths: files, folders, globs. columns: what there is if the reader names no schema. tokens: whether `fields` and
+    `frame` keep delegation tokens. fail_fast: whether the first thing that cannot be read ends the query. vectorised:
+    whether rows are made by column; else one by one, for comparison. split_bytes: about how much of a file a task
+    reads; None for `trace_files.piece_bytes_of`. limit: of a micro-batch. ports: of the stores, in packet captures;
+    none for all that speak the protocol. conditions: which records are wanted; of others no row is made.
+    """
+
+    paths: tuple[str, ...]
+    columns: tuple[Column, ...]
+    tokens: bool = False
+    fail_fast: bool = False
+    vectorised: bool = True
+    split_bytes: int | None = None
+    limit: Limit | None = None
+    ports: tuple[int, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+def read_options(options: Mapping[str, str]) -> TraceOptions:
+    """The options as Spark hands them over; names in any case. Raises OptionError, ColumnError."""
+    known = {name.lower(): name for name in _OPTIONS}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() not in known:
+            raise OptionError(f"there is no option {name!r}; there are {', '.join(_OPTIONS)}", name, value)
+        given[known[name.lower()]] = value
+    columns = select([each.strip() for each in given["columns"].split(",")] if "columns" in given else None)
+    names = {column.name for column in columns}
+    extra = [name for name in ("fields", "frame") if _flag(given, name, False) and name not in names]
+    limits = [Limit(unit, _count(given, name)) for name, unit in _LIMITS if name in given]
+    if len(limits) > 1:
+        raise OptionError("only one of maxBytesPerTrigger, maxRowsPerTrigger, maxFilesPerTrigger", "maxRowsPerTrigger")
+    mode = given.get("mode", "permissive").lower()
+    if mode not in ("permissive", "failfast"):
+        raise OptionError(f"mode is permissive or failfast, not {mode!r}", "mode", mode)
+    return TraceOptions(
+        paths=_paths(given),
+        columns=columns + select(extra) if extra else columns,
+        tokens=_flag(given, "tokens", False),
+        fail_fast=mode == "failfast",
+        vectorised=_flag(given, "vectorised", True),
+        split_bytes=_count(given, "splitBytes") if "splitBytes" in given else None,
+        limit=limits[0] if limits else None,
+        ports=_ports(given),
+        conditions=_conditions(given),
+    )
+
+
+_LIMITS: Final[tuple[tuple[str, LimitUnit], ...]] = (
+    ("maxBytesPerTrigger", "bytes"),
+    ("maxRowsPerTrigger", "rows"),
+    ("maxFilesPerTrigger", "files"),
+)
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "paths" in given:
+        try:
+            found = json.loads(given["paths"])
+        except ValueError as cause:
+            raise OptionError("paths is a JSON list of texts", "paths", given["paths"]) from cause
+        if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+            raise OptionError("paths is a JSON list of texts", "paths", given["paths"])
+        return tuple(found)
+    if not given.get("path"):
+        raise OptionError("a path is needed: load(PATH), a file, a folder or a glob", "path")
+    return (given["path"],)
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    value = given.get(name)
+    if value is None:
+        return default
+    if value.lower() not in _BOOLEANS:
+        raise OptionError(f"{name} is true or false, not {value!r}", name, value)
+    return _BOOLEANS[value.lower()]
+
+
+def _count(given: Mapping[str, str], name: str) -> int:
+    value = given[name]
+    if not value.isascii() or not value.isdigit() or not 0 < int(value) < 1 << 62:
+        raise OptionError(f"{name} is a whole number above 0, not {value!r}", name, value)
+    return int(value)
+
+
+def _ports(given: Mapping[str, str]) -> tuple[int, ...]:
+    found = []
+    for each in filter(None, (part.strip() for part in given.get("ports", "").split(","))):
+        if not each.isascii() or not each.isdigit() or not 0 < int(each) < 1 << 16:
+            raise OptionError(f"ports are numbers from 1 to 65535, not {each!r}", "ports", each)
+        found.append(int(each))
+    return tuple(found)
+
+
+def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
+    found = []
+    if "commands" in given:
+        names = tuple(each.strip().upper() for each in given["commands"].split(","))
+        known = {cls.type_name for cls in COMMANDS.values()} | {Unknown.type_name}
+        if strange := [name for name in names if name not in known]:
+            raise OptionError(f"no command is called {strange[0]!r}", "commands", given["commands"])
+        found.append(Condition("command", "in", names))
+    if "connections" in given:
+        numbers = tuple(_integer("connections", each) for each in given["connections"].split(","))
+        found.append(Condition("connection", "in", numbers))
+    if "fromNs" in given:
+        found.append(Condition("ts_ns", ">=", (_integer("fromNs", given["fromNs"]),)))
+    if "untilNs" in given:
+        found.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
+    return tuple(found)
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError as cause:
+        raise OptionError(f"{name} takes whole numbers, not {text!r}", name, text) from cause
+    if not -(1 << 63) <= number < 1 << 63:
+        raise OptionError(f"{name}: {number} does not fit 64 bits", name, text)
+    return number

@@ -1,0 +1,294 @@
+"""The rows of a trace in plain Python over the codec: what every other way to them is compared with.
+
+A row is a tuple, one value a column of `segstore.pipeline.trace.columns`; None stands for what a record does not have.
+Each record of a trace gives one row, and each stretch that could not be read one of kind "skipped".
+
+Invariant: a frame that does not decode has all that its header and its record say, the reason in `error`, and no
+fields. Values are those of the codec, in the forms of its JSON: ids as text, members of enums by name. Text is stored
+as UTF-8, which has no lone surrogates: in columns they become U+FFFD, in `fields` they stay. Delegation tokens are
+overwritten in `fields` and `frame` unless asked for. No Spark, no NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final
+
+from segstore.pipeline.trace.columns import Column, select, source_of
+from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_files, plan, read_piece
+from segstore.pipeline.trace.filter import Chosen
+from segstore.wire.codec.codec import HEADER_BYTES, decode
+from segstore.wire.errors import WireError
+from segstore.wire.printable import printable
+from segstore.wire.request_id import flow_of, sequence_of
+from segstore.wire.schema import lowering as low
+from segstore.wire.schema.schema import COMMANDS, Command, Unknown
+from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError, unpack_data
+from segstore.wire.trace.redaction import SECRET_CODES, redact
+
+__all__ = ["BadTrace", "Row", "RowMaker", "data_path", "storable", "time_of", "trace_rows"]
+
+Row = tuple[Any, ...]
+
+_HEADER: Final = struct.Struct(">ii").unpack_from
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_KINDS: Final = {kind: kind.name.lower() for kind in RecordKind}
+_DIRECTIONS: Final = {direction: direction.name.lower() for direction in Direction}
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_EVENTS: Final = (RecordKind.OPEN, RecordKind.CLOSE)
+
+
+class BadTrace(TraceError):
+    """Something in a trace cannot be read, and it was asked that nothing be skipped.
+
+    Attributes: path, offset (byte of the file).
+    """
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(f"{path}: at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return printable(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.message, self.path, self.offset)
+
+
+def _again(message: str, path: str, offset: int) -> BadTrace:
+    """A BadTrace as it comes out of another process."""
+    made = BadTrace(path, offset, "")
+    made.args = (message,)
+    made.message = message
+    return made
+
+
+def trace_rows(
+    paths: str | Iterable[str],
+    columns: Iterable[str] | None = None,
+    *,
+    tokens: bool = False,
+    fail_fast: bool = False,
+) -> Iterator[Row]:
+    """The rows of all these traces, in order.
+
+    columns: names, in the order of the values; the default columns for None. tokens: whether `fields` and `frame` keep
+    delegation tokens. fail_fast: whether the first thing that cannot be read is a BadTrace.
+    Raises ColumnError, FileNotFoundError.
+    """
+    maker = RowMaker(select(columns), tokens=tokens, fail_fast=fail_fast)
+    for piece in plan(find_files([paths] if isinstance(paths, str) else paths)):
+        for found in read_piece(piece):
+            yield from maker.rows(found)
+
+
+class RowMaker:
+    """Records → rows of these columns. chosen: which records are wanted."""
+
+    def __init__(
+        self,
+        columns: tuple[Column, ...],
+        *,
+        tokens: bool = False,
+        fail_fast: bool = False,
+        chosen: Chosen | None = None,
+    ) -> None:
+        self.columns = columns
+        self.fail_fast = fail_fast
+        self._chosen = chosen or Chosen()
+        self._tokens = tokens
+        self._names = tuple(column.name for column in columns)
+        self._at = {name: at for at, name in enumerate(self._names)}
+        self._of_record = [(at, _OF_RECORD[name]) for name, at in self._at.items() if name in _OF_RECORD]
+        self._plans: dict[type[Command], list[tuple[int, Callable[[Any], Any]]]] = {}
+
+    def rows(self, found: Chunk | Skipped) -> Iterator[Row]:
+        """The rows of what a reader found. Raises BadTrace, if nothing is to be skipped."""
+        if isinstance(found, Skipped):
+            row = self.skipped(found)
+            if self._chosen.takes_skipped(found):
+                yield row
+            return
+        for located in found:
+            if not self._chosen.conditions or self._chosen.takes(_known(located.record)):
+                yield self.row(found.path, located)
+
+    def skipped(self, found: Skipped) -> Row:
+        """The row of something that could not be read. Raises BadTrace."""
+        if self.fail_fast:
+            raise BadTrace(found.path, found.offset, found.reason)
+        said = {
+            "file": storable(found.path),
+            "block": found.offset,
+            "kind": "skipped",
+            "size": found.size,
+            "error": storable(found.reason),
+        }
+        return tuple(said.get(name) for name in self._names)
+
+    def row(self, path: str, located: Located) -> Row:
+        """The row of one record. Raises BadTrace."""
+        record = located.record
+        row: list[Any] = [None] * len(self._names)
+        for at, get in self._of_record:
+            row[at] = get(path, located, record)
+        if record.kind is RecordKind.FRAME:
+            self._put_frame(row, path, located)
+        elif "fields" in self._at and record.kind in _EVENTS:
+            facts = unpack_data(record.data)
+            row[self._at["fields"]] = None if facts is None else json.dumps(facts)
+        if "frame" in self._at:
+            row[self._at["frame"]] = self._shown(record)
+        return tuple(row)
+
+    def _put_frame(self, row: list[Any], path: str, located: Located) -> None:
+        frame = located.record.data
+        if len(frame) >= HEADER_BYTES:
+            code: int = _HEADER(frame)[0]
+            cls = COMMANDS.get(code, Unknown)
+            for name, value in (("code", code), ("command", cls.type_name), ("failure", cls.is_failure)):
+                if name in self._at:
+                    row[self._at[name]] = value
+        try:
+            command = decode(frame, unknown="keep")
+        except WireError as error:
+            if self.fail_fast:
+                raise BadTrace(path, located.block, f"record {located.number}: {error}") from error
+            if "error" in self._at:
+                row[self._at["error"]] = storable(str(error))
+            return
+        for at, get in self._plans.get(type(command)) or self._plan(type(command)):
+            row[at] = get(command)
+        if "fields" in self._at:
+            shown = command if self._tokens or not command.secrets else decode(self._shown(located.record))
+            row[self._at["fields"]] = json.dumps(shown.to_dict())
+
+    def _plan(self, cls: type[Command]) -> list[tuple[int, Callable[[Any], Any]]]:
+        plan = []
+        for at, name in enumerate(self._names):
+            get = _getter(cls, name)
+            if get is not None:
+                plan.append((at, get))
+        self._plans[cls] = plan
+        return plan
+
+    def _shown(self, record: Record) -> bytes:
+        return record.data if self._tokens else _hidden(record)
+
+
+def _hidden(record: Record) -> bytes:
+    """The bytes of a record without delegation tokens."""
+    if record.kind is RecordKind.BYTES:
+        return redact(record.data, whole=False)
+    if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES and _HEADER(record.data)[0] in SECRET_CODES:
+        return redact(record.data)
+    return record.data
+
+
+def _known(record: Record) -> dict[str, Any]:
+    """What conditions are about."""
+    known: dict[str, Any] = {
+        "kind": _KINDS[record.kind],
+        "direction": _DIRECTIONS[record.direction],
+        "connection": record.connection,
+        "ts_ns": record.ts_ns,
+        "time": record.ts_ns // 1000,
+        "size": len(record.data),
+    }
+    if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES:
+        known["code"] = _HEADER(record.data)[0]
+        cls = COMMANDS.get(known["code"], Unknown)
+        known["command"], known["failure"] = cls.type_name, cls.is_failure
+    return known
+
+
+_OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
+    "file": lambda path, located, record: storable(path),
+    "block": lambda path, located, record: located.block,
+    "record": lambda path, located, record: located.number,
+    "kind": lambda path, located, record: _KINDS[record.kind],
+    "ts_ns": lambda path, located, record: record.ts_ns,
+    "time": lambda path, located, record: time_of(record.ts_ns),
+    "connection": lambda path, located, record: record.connection,
+    "direction": lambda path, located, record: _DIRECTIONS[record.direction],
+    "size": lambda path, located, record: len(record.data),
+}
+
+
+def _getter(cls: type[Command], column: str) -> Callable[[Any], Any] | None:
+    """What takes a column's value out of a command of a class; None if it has none."""
+    if cls is Unknown:
+        return None
+    if column == "data_bytes":
+        path = data_path(cls)
+        return None if path is None else _size_of(attrgetter(path))
+    if column in ("flow", "sequence"):
+        if source_of(cls, "request_id") is None:
+            return None
+        half = flow_of if column == "flow" else sequence_of
+        return lambda command: half(command.request_id)
+    field = source_of(cls, column)
+    if field is None:
+        return None
+    get = attrgetter(field)
+    return _stored(get, _node_of(cls, field))
+
+
+def _node_of(cls: type[Command], field: str) -> low.Node:
+    node = next(node for node in low.lower(cls.parts) if node.name == field)
+    return node.inner if isinstance(node, low.TailNode) else node
+
+
+def _stored(get: Callable[[Any], Any], node: low.Node) -> Callable[[Any], Any]:
+    match node:
+        case low.Text():
+            return lambda command: storable(get(command))
+        case low.Fixed(format="16s"):
+            return lambda command: _id_text(get(command).bytes)
+        case low.Number():
+            return lambda command: _name(get(command))
+    return get
+
+
+def _name(member: IntEnum) -> str:
+    return member.name
+
+
+def _size_of(get: Callable[[Any], Any]) -> Callable[[Any], int]:
+    return lambda command: memoryview(get(command)).nbytes
+
+
+@lru_cache(maxsize=4096)
+def _id_text(id_bytes: bytes) -> str:
+    return str(uuid.UUID(bytes=id_bytes))
+
+
+def data_path(cls: type[Command]) -> str | None:
+    """Where a command has its field `data`: "data", or "event.data" inside another; None if it has none."""
+    for node in low.lower(cls.parts):
+        if node.name == "data":
+            return "data"
+        if isinstance(node, low.Structure) and any(each.name == "data" for each in node.nodes):
+            return f"{node.name}.data"
+    return None
+
+
+def storable(text: str) -> str:
+    """Text as UTF-8 can hold it: lone surrogates are U+FFFD."""
+    if text.isascii():
+        return text
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def time_of(ts_ns: int) -> datetime:
+    """A time to the microsecond."""
+    return _EPOCH + timedelta(microseconds=ts_ns // 1000)

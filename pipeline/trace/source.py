@@ -1,0 +1,193 @@
+"""`format("segstore.trace")`: traces as a table on Spark.
+
+    spark.read.format("segstore.trace").load("traces/*.wtrace")
+    spark.read.format("segstore.trace").schema("ts_ns long, command string").load(["a.wtrace", "b.jsonl"])
+    spark.readStream.format("segstore.trace").option("maxBytesPerTrigger", 64_000_000).load("traces/")
+
+A task reads one `Piece` of one file and gives Arrow batches; what is on the wire between Python and Java is columns.
+Nothing is kept in the readers but options: Spark pickles them and plans in another process.
+
+Invariant: the rows are those of `segstore.pipeline.trace.rows`, whatever the number of tasks. A schema that the reader
+names may leave columns out and name others than the default ones; a column that traces do not have, or of another type,
+is refused as the query is planned. Filters of Spark's are taken only by `FilteringTraceSource`; why that is not the
+usual one, `segstore.pipeline.session` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import datasource as spark
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
+from segstore.pipeline.trace.files import Piece, find_files, piece_bytes_of, plan, read_piece, size_of
+from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
+from segstore.pipeline.trace.options import TraceOptions, read_options
+from segstore.pipeline.trace.rows import Row, RowMaker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "FilteringTraceReader",
+    "FilteringTraceSource",
+    "TracePiece",
+    "TraceReader",
+    "TraceSource",
+    "read_rows",
+    "sources",
+    "wanted_columns",
+]
+
+_TYPES: Final[dict[str, DataType]] = {
+    "boolean": BooleanType(),
+    "byte": ByteType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+}
+_TESTS: Final[dict[type[spark.Filter], Test]] = {
+    spark.EqualTo: "=",
+    spark.GreaterThan: ">",
+    spark.GreaterThanOrEqual: ">=",
+    spark.LessThan: "<",
+    spark.LessThanOrEqual: "<=",
+}
+
+
+def sources(push_filters: bool) -> tuple[type[spark.DataSource], ...]:
+    """The data sources of this module. push_filters: whether they take filters, in a session that pushes them down."""
+    return (FilteringTraceSource,) if push_filters else (TraceSource,)
+
+
+class TraceSource(spark.DataSource):
+    """The data source; `TraceOptions` says what its options are."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.read_options = read_options(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return "segstore.trace"
+
+    def schema(self) -> str:
+        return ddl(self.read_options.columns)
+
+    def reader(self, schema: StructType) -> spark.DataSourceReader:
+        return TraceReader(self.read_options, wanted_columns(schema))
+
+    def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
+        from segstore.pipeline.trace.stream import TraceStreamReader
+
+        return TraceStreamReader(self.read_options, wanted_columns(schema))
+
+
+class FilteringTraceSource(TraceSource):
+    """The same for a session that pushes filters down."""
+
+    def reader(self, schema: StructType) -> spark.DataSourceReader:
+        return FilteringTraceReader(self.read_options, wanted_columns(schema))
+
+
+def wanted_columns(schema: StructType) -> tuple[Column, ...]:
+    """The columns of a schema, which may be the caller's. Raises ColumnError."""
+    columns = select(field.name for field in schema.fields)
+    for column, field in zip(columns, schema.fields, strict=True):
+        if field.dataType != _TYPES[column.type]:
+            found = field.dataType.simpleString()
+            raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {found}", column.name, found)
+    return columns
+
+
+class TracePiece(spark.InputPartition):
+    """What one task reads."""
+
+    def __init__(self, piece: Piece) -> None:
+        super().__init__(piece)
+        self.piece = piece
+
+
+class TraceReader(spark.DataSourceReader):
+    """Reads whole traces."""
+
+    def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:
+        self.options = options
+        self.columns = columns
+        self.conditions = options.conditions
+
+    def partitions(self) -> list[spark.InputPartition]:
+        files = find_files(self.options.paths)
+        split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files))
+        return [TracePiece(piece) for piece in plan(files, split_bytes)]
+
+    def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+        return read_rows(partition, self.options, self.columns, Chosen(self.conditions))
+
+
+class FilteringTraceReader(TraceReader):
+    """Reads whole traces, and leaves out what Spark says it will not look at."""
+
+    def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 — Spark's name
+        for each in filters:
+            found = _condition(each)
+            if found is None:
+                yield each
+            else:
+                self.conditions += (found,)
+
+
+def _condition(pushed: Any) -> Condition | None:
+    negated = isinstance(pushed, spark.Not)
+    if isinstance(pushed, spark.Not):
+        pushed = pushed.child
+    if len(pushed.attribute) != 1:
+        return None
+    (column,) = pushed.attribute
+    if isinstance(pushed, spark.IsNull | spark.IsNotNull):
+        return condition(column, "null", negated=negated is not isinstance(pushed, spark.IsNotNull))
+    if isinstance(pushed, spark.In):
+        return condition(column, "in", tuple(pushed.value), negated=negated)
+    test = _TESTS.get(type(pushed))
+    return None if test is None else condition(column, test, (pushed.value,), negated=negated)
+
+
+def read_rows(
+    partition: spark.InputPartition, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
+) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+    """The rows of a task, as batches or, if the options say so, one by one. Raises BadTrace."""
+    if not isinstance(partition, TracePiece):
+        return iter(())  # Spark's own, where there is nothing to read
+    return (_batches if options.vectorised else _rows)(partition.piece, options, columns, chosen)
+
+
+def _batches(
+    piece: Piece, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
+) -> Iterator[pa.RecordBatch]:
+    from segstore.pipeline.trace.vectorised_rows import BatchMaker
+
+    maker = BatchMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+    takes = None if options.fail_fast else chosen.takes_block
+    for found in read_piece(piece, takes_block=takes, ports=options.ports):
+        yield from maker.batches(found)
+
+
+def _rows(piece: Piece, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen) -> Iterator[Row]:
+    maker = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+    takes = None if options.fail_fast else chosen.takes_block
+    for found in read_piece(piece, takes_block=takes, ports=options.ports):
+        yield from maker.rows(found)

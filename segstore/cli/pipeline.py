@@ -1,0 +1,247 @@
+"""`segstore pipeline report | replay`: traces as a report, cut for replaying, replayed side by side. On Spark.
+
+Exit status: 0; 1 if something could not be read (on standard error) or differs (on output); 2 for wrong options.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from segstore.cli.replay import _Address
+from segstore.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from segstore.pipeline.replay_plan import Outcome
+    from segstore.wire.trace import Record
+
+__all__ = ["pipeline", "replay_part", "spark_failure"]
+
+log = logging.getLogger(__name__)
+
+_MOST_SAID = 400
+"""Characters of what Spark says: it may be a page."""
+_TRACEBACK = "Traceback (most recent call last):"
+_CALLING = "An error occurred while calling "
+_MOST_TOLD = 20
+_SHUFFLE_BYTES = 64 * 1024 * 1024
+"""Of a trace, for each partition of a shuffle; there are as many as cores at least."""
+_QUICK_BYTES = 128 * 1024 * 1024
+"""Of traces, up to which Java is started for short work."""
+
+_TRACES = click.argument("traces", nargs=-1, required=True, metavar="TRACES...")
+_MASTER = click.option(
+    "--master", default="local[*]", show_default=True, metavar="URL", help="Of Spark, such as spark://host:7077."
+)
+_PARTS = click.option("--parts", type=click.IntRange(1), default=8, show_default=True, help="Of the plan, at most.")
+
+
+@click.group()
+def pipeline() -> None:
+    """Traces on Spark: a report about them, and replaying them side by side. TRACES are files, folders and globs."""
+
+
+@contextmanager
+def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
+    """A session that ends with the command, with as many partitions a shuffle as the traces are worth.
+
+    What goes wrong in Spark meanwhile, such as a master that dies, is told in a sentence.
+    """
+    from segstore.pipeline.session import SparkMissing, session
+
+    size = sum(Path(each).stat().st_size for each in files)
+    running: SparkSession | None = None
+    try:
+        running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
+        context = running.sparkContext
+        context.setLogLevel("ERROR")
+        running.conf.set("spark.sql.shuffle.partitions", str(max(context.defaultParallelism, size // _SHUFFLE_BYTES)))
+        yield running
+    except SparkMissing as error:
+        raise click.ClickException(str(error)) from error
+    except Exception as error:
+        if (said := spark_failure(error)) is None:
+            raise
+        log.debug("Spark at %s failed", master, exc_info=error)
+        raise click.ClickException(f"Spark at {master} failed: {said}") from error
+    finally:
+        if running is not None:
+            _stop(running)
+
+
+def _stop(running: SparkSession) -> None:
+    try:
+        running.stop()
+    except Exception as error:
+        if spark_failure(error) is None:
+            raise
+        log.debug("Spark had ended before it was stopped: %s", error)
+
+
+def spark_failure(error: Exception) -> str | None:
+    """The line that tells most of what Spark, or Java beneath it, says has gone wrong; None for another's error."""
+    if "pyspark" not in sys.modules:
+        return None
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException | Py4JError | ConnectionError):
+        return None
+    try:
+        said = str(error)
+    except (Py4JError, OSError):  # some ask Java what to say, which may be gone
+        said = ""
+    return _telling(said)[:_MOST_SAID] or type(error).__name__
+
+
+def _telling(said: str) -> str:
+    """Of all lines the one that tells most: of a traceback what was raised; else the first, or that behind the call."""
+    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    traced = next((at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
+    raised = next((line for line in lines[traced + 1 :] if not line[0].isspace()), None)
+    if raised is not None:
+        return raised
+    if len(lines) > 1 and lines[0].startswith(_CALLING):
+        del lines[0]
+    return lines[0].strip(": ") if lines else ""
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What is wrong with files and folders, in one sentence."""
+    from segstore.pipeline.report.folder import ReportError
+    from segstore.pipeline.trace.rows import BadTrace
+
+    try:
+        yield
+    except ReportError as error:
+        raise click.ClickException(f"{error}{'; --replace writes over it' if error.replaceable else ''}") from error
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+    except (BadTrace, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@pipeline.command()
+@_TRACES
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the report."
+)
+@click.option("--strict", is_flag=True, help="End with the first thing that cannot be read.")
+@click.option("--replace", is_flag=True, help="Write over a report that is in DIR.")
+@_PARTS
+@_MASTER
+def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, parts: int, master: str) -> int:
+    """Write a report about traces: DIR/report.html, and the tables behind it as Parquet.
+
+    What cannot be read is skipped, counted in the report, and told on standard error; the exit status is 1 then.
+    """
+    from segstore.pipeline.report.folder import PAGE, report_folder
+    from segstore.pipeline.trace.files import find_files
+
+    # What needs no Spark to be refused is, before Java is started.
+    with ExitStack() as stack:
+        stack.enter_context(_told())
+        files = find_files(traces)
+        made = stack.enter_context(report_folder(out, files, replace=replace))
+        spark = stack.enter_context(_spark(master, files))
+        from segstore.pipeline.report.report import STEPS, report_into
+
+        with _progress(STEPS) as progress:
+            facts = report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
+    lost = facts["skipped"]["rows"]
+    for row in lost[:_MOST_TOLD]:
+        where = "" if row["record"] is None else f"record {row['record']}: "
+        place = f"{row['file']}: at byte {row['offset']}"
+        echo(f"{place}: {row['bytes']} bytes skipped: {where}{row['error']}", err=True)
+    if facts["skipped"]["all"] > _MOST_TOLD:
+        echo(f"{facts['skipped']['all'] - _MOST_TOLD} more are in {out / 'skipped'}", err=True)
+    echo(out / PAGE)
+    return 1 if lost else 0
+
+
+@contextmanager
+def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal; else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    with click.progressbar(length=len(steps), label=steps[0].ljust(20), file=sys.stderr, show_eta=False) as bar:
+
+        def step(name: str) -> None:
+            bar.label = name.ljust(20)
+            bar.update(1 if name != steps[0] else 0)
+            bar.render_progress()
+
+        yield step
+        bar.update(len(steps) - bar.pos)
+
+
+@pipeline.command()
+@_TRACES
+@_PARTS
+@_MASTER
+@click.option("--to", "target", type=_Address(), help="Replay the parts at the store there, and compare its replies.")
+@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
+def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float) -> int:
+    """Cut traces into parts that do not depend on each other; with --to, replay them side by side.
+
+    Connections that name the same segment or writer are in one part. Each part is a task of Spark's; machines that run
+    tasks need the traces at the same paths. Without --to the parts are printed.
+    """
+    import json
+
+    from segstore.pipeline.replay_plan import LINK_COLUMNS, REPLAY_COLUMNS, links, links_of, plan
+    from segstore.pipeline.trace.files import find_files
+
+    with _told():
+        files = find_files(traces)
+        if target is None:
+            found = plan(links_of(files), parts)
+            for part in found.parts:
+                echo(f"part {part.number}: {len(part.connections)} connections, {part.records} records")
+            return 0
+    with _told(), _spark(master, files) as spark:
+        from segstore.pipeline.replay_plan import replay as run
+
+        reader = spark.read.format("segstore.trace").option("paths", json.dumps(files)).option("tokens", "true")
+        found = plan(links(reader.option("columns", ",".join((*LINK_COLUMNS, "kind", "fields"))).load()), parts)
+        rows = reader.option("columns", ",".join(REPLAY_COLUMNS)).load().where("kind <> 'skipped'")
+        outcomes = run(rows, found, partial(replay_part, *target, timeout_s))
+    return _replayed(outcomes)
+
+
+def replay_part(host: str, port: int, timeout_s: float, part: int, records: list[Record]) -> Outcome:
+    """Replays one part; what a task runs. Raises OSError if the store cannot be reached."""
+    import asyncio
+
+    from segstore.pipeline.replay_plan import Outcome
+    from segstore.traces.replay import drive
+
+    found = asyncio.run(drive(records, host, port, timeout_s=timeout_s, all_differences=True))
+    told = [str(each) for each in found.differences[:_MOST_TOLD]]
+    return Outcome(part, found.requests, found.replies, len(found.differences), told)
+
+
+def _replayed(outcomes: list[Outcome]) -> int:
+    status = 0
+    for each in outcomes:
+        for line in each.differences:
+            echo(f"part {each.part}: {line}")
+        if each.error is not None:
+            echo(f"part {each.part}: {each.error}", err=True)
+        status |= each.different > 0 or each.error is not None
+    requests, replies = sum(each.requests for each in outcomes), sum(each.replies for each in outcomes)
+    differ = sum(each.different for each in outcomes)
+    echo(f"{len(outcomes)} parts, {requests} requests, {replies} replies, {differ} differ", err=True)
+    return status

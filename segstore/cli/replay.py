@@ -1,0 +1,347 @@
+"""`segstore replay | diff-stores | explore`: traces that answer clients, drive stores, and are cut everywhere.
+
+Exit status: 0 if all was as expected; 1 if something differs or breaks, with what on standard output.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from segstore.cli.errors import said
+from segstore.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from segstore.explore.explorer import Exploration
+    from segstore.server.replay.problem import Problem
+    from segstore.wire.trace import Record
+
+__all__ = ["diff_stores", "explore", "replay"]
+
+_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
+_OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
+
+_TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older ones
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, colon, port = str(value).rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is no HOST:PORT", param, ctx)
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _records(path: Path) -> list[Record]:
+    """A trace, whole: what is damaged is no script for anything."""
+    from segstore.traces.files import TraceFile
+    from segstore.wire.trace import TraceError
+
+    try:
+        with TraceFile(path) as opened:
+            found = list(opened.records())
+    except TraceError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(said(error)) from error
+    for damage in opened.damages:
+        echo(f"{path}: {damage}", err=True)
+    if not any(record.direction == 0 and record.kind == 0 for record in found):
+        raise click.ClickException(f"{path}: there is no request in it")
+    return found
+
+
+def _tell_left_out(records: list[Record]) -> None:
+    """Says which bytes of a trace's clients are no requests, so that nobody waits for them."""
+    if records:
+        first = records[0]
+        echo(
+            f"left out, as no requests: {len(records)} of the records of clients; "
+            f"the first has {len(first.data)} bytes, on connection {first.connection}",
+            err=True,
+        )
+
+
+def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | None:
+    if given in ("max", "recorded"):
+        return None if given == "max" else 1.0
+    try:
+        pace = float(given)
+    except ValueError:
+        pace = 0.0
+    if not 0 < pace < float("inf"):
+        raise click.BadParameter(f"{given!r} is neither max nor recorded nor a factor such as 2.5", ctx, option)
+    return pace
+
+
+_PACE = click.option("--pace", default="max", show_default=True, callback=_pace, help="max, recorded, or a factor.")
+_TIMEOUT = click.option(
+    "--timeout-s",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="How long a reply is waited for.",
+)
+
+
+def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> frozenset[str]:
+    from segstore.wire import COMMANDS
+
+    known = {field for command in COMMANDS.values() for field in command.__struct_fields__}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" ({near[0]}?)" if near else ""
+            raise click.BadParameter(f"no command has a field {name!r}{hint}", ctx, option)
+    return frozenset(given)
+
+
+_IGNORE = click.option(
+    "--ignore",
+    metavar="FIELD",
+    multiple=True,
+    callback=_fields,
+    default=("last_modified", "server_stack_trace"),
+    show_default=True,
+    help="A field that may differ.",
+)
+
+
+@click.command()
+@_TRACE
+@click.option("--to", "target", type=_Address(), help="Drive the store there, and compare its replies.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="As a server: where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="0 picks a free port.")
+@click.option(
+    "--controller-port",
+    type=click.IntRange(0, 65535),
+    help="As a server: a controller too, that sends clients there and knows the streams that the trace names.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "match"]),
+    default="strict",
+    show_default=True,
+    help="As a server: requests come in the trace's order, or each is found wherever it is in the trace.",
+)
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "close", "pass"]),
+    default="error",
+    show_default=True,
+    help="What the trace does not answer: ErrorMessage, the connection's end, or on to --upstream.",
+)
+@click.option("--upstream", type=_Address(), help="Where --missing pass passes requests on to.")
+@click.option("--all", "all_differences", is_flag=True, help="With --to: go on after the first difference.")
+@_PACE
+@_TIMEOUT
+@_IGNORE
+def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
+    """Answer clients as a trace says, or with --to make its requests again and compare the replies.
+
+    As a server it prints one line once it listens, one for each request that the trace does not answer, as it comes,
+    and when it ends what was not asked.
+    """
+    import asyncio
+
+    context = click.get_current_context()
+    for option in _OF_SERVERS if target is not None else _OF_DRIVING:
+        if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            name = "--all" if option == "all_differences" else f"--{option.replace('_', '-')}"
+            goes = "goes with answering clients, not with --to" if target is not None else "goes with --to"
+            raise click.UsageError(f"{name} {goes}", context)
+    if (options["missing"] == "pass") != (options["upstream"] is not None):
+        raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
+    records = _records(trace)
+    try:
+        return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
+    except OSError as error:
+        raise click.ClickException(said(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error), context) from error
+
+
+async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
+    from segstore.traces.replay import drive, report
+
+    found = await drive(
+        records,
+        *target,
+        timeout_s=options["timeout_s"],
+        pace=options["pace"],
+        ignore=options["ignore"],
+        all_differences=options["all_differences"],
+    )
+    for difference in found.differences:
+        for line in report(difference, left="in the trace", right="the store's"):
+            echo(line)
+    echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+    return 1 if found.differences else 0
+
+
+async def _serve(records: list[Record], options: dict[str, Any]) -> int:
+    import asyncio
+    import contextlib
+
+    from segstore.server.replay.script import of_clients
+    from segstore.server.replay.server import TraceServer
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    with_controller = options["controller_port"] is not None
+
+    def tell(problem: Problem) -> None:
+        try:
+            echo(problem)  # which flushes
+        except BrokenPipeError:  # as for any program whose output nobody reads any more
+            stop.set()
+
+    server = TraceServer(
+        of_clients(records) if with_controller else records,
+        tell=tell,
+        **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
+    )
+    _tell_left_out(server.replay.left_out)
+    async with server, contextlib.AsyncExitStack() as stack:
+        said = f"segstore replays: {server.host}:{server.port}"
+        if with_controller:
+            from segstore.server.controller.api.server import ControllerServer
+            from segstore.server.replay.controller import replay_controller
+            from segstore.server.replay.script import read_script
+
+            made = replay_controller(read_script(records), server.host, server.port)
+            controller = await stack.enter_async_context(
+                await ControllerServer.start(made, server.host, options["controller_port"])
+            )
+            said += f", controller: {server.host}:{controller.port}"
+        echo(said)
+        sys.stdout.flush()
+        await stop.wait()
+    for name, count in server.unused().items():
+        echo(f"{count} × {name} of the trace was not asked", err=True)
+    return 1 if server.problems else 0
+
+
+@click.command("diff-stores")
+@_TRACE
+@click.argument("left", type=_Address())
+@click.argument("right", type=_Address())
+@_TIMEOUT
+@_IGNORE
+def diff_stores(
+    trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: frozenset[str]
+) -> int:
+    """Make the requests of a trace at two stores, and print by field where these answer differently.
+
+    Both are to be empty at the start.
+    """
+    import asyncio
+
+    from segstore.traces import replay as replaying
+
+    if left == right:
+        twice = f"both stores are {left[0]}:{left[1]}, which the second time is not empty: two are compared"
+        raise click.UsageError(twice, click.get_current_context())
+
+    try:
+        found = asyncio.run(replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=ignore))
+    except OSError as error:
+        raise click.ClickException(said(error)) from error
+    for difference in found.differences:
+        for line in replaying.report(difference, left=f"{left[0]}:{left[1]}", right=f"{right[0]}:{right[1]}"):
+            echo(line)
+    echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+    return 1 if found.differences else 0
+
+
+@click.command()
+@_TRACE
+@click.option("--client", metavar="COMMAND", help="Run this, with {host} and {port}, or {controller}, put in.")
+@click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at these requests.")
+@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
+@click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
+def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
+    """Run a good dialogue once for each point at which its connection can be cut, and say what broke.
+
+    Without --client the requests of the trace are made by a client that reconnects and asks what was stored. With it,
+    that command is run for each point, and the cut points are those of the requests that it makes itself; the trace is
+    what it is held against: the events of its segments must be there in the end.
+    """
+    import asyncio
+
+    from segstore.explore.command import CommandError, words_of
+    from segstore.explore.explorer import ClientFailed, explore_command, explore_trace
+    from segstore.server.replay.script import read_script
+    from segstore.wire.trace.filters import FilterError
+
+    try:
+        if client is not None:
+            words_of(client)
+    except CommandError as error:
+        raise click.BadParameter(str(error), param_hint="--client") from error
+    records = _records(trace)
+    left_out: list[Record] = []
+    read_script(records, left_out)
+    _tell_left_out(left_out)
+    # Each cut is a warning of a store, and so is what becomes of a trace that is shortened: here it was asked for.
+    listener = logging.getLogger("segstore.server.connection.connection")
+    listener.addFilter(_is_no_cut if client else _is_error)
+    try:
+        if client is None:
+            found = asyncio.run(explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order))
+        else:
+            found = asyncio.run(
+                explore_command(client, records, match=match, timeout_s=timeout_s, keep_order=not any_order)
+            )
+    except FilterError as error:
+        raise click.BadParameter(str(error), param_hint="--filter") from error
+    except CommandError as error:
+        raise click.ClickException(f"the client {error}") from error
+    except (ClientFailed, OSError, ValueError) as error:
+        raise click.ClickException(f"the run without faults: {error}") from error
+    finally:
+        listener.removeFilter(_is_no_cut if client else _is_error)
+    return _explored(found, out)
+
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    return "fault 'cut'" not in record.getMessage()
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+def _explored(found: Exploration, out: Path | None) -> int:
+    from segstore.traces.files import write_trace
+    from segstore.wire.trace import Metadata
+
+    for number, finding in enumerate(found.findings, 1):
+        for line in str(finding).splitlines():
+            echo(line)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            path = out / f"finding-{number}.jsonl"
+            values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
+            write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
+            echo(f"  written to {path}")
+    for cut in found.unreached:
+        echo(f"not reached: {cut}", err=True)
+    echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
+    if found.runs == 1:
+        echo("nothing was cut: there was no request, or none that matches the filter", err=True)
+    return 1 if found.findings else 0

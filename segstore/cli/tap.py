@@ -1,0 +1,80 @@
+"""`segstore tap`: stand between any client and any Pravega, pass on what they say, record it and spoil it.
+
+Exit status: 0 when a signal has ended it; 1 when it cannot begin or cannot record; 2 for wrong options.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from segstore.cli.errors import said
+
+__all__ = ["tap"]
+
+_PORT = click.IntRange(0, 65535)
+
+
+def _file(help_text: str) -> dict[str, Any]:
+    return {"type": click.Path(exists=True, dir_okay=False, path_type=Path), "metavar": "FILE", "help": help_text}
+
+
+@click.command()
+@click.option("--controller", metavar="URI", help="Stand before this one, tcp://HOST:PORT or tls://HOST:PORT.")
+@click.option("--store", metavar="HOST:PORT", help="A segment store that is known from the start.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address that all ports listen on.")
+@click.option(
+    "--port",
+    type=_PORT,
+    default=0,
+    show_default=True,
+    help="For the first store, the next port for the next one; 0 picks free ones.",
+)
+@click.option("--controller-port", type=_PORT, default=0, show_default=True, help="For the controller (gRPC).")
+@click.option("--published-host", metavar="NAME", help="Host name that clients are sent to, if not --host.")
+@click.option("--ca", **_file("With tls://: the authorities to trust (PEM), if not the system's."))
+@click.option("--tls-cert", **_file("Certificate of the tap's own ports, with its chain (PEM)."))
+@click.option("--tls-key", **_file("Key of the certificate (PEM)."))
+@click.option(
+    "--record",
+    "--trace",
+    "record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Record the traffic of the stores, to a new file: .wtrace or .jsonl, without delegation tokens.",
+)
+@click.option("--record-tokens", is_flag=True, help="Keep delegation tokens in the recording.")
+@click.option("--faults", **_file("What is to go wrong (YAML or JSON)."))
+@click.option(
+    "--announce",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the line is written that says where it listens.",
+)
+def tap(**options: Any) -> int:
+    """Stand between clients and a Pravega, and pass on what they say.
+
+    Clients are pointed at the tap's controller; where it sends them to a store, that is a port of the tap. Once it
+    listens it prints one line; SIGTERM or Ctrl-C ends it.
+    """
+    from pydantic import ValidationError
+
+    from segstore.server.faults.file import FaultFileError
+    from segstore.tap import run_tap
+
+    context = click.get_current_context()
+    try:
+        run_tap(**options)
+    except FaultFileError as error:
+        raise click.ClickException(str(error)) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise click.UsageError(first["msg"].removeprefix("Value error, "), context) from error
+    except ValueError as error:
+        raise click.UsageError(str(error), context) from error
+    except OSError as error:
+        raise click.ClickException(said(error)) from error
+    return 0

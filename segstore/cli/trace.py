@@ -1,0 +1,334 @@
+"""`segstore trace show | stats | filter | diff | convert`: looking at traces and making others of them.
+
+Invariant: what of a trace can be read is used, what cannot is said on standard error with the place and the bytes that
+are lost, and the exit status is then 1. Delegation tokens are shown only on request; what is written holds them unless
+`--redact` is given. Long work on a terminal shows how far it is, on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from segstore.cli.errors import said
+from segstore.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from segstore.traces.files import TraceFile
+    from segstore.wire.trace import Record
+    from segstore.wire.trace.diff import Difference
+    from segstore.wire.trace.exchanges import Exchange
+    from segstore.wire.trace.filters import Filter
+
+__all__ = ["trace"]
+
+_LONG_WORK_BYTES: Final = 8 << 20
+_FOLLOW_S: Final = 0.2
+
+_IN = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OUT = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group()
+def trace() -> None:
+    """Look at traces: captures (.wtrace) and fixtures (.jsonl)."""
+
+
+def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
+    from segstore.wire.trace.filters import FilterError, parse_filter
+
+    try:
+        return None if given is None else parse_filter(given)
+    except FilterError as error:
+        raise click.BadParameter(str(error), ctx, option) from error
+
+
+_filter_help = "Only what fits, such as: type = READ_SEGMENT and latency > 5ms."
+_filter_option = click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, help=_filter_help)
+_compress_option = click.option("--compress", is_flag=True, help="Compress the blocks of a capture.")
+_redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens; lengths stay.")
+
+
+@contextlib.contextmanager
+def _until_interrupted(follow: bool) -> Iterator[None]:
+    """To stop following is no failure."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def _reading(path: Path, *, tell: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
+    """A trace and its records. What goes wrong is said with the file's name, what is damaged when all is done.
+
+    tell: whether what is damaged is said here.
+    """
+    from segstore.traces.files import TraceFile
+    from segstore.wire.printable import printable
+
+    with contextlib.ExitStack() as stack:
+        try:
+            opened = stack.enter_context(TraceFile(path))
+        except OSError as error:
+            raise click.ClickException(said(error)) from error
+        advance = None
+        if opened.size >= _LONG_WORK_BYTES and _is_terminal():
+            bar: Any = click.progressbar(length=opened.size, label=printable(path.name), file=sys.stderr)
+            advance = stack.enter_context(bar).update
+        yield opened, _named(path, opened.records(advance))
+    for damage in opened.damages if tell else ():
+        echo(f"{path}: {damage}", err=True)
+
+
+def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
+    from segstore.wire.trace import TraceError
+
+    try:
+        yield from records
+    except TraceError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}") from error
+
+
+def _seen(records: Iterable[Record], follow: bool) -> Iterator[Exchange]:
+    from segstore.wire.trace.exchanges import Exchanges
+
+    return map(Exchanges(follow=follow).see, records)
+
+
+def _follows(chosen: Filter | None) -> bool:
+    from segstore.wire.trace.exchanges import Exchanges
+
+    return chosen is not None and Exchanges.needed(chosen.names)
+
+
+def _chosen(records: Iterable[Record], chosen: Filter | None, follow: bool = False) -> Iterator[Exchange]:
+    seen = _seen(records, follow or _follows(chosen))
+    return seen if chosen is None else filter(chosen, seen)
+
+
+def _numbered(records: Iterable[Record], chosen: Filter) -> Iterator[tuple[int, Exchange]]:
+    """Each record with the number of its connection, from 1; a number that is opened again is another connection."""
+    from segstore.wire.trace import RecordKind
+
+    numbers: dict[int, int] = {}
+    count = 0
+    for seen in _seen(records, follow=_follows(chosen)):
+        if seen.connection not in numbers or seen.record.kind is RecordKind.OPEN:
+            count += 1
+            numbers[seen.connection] = count
+        yield numbers[seen.connection], seen
+
+
+def _frames_a_dialogue(seen: Exchange) -> bool:
+    return seen.kind in ("open", "close") or seen.type_name == "HELLO"
+
+
+def _status(*opened: TraceFile) -> int:
+    return 1 if any(each.damages for each in opened) else 0
+
+
+# --- looking ----------------------------------------------------------------------------------------------------
+
+
+@trace.command()
+@click.argument("source", metavar="FILE", type=_IN)
+@_filter_option
+@click.option("--json", "form", flag_value="json", help="One JSON object a line, as in a fixture.")
+@click.option("--hex", "form", flag_value="hex", help="Every byte with the field that it belongs to.")
+@click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
+@click.option("--follow", is_flag=True, help="Go on with what a server adds to a capture, until Ctrl-C.")
+def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: bool, follow: bool) -> int:
+    """Print the records of a trace: seconds since its start, connection, direction, command.
+
+    A filter compares these names: type kind code segment stream scope flow sequence request_id writer_id connection
+    direction failure malformed size latency time.
+    """
+    from segstore.traces.files import redacted
+    from segstore.wire.trace.fixture import to_line
+
+    with _reading(source) as (opened, records), _until_interrupted(follow):
+        if follow:
+            records = _named(source, opened.follow(lambda: time.sleep(_FOLLOW_S)))
+        if form == "json" and not show_tokens:
+            records = redacted(records)
+        for seen in _chosen(records, chosen, follow=form is None):
+            if form == "json":
+                echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
+                continue
+            echo(_one_line(seen))
+            if form == "hex" and seen.kind in ("frame", "bytes"):
+                for line in _annotated(seen.record.data, show_tokens):
+                    echo(line)
+    return _status(opened)
+
+
+def _one_line(seen: Exchange) -> str:
+    from segstore.traces.stats import duration
+
+    arrow = "<" if seen.direction else ">"
+    latency = seen.latency_ns
+    waited = "" if latency is None else f"  after {duration(latency)}"
+    return f"{seen.time_ns / 1e9:12.6f}  #{seen.connection} {arrow} {_said(seen)}{waited}"
+
+
+def _said(seen: Exchange) -> str:
+    from segstore.wire.inspect.describe import summary
+    from segstore.wire.trace import unpack_data
+
+    data = seen.record.data
+    if seen.kind == "bytes":
+        return f"{len(data)} bytes that make no frame"
+    if seen.kind == "frame":
+        if seen.command is not None:
+            return summary(seen.command)
+        return f"{seen.type_name}, {len(data)} bytes, malformed: {seen.error}"
+    facts = unpack_data(data)
+    said = f"{len(data)} bytes" if facts is None else " ".join(f"{name}={json.dumps(facts[name])}" for name in facts)
+    by = f"closed by the {'store' if seen.direction else 'client'}" if seen.kind == "close" else "opened"
+    return f"{by} {said}".rstrip()
+
+
+def _annotated(data: bytes, show_tokens: bool) -> Iterator[str]:
+    from segstore.wire.inspect.describe import describe, lines
+
+    return lines(describe(data, unknown="keep"), show_tokens=show_tokens)
+
+
+@trace.command()
+@click.argument("source", metavar="FILE", type=_IN)
+@_filter_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in ns.")
+def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
+    """Count a trace: commands, bytes, failures, times from request to reply, requests without a reply."""
+    from segstore.traces.stats import lines, statistics
+
+    with _reading(source) as (opened, records):
+        found = statistics(seen.record for seen in _chosen(records, chosen))
+    if as_json:
+        said = {"form": opened.form, **opened.metadata._asdict(), **found.as_object()}
+        echo(json.dumps({**said, "damages": [damage._asdict() for damage in opened.damages]}))
+        return _status(opened)
+    metadata = opened.metadata
+    recorder = f"recorded by {metadata.recorder}, " if metadata.recorder else ""
+    echo(f"{opened.form} of {opened.size} bytes, {recorder}wire version {metadata.wire_version}")
+    for name, value in metadata.values.items():
+        echo(f"{name}: {value}")
+    for line in lines(found):
+        echo(line)
+    return _status(opened)
+
+
+@trace.command()
+@click.argument("left", metavar="A", type=_IN)
+@click.argument("right", metavar="B", type=_IN)
+@click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
+def diff(left: Path, right: Path, show_tokens: bool) -> int:
+    """Print the first difference of each direction of each connection, by field; the exit status is 1 if there is one.
+
+    Connections are compared in the order in which they begin, whatever their numbers. Times are not compared.
+    """
+    from segstore.wire.trace.diff import differences
+
+    with _reading(left) as (one, mine), _reading(right) as (other, its):
+        found = tuple(differences(mine, its))
+    for each in found:
+        for line in _difference(each, show_tokens):
+            echo(line)
+    return 1 if found else _status(one, other)
+
+
+def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
+    way = "reply" if found.direction else "request"
+    yield f"connection {found.connection}, {way} {found.number}:"
+    if found.left is None or found.right is None:
+        there, count = ("B", found.right_over) if found.left is None else ("A", found.left_over)
+        yield f"  only {there} goes on, with {count} more"
+    for field in found.fields:
+        if field.secret and not show_tokens:
+            yield f"  {field.field}: the tokens differ"
+        else:
+            yield f"  {field.field or 'bytes not read'}: {_brief(field.left)} in A, {_brief(field.right)} in B"
+    for name, record in (("A", found.left), ("B", found.right)):
+        if record is not None:
+            yield f"  {name}: {len(record.data)} bytes of kind {record.kind.name}"
+            yield from (f"  {line}" for line in _annotated(record.data, show_tokens))
+
+
+def _brief(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
+
+
+# --- making others ----------------------------------------------------------------------------------------------
+
+
+def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress: bool) -> int:
+    from segstore.traces.files import UnknownSuffix, write_trace
+
+    try:
+        return write_trace(target, records, lambda: opened.metadata, compress=compress)
+    except UnknownSuffix as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+    except OSError as error:
+        raise click.ClickException(f"{target}: {error.strerror or error}") from error
+
+
+@trace.command(name="filter")
+@click.argument("source", metavar="IN", type=_IN)
+@click.argument("target", metavar="OUT", type=_OUT)
+@click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
+@click.option("--only", is_flag=True, help="Nothing but what fits, also of how connections begin and end.")
+@_redact_option
+@_compress_option
+def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool, compress: bool) -> int:
+    """Write those records of a trace that fit a filter, in the form that OUT ends in.
+
+    A connection of which something fits keeps its Hello, both ways, and its beginning and end, so that the rest can be
+    replayed; not so with --only.
+    """
+    from segstore.traces.files import redacted
+
+    of: frozenset[int] = frozenset()
+    if not only:  # read twice: whether a Hello stays is known only behind it, and the order is to stay
+        with _reading(source, tell=False) as (opened, records):
+            of = frozenset(number for number, seen in _numbered(records, chosen) if chosen(seen))
+    with _reading(source) as (opened, records):
+        fitting = (
+            seen.record
+            for number, seen in _numbered(records, chosen)
+            if (number in of and _frames_a_dialogue(seen)) or chosen(seen)
+        )
+        count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
+    echo(f"{count} records")
+    return _status(opened)
+
+
+@trace.command()
+@click.argument("source", metavar="IN", type=_IN)
+@click.argument("target", metavar="OUT", type=_OUT)
+@_redact_option
+@_compress_option
+def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
+    """Write a trace in the other form, or the same: .wtrace is for machines, .jsonl for people. Nothing is lost."""
+    from segstore.traces.files import redacted
+
+    with _reading(source) as (opened, records):
+        count = _write(target, opened, redacted(records) if redact else records, compress)
+    echo(f"{count} records")
+    return _status(opened)

@@ -1,0 +1,453 @@
+"""The race explorer: a dialogue that works, run again once for each point at which its connection can be cut.
+
+    found = await explore(lambda mock: my_test(mock.host, mock.port))
+    assert not found.findings, found
+
+For each request of the good run the connection is cut before the store has it, after the store has applied it and
+before its reply, and within the reply. The client may reconnect as it likes; when it is done, what the store holds is
+compared with what the good run has left: events that are lost, stored twice, in another order, or that nobody sent; and
+a client that does not come to an end has hung. A client that raises has told its user, so what it lost then is no
+finding; what it stored twice is.
+
+A finding carries the records of its run, or, where requests are those of a trace, of the shortest trace that still
+breaks in the same way.
+
+Invariants: every run has a fresh store; the good run must be good; a client that hangs is cancelled, and its run
+counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
+
+from segstore.explore.command import names_place, start, words_of
+from segstore.server import MockSegmentStore, SegmentStoreServer
+from segstore.server.replay.script import Step, read_script
+from segstore.traces.stubborn_client import TraceClient, shortened
+from segstore.wire.blocks.decoder import Append
+from segstore.wire.names import is_index, is_transient
+from segstore.wire.printable import printable
+from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
+
+__all__ = [
+    "ClientFailed",
+    "CutPoint",
+    "Exploration",
+    "Finding",
+    "Outcome",
+    "Where",
+    "compared",
+    "explore",
+    "explore_command",
+    "explore_trace",
+]
+
+Where = Literal["before", "after", "within"]
+Mock = Any
+"""A `MockSegmentStore`, or a `MockCluster` for clients that want a controller."""
+
+Client = Callable[[Mock], Awaitable[Any]]
+
+_EVERYWHERE: Final[tuple[Where, ...]] = ("before", "after", "within")
+_WITHIN_BYTES: Final = 11
+_EVENT_HEADER_BYTES: Final = 8
+_SAID: Final = {
+    "before": "before the store has it",
+    "after": "after the store has applied it, before the reply",
+    "within": "within its reply",
+}
+
+
+class ClientFailed(RuntimeError):
+    """The client's command has not ended well. Attributes: status (its exit status), said (its standard error)."""
+
+    def __init__(self, status: int, said: str) -> None:
+        shown = "\n".join(map(printable, said.strip()[-500:].splitlines()))
+        super().__init__(f"the client ended with status {status}: {shown}")
+        self.status = status
+        self.said = said
+
+
+class CutPoint(NamedTuple):
+    """Where a connection is cut: at the `nth` request of a type, and when."""
+
+    type_name: str
+    nth: int
+    where: Where
+
+    def __str__(self) -> str:
+        return f"{self.type_name} number {self.nth}, cut {_SAID[self.where]}"
+
+    def add_to(self, mock: Mock) -> None:
+        """Has the connection of a store cut there."""
+        close: dict[str, Any] = {"close": "before" if self.where == "before" else "after"}
+        if self.where == "within":
+            close["reply_bytes"] = _WITHIN_BYTES
+        mock.faults.add(f"type = {self.type_name}", nth=self.nth, do=close, name="cut")
+
+
+class Outcome(NamedTuple):
+    """How a run ended: what each segment holds, what the client raised, whether it hung, and what was said."""
+
+    segments: dict[str, list[bytes]]
+    raised: BaseException | None
+    hung: bool
+    records: list[Record]
+    requests: list[tuple[str, int]]
+    was_cut: bool
+
+
+class Finding(NamedTuple):
+    """A cut point at which something broke. broken: what, a line each. records: of the run, or of a shorter one."""
+
+    cut: CutPoint
+    broken: tuple[str, ...]
+    records: list[Record]
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.cut), *(f"  {printable(each)}" for each in self.broken)])
+
+
+class Exploration(NamedTuple):
+    """What came of it. unreached: cut points that no run came to."""
+
+    runs: int
+    findings: list[Finding]
+    unreached: list[CutPoint]
+
+    def __str__(self) -> str:
+        missed = [f"not reached: {each}" for each in self.unreached]
+        return "\n".join([f"{self.runs} runs, {len(self.findings)} broke", *map(str, self.findings), *missed])
+
+
+async def explore(
+    client: Client,
+    *,
+    match: str = "",
+    cuts: Sequence[Where] = _EVERYWHERE,
+    timeout_s: float = 5.0,
+    keep_order: bool = True,
+    check: Callable[[Mock], str | None] | None = None,
+    make_store: Callable[[], Mock] = MockSegmentStore,
+    wanted: dict[str, list[bytes]] | None = None,
+) -> Exploration:
+    """Cuts the connections of a client at every point, one in each run.
+
+    client: is given a fresh store, started, and comes back when it is done. make_store: makes that, or a `MockCluster`.
+    match: a filter of the requests at which to cut; KeepAlives are never. keep_order: whether the events of each writer
+    must keep the order of the good run. check: is asked after each run and says what else is broken, None if nothing.
+    wanted: the events of each segment, if they are known beforehand. Raises what the client raises in the good run,
+    TimeoutError if it does not end, ValueError if it does not leave what is wanted, FilterError.
+    """
+    good = await _run(client, None, match, timeout_s, make_store)
+    if good.hung:
+        raise TimeoutError(f"the client does not come to its end in {timeout_s:g} s, with no fault at all")
+    if good.raised is not None:
+        raise good.raised
+    if wanted is not None:
+        expected = good._replace(segments=wanted)
+        if missed := compared(expected, good, keep_order=keep_order, timeout_s=timeout_s):
+            raise ValueError(f"the client does not leave what is wanted: {'; '.join(missed)}")
+        good = expected
+    runs, findings, unreached = 1, [], []
+    for type_name, nth in good.requests:
+        for where in cuts:
+            cut = CutPoint(type_name, nth, where)
+            other: list[str] = []
+            outcome = await _run(client, cut, match, timeout_s, make_store, check, other)
+            runs += 1
+            if not outcome.was_cut:
+                unreached.append(cut)
+            broken = (*compared(good, outcome, keep_order=keep_order, timeout_s=timeout_s), *other)
+            if broken:
+                findings.append(Finding(cut, broken, outcome.records))
+    return Exploration(runs, findings, unreached)
+
+
+async def explore_trace(
+    records: Iterable[Record],
+    *,
+    make_client: Callable[[Sequence[Step]], TraceClient] = TraceClient,
+    match: str = "",
+    cuts: Sequence[Where] = _EVERYWHERE,
+    timeout_s: float = 5.0,
+    keep_order: bool = True,
+    make_store: Callable[[], Mock] = MockSegmentStore,
+) -> Exploration:
+    """As `explore`, with the requests of a trace; what breaks is shortened to the fewest of them that still break.
+
+    make_client: makes of requests who makes them; by default a client that reconnects, sets its writers up again, and
+    sends again what was not stored.
+    """
+    steps = read_script(records)
+
+    async def explored(some: Sequence[Step], there: Sequence[Where]) -> Exploration:
+        return await explore(
+            lambda mock: make_client(some).run(mock.host, mock.port),
+            match=match,
+            cuts=there,
+            timeout_s=timeout_s,
+            keep_order=keep_order,
+            make_store=make_store,
+        )
+
+    found = await explored(steps, cuts)
+    findings, runs = [], found.runs
+    for finding in found.findings:
+        smallest = finding
+
+        async def breaks(some: Sequence[Step], finding: Finding = finding) -> bool:
+            nonlocal smallest, runs
+            try:
+                again = await explored(some, [finding.cut.where])
+            except (ConnectionError, TimeoutError):
+                return False  # without what was left out it is no good dialogue any more
+            runs += again.runs
+            kinds = {each.partition(":")[0] for each in finding.broken}
+            for each in again.findings:
+                if each.cut.where == finding.cut.where and kinds & {said.partition(":")[0] for said in each.broken}:
+                    smallest = each
+                    return True
+            return False
+
+        await shortened(steps, breaks)
+        findings.append(smallest)
+    return Exploration(runs, _distinct(findings), found.unreached)
+
+
+def _distinct(findings: Iterable[Finding]) -> list[Finding]:
+    """Without those that have come down to the same."""
+    seen: set[Any] = set()
+    kept = []
+    for each in findings:
+        key = each.cut, each.broken
+        if key not in seen:
+            seen.add(key)
+            kept.append(each)
+    return kept
+
+
+async def explore_command(
+    command: str,
+    records: Iterable[Record] | None = None,
+    *,
+    match: str = "",
+    timeout_s: float = 10.0,
+    keep_order: bool = True,
+) -> Exploration:
+    """As `explore`, with a command as the client: `{host}` and `{port}` in it are those of the store, and with
+    `{controller}` in it, there is one, at that host:port.
+
+    records: of a trace that says what the command leaves in the store when all goes well; without it, its good run.
+    Raises CommandError besides, for a command that cannot be run.
+    """
+    words = words_of(command)
+    with_controller = names_place(words, "controller")
+    make_store: Callable[[], Mock] = MockSegmentStore
+    if with_controller:
+        from segstore.server.cluster.local import MockCluster
+
+        make_store = MockCluster
+
+    async def client(mock: Mock) -> None:
+        host, port = _servers(mock)[0].address or ("", 0)
+        controller = mock.controller_uri if with_controller else ""
+        process = await start(words, {"host": host, "port": str(port), "controller": controller})
+        try:
+            _, said = await process.communicate()
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode:
+            raise ClientFailed(process.returncode, said.decode(errors="replace"))
+
+    wanted = None
+    if records is not None:
+        steps = read_script(records)
+        made = await _run(
+            lambda mock: TraceClient(steps).run(mock.host, mock.port), None, "", timeout_s, MockSegmentStore
+        )
+        if made.raised is not None:
+            raise made.raised
+        wanted = made.segments
+    return await explore(
+        client,
+        match=match,
+        timeout_s=timeout_s,
+        keep_order=keep_order,
+        wanted=wanted,
+        make_store=make_store,
+    )
+
+
+async def _run(
+    client: Client,
+    cut: CutPoint | None,
+    match: str,
+    timeout_s: float,
+    make_store: Callable[[], Mock],
+    check: Callable[[Mock], str | None] | None = None,
+    said: list[str] | None = None,
+) -> Outcome:
+    recorder = _Recorder()
+    raised: BaseException | None = None
+    hung = False
+    async with make_store() as mock:
+        for server in _servers(mock):
+            server.hub.recorder = recorder
+        if cut is not None:
+            cut.add_to(mock)
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                await client(mock)
+        except TimeoutError as error:
+            hung, raised = limit.expired(), None if limit.expired() else error
+        except Exception as error:  # noqa: BLE001 — whatever a client raises, it has told its user
+            raised = error
+        segments = _contents(mock)
+        if check is not None and said is not None and (found := check(mock)):
+            said.append(found)
+        counts: Counter[str] = Counter()
+        requests = []
+        wanted = {each.number for each in mock.requests(match)}
+        for each in mock.requests():
+            counts[each.type_name] += 1
+            if each.number in wanted and each.type_name != "KEEP_ALIVE":
+                requests.append((each.type_name, counts[each.type_name]))
+        was_cut = bool(mock.faults.decisions)
+        mock.faults.clear()
+    return Outcome(segments, raised, hung, recorder.records(), requests, was_cut)
+
+
+def _servers(mock: Mock) -> list[SegmentStoreServer]:
+    return mock.stores if hasattr(mock, "stores") else [mock.server]
+
+
+def _contents(mock: Mock) -> dict[str, list[bytes]]:
+    """The events of each segment but tables; of one that holds something else, all its bytes as one.
+
+    What is in a table, such as the state of a reader group, is often not the same in two good runs.
+    """
+    found = {}
+    segments = {
+        name: (server.store, segment)
+        for server in _servers(mock)
+        for part in server.store.containers.values()
+        for name, segment in part.segments.items()
+    }
+    for name, (store, segment) in segments.items():
+        if is_index(name) or is_transient(name) or segment.is_table:
+            continue
+        data, offset = b"", segment.start_offset
+        while offset + len(data) < segment.length:
+            result = store.read(name, offset + len(data), segment.length)
+            if result is None or not result.length:
+                break
+            data += b"".join(bytes(each) for each in result.data)
+        found[name] = _events(data)
+    return found
+
+
+def _events(data: bytes) -> list[bytes]:
+    events, at = [], 0
+    while at < len(data):
+        end = at + _EVENT_HEADER_BYTES + int.from_bytes(data[at + 4 : at + 8], "big")
+        if int.from_bytes(data[at : at + 4], "big") or end > len(data):
+            return [data]
+        events.append(data[at:end])
+        at = end
+    return events
+
+
+def compared(good: Outcome, other: Outcome, *, keep_order: bool, timeout_s: float) -> list[str]:
+    """What broke, a line each, beginning with its kind: hung, lost, duplicated, reordered, foreign."""
+    broken = [f"hung: the client did not come to its end in {timeout_s:g} s"] if other.hung else []
+    for name in dict.fromkeys((*good.segments, *other.segments)):
+        wanted, found = good.segments.get(name, []), other.segments.get(name, [])
+        if wanted == found:
+            continue
+        missing, extra = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
+        again = Counter({each: count for each, count in extra.items() if each in wanted})
+        foreign = extra - again
+        # A client that raised, or that hung, has not said that all is well.
+        if missing and other.raised is None and not other.hung:
+            broken.append(f"lost: {name} has not {_said(missing)}")
+        if again:
+            broken.append(f"duplicated: {name} has {_said(again)} more than once")
+        if foreign:
+            broken.append(f"foreign: {name} has {_said(foreign)}, which nobody sent")
+        if keep_order and not _in_order(wanted, found, good.records, name):
+            broken.append(f"reordered: {name} has a writer's events in another order")
+    return broken
+
+
+def _in_order(wanted: list[bytes], found: list[bytes], records: Iterable[Record], segment: str) -> bool:
+    """Whether each writer's events are in order; those of several writers may come between each other."""
+    if _same_order(wanted, found):
+        return True
+    writer_of: dict[bytes, UUID] = {}
+    for step in read_script(records):
+        if isinstance(step.item, Append) and step.item.segment == segment:
+            for event in _events(bytes(step.item.data)):
+                writer_of.setdefault(event, step.item.writer_id)
+    # What came by a merge has no writer here: all of that is held to one order.
+    return all(
+        _same_order(
+            [each for each in wanted if writer_of.get(each) == writer],
+            [each for each in found if writer_of.get(each) == writer],
+        )
+        for writer in {writer_of.get(each) for each in wanted}
+    )
+
+
+def _same_order(wanted: list[bytes], found: list[bytes]) -> bool:
+    """Whether what is there stands in order, as far as events can be told apart."""
+    if len(set(wanted)) < len(wanted):
+        return Counter(wanted) != Counter(found) or wanted == found
+    there, known = set(found), set(wanted)
+    return [each for each in wanted if each in there] == [each for each in dict.fromkeys(found) if each in known]
+
+
+def _said(events: Counter[bytes]) -> str:
+    first = next(iter(events))
+    more = events.total() - 1
+    return f"the event {first[_EVENT_HEADER_BYTES:][:40]!r}" + (f" and {more} more" if more else "")
+
+
+class _Recorder:
+    """Keeps a run's traffic in memory."""
+
+    def __init__(self) -> None:
+        self._writer = TraceWriter(make_mark(os.urandom(8)), Metadata(17, "segstore explore"))
+        self._blocks = [self._writer.start()]
+        self._count = 0
+
+    def opened(self, **facts: str) -> int:
+        self._count += 1
+        self._writer.opened(time.time_ns(), self._count, **facts)
+        return self._count
+
+    def received(self, connection: int, data: Any) -> None:
+        self._add(connection, 0, data)
+
+    def sent(self, connection: int, parts: Sequence[Any]) -> None:
+        for each in parts:
+            self._add(connection, 1, each)
+
+    def closed(self, connection: int, by: int, **facts: str) -> None:
+        self._writer.closed(time.time_ns(), connection, by, **facts)  # type: ignore[arg-type]  # a Direction
+
+    def _add(self, connection: int, direction: int, data: Any) -> None:
+        if self._writer.add(time.time_ns(), connection, direction, bytes(data)):
+            self._blocks.append(self._writer.take())
+
+    def records(self) -> list[Record]:
+        self._blocks.append(self._writer.finish(time.time_ns()))
+        return [each for each in read_records(b"".join(self._blocks)) if isinstance(each, Record)]

@@ -1,0 +1,211 @@
+"""A tap with what belongs around it: addresses as people write them, a recording, fault files, the end by a signal.
+
+    async with Tap(controller="tcp://127.0.0.1:9090", record=Path("run.wtrace")) as tap:
+        async with connect(f"tcp://{tap.controller_uri}") as pravega: ...
+
+`segstore tap` is this, run until SIGTERM or SIGINT. Bytes are passed on by `segstore.server.tap.server`.
+
+Invariants: a recording never takes the place of a file, and leaves delegation tokens out unless it is told to keep
+them; one whose name ends in `.jsonl` is a capture beside it until the tap stops, so that nothing is lost if it is
+killed. Refused: several controllers, and a controller with TLS whose store is without, or the other way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from segstore import __version__
+from segstore.cli.serving import allow_many_connections, announcement
+from segstore.cli.terminal import log_to_stderr
+from segstore.client.client import parse_uri
+from segstore.server.connection.service import Clock
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.faults.faults import Faults
+from segstore.server.faults.file import read_faults
+from segstore.server.faults.observe import Observer
+from segstore.server.faults.rules import FaultSettings
+from segstore.server.node.runner import LoopClock
+from segstore.server.tap.link import joined
+from segstore.server.tap.server import TapServer, TapSettings
+from segstore.traces.files import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
+from segstore.wire import WIRE_VERSION
+
+__all__ = ["Tap", "run_tap"]
+
+log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.5
+
+
+class Tap(TapServer):
+    """A tap, for tests and for the command line.
+
+    controller: `tcp://host:port`, `tls://host:port` or `host:port`. store: the same, of a store that is known from the
+        start. One of the two is needed.
+    record: a new file that the traffic of all stores is recorded to, a capture (`.wtrace`) or a fixture (`.jsonl`).
+        record_tokens: whether delegation tokens are kept in it. record_values: said in its head.
+    faults: what goes wrong from the start, or the file that says so.
+    clock: of the times of requests and of delays.
+    watched: False keeps no requests for `wait_for`; without faults, bytes pass then and nothing is looked at.
+    Others are the fields of `TapSettings`, with `tls` as the addresses say.
+
+    Raises ValueError for what does not do, FaultFileError, OSError.
+    """
+
+    def __init__(
+        self,
+        controller: str | None = None,
+        store: str | None = None,
+        *,
+        record: Path | None = None,
+        record_tokens: bool = False,
+        record_values: Mapping[str, str] | None = None,
+        faults: FaultSettings | Path | None = None,
+        clock: Clock | None = None,
+        watched: bool = True,
+        **settings: Any,
+    ) -> None:
+        if record is not None and record.suffix not in (CAPTURE, FIXTURE):
+            raise UnknownSuffix(record)
+        if isinstance(faults, Path):
+            faults = read_faults(faults)
+        given = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
+        if len({tls for _, tls in given}) > 1:
+            raise ValueError(f"{controller} and {store}: either both speak TLS or none")
+        addresses: dict[str, Any] = {name: where for (name, where), _ in given}
+        made = None
+        if watched or faults is not None:
+            made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
+        super().__init__(TapSettings(**addresses, tls=any(tls for _, tls in given), **settings), faults=made)
+        self._record = record
+        self._record_tokens = record_tokens
+        self._record_values = dict(record_values or {})
+        self._file: FileRecorder | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def controller_uri(self) -> str:
+        """host:port of the controller, through the tap."""
+        return joined(self._there(self.controller_address, "controller"))
+
+    @property
+    def host(self) -> str:
+        """Of the first store, through the tap."""
+        return self._there(self.address, "store").host
+
+    @property
+    def port(self) -> int:
+        """Of the first store, through the tap."""
+        return self._there(self.address, "store").port
+
+    @staticmethod
+    def _there(address: Endpoint | None, what: str) -> Endpoint:
+        if address is None:
+            raise RuntimeError(f"the tap stands before no {what}: it is not started, or knows of none")
+        return address
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """As `TapServer.start`, once the recording has a file. Raises FileExistsError for one that is there."""
+        if self._record is not None:
+            self._start_recording(self._record)
+        await super().start()
+
+    def _start_recording(self, path: Path) -> None:
+        if path.exists():
+            said = "there is a file already, and a recording never takes the place of one"
+            raise FileExistsError(errno.EEXIST, said, str(path))
+        capture = path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE)
+        self.recorder = self._file = FileRecorder(
+            capture,
+            recorder=f"segstore {__version__} tap",
+            wire_version=WIRE_VERSION,
+            record_tokens=self._record_tokens,
+            values=self._record_values,
+        )
+        self._ticking = asyncio.create_task(_tick(self._file), name="segstore tap records")
+
+    async def stop(self, *, drain_s: float = 5.0) -> None:
+        """As `TapServer.stop`, then ends the recording. Raises OSError if the disk did not take all of it."""
+        await super().stop(drain_s=drain_s)
+        file, self._file = self._file, None
+        if file is None:
+            return
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        file.close()
+        if file.failure is not None:
+            raise file.failure
+        if not file.connections:
+            file.path.unlink()  # nobody came: the next try needs the name
+        elif self._record is not None and file.path != self._record:
+            with TraceFile(file.path) as trace:
+                write_trace(self._record, trace.records(), lambda: trace.metadata)
+            file.path.unlink()
+
+
+async def _tick(recorder: FileRecorder) -> None:
+    while True:
+        await asyncio.sleep(_TICK_S)
+        recorder.tick()
+
+
+def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
+    """What an address means, under its name, and whether it speaks TLS. Raises ValueError."""
+    found, tls = parse_uri(uri)
+    if len(found) > 1:
+        raise ValueError(f"{uri}: a tap stands before one {name}, not {len(found)}")
+    if name == "store" and not uri.rpartition("]")[2].rpartition("://")[2].rpartition(":")[2].isdecimal():
+        raise ValueError(f"{uri}: a store's address has a port")
+    return (name, Endpoint(*found[0])), tls
+
+
+async def _run(tap: Tap, announce: str) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def asked_to_stop(number: signal.Signals) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop, number)
+    async with tap:
+        where: dict[str, tuple[str, int] | None] = {
+            "segment_store": tap.address,
+            "controller": tap.controller_address,
+            "admin": None,
+            "http": None,
+        }
+        sys.stdout.write(announcement(where, announce) + "\n")
+        sys.stdout.flush()
+        await stop.wait()
+        log.info("draining %d connections", len(tap.links))
+
+
+def run_tap(announce: str = "text", **options: Any) -> None:
+    """Runs until a signal; options are those of `Tap`. Raises what `Tap` and `Tap.start` raise.
+
+    A second signal raises SystemExit with 128 and its number.
+    """
+    log_to_stderr()
+    logging.getLogger("segstore.server.tap.server").setLevel(logging.INFO)
+    allow_many_connections()
+
+    async def main() -> None:
+        await _run(Tap(watched=False, **options), announce)
+
+    uvloop.run(main())

@@ -1,0 +1,314 @@
+"""What `segstore.testing.servers` does to a server, as functions that run on the server's loop, in whichever process
+that is.
+
+Each is given the server first, so it can be sent to another process by its name; what it returns can be sent back.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from segstore import __version__
+from segstore.server.cluster.local import MockCluster
+from segstore.server.controller.api.auth import Accounts, Authority
+from segstore.server.controller.api.server import ControllerServer
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.policies import ScalingPolicy, StreamConfig
+from segstore.server.faults.file import read_faults
+from segstore.server.faults.observe import Seen, StageName
+from segstore.server.faults.rules import FaultSettings
+from segstore.server.replay.controller import replay_controller
+from segstore.server.replay.script import of_clients, read_script
+from segstore.server.replay.server import TraceServer
+from segstore.server.store.errors import NotOwner
+from segstore.server.store.store import SegmentStore
+from segstore.testing.hosts import Stoppable, ThreadHost
+from segstore.traces.files import FileRecorder, TraceFile
+from segstore.wire import WIRE_VERSION
+from segstore.wire.names import container_of, is_index
+from segstore.wire.trace import Record, TraceError
+
+if TYPE_CHECKING:
+    from segstore.tap import Tap
+
+__all__ = ["Served", "ServedTap", "ServedTrace", "Watched", "end"]
+
+__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+
+T = TypeVar("T")
+
+_EVENT_HEADER_BYTES: Final = 8
+
+
+def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
+    """Stops it."""
+    return thing.stop()
+
+
+class Watched:
+    """What notes its requests, and has faults: a cluster, or a tap before one."""
+
+    observed: MockCluster | Tap
+
+    def requests(self, match: str, stage: StageName) -> list[Seen]:
+        return [copy.copy(each) for each in self.observed.requests(match, stage)]
+
+    def mark(self) -> int:
+        return self.observed.mark()
+
+    async def wait_for(self, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
+        found = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+        return copy.copy(found)
+
+    def add_fault(self, match: Any, do: Any, rest: dict[str, Any]) -> str:
+        return self.observed.faults.add(match, do, **rest)
+
+    def faults(self, name: str, *given: Any) -> Any:
+        """What an attribute of the faults is, or what a method of that name returns."""
+        found = getattr(self.observed.faults, name)
+        return found(*given) if callable(found) else copy.copy(found)
+
+    def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+        self.observed.faults.round_trip_ms = given
+
+
+class Served(Watched):
+    """A cluster that is served for a test, and who records it. Made by `start`."""
+
+    def __init__(self, host: ThreadHost, cluster: MockCluster, recorder: FileRecorder | None) -> None:
+        self.observed = self.cluster = cluster
+        self._host = host
+        self._recorder = recorder
+        self._stopped = False
+
+    @classmethod
+    async def start(
+        cls,
+        host: ThreadHost,
+        *,
+        stores: int = 1,
+        controller: ControllerConfig | Mapping[str, Any] | None = None,
+        users: Iterable[str] | None = None,
+        faults: FaultSettings | Path | str | None = None,
+        record: Path | None = None,
+        record_tokens: bool = False,
+        record_values: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Served:
+        """As `segstore.testing.servers.ServerThread.serve`."""
+        if isinstance(faults, str | Path):
+            faults = read_faults(Path(faults))
+        if controller is not None and not isinstance(controller, ControllerConfig):
+            controller = ControllerConfig(**controller)
+        accounts = None if users is None else Accounts(users)
+        settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
+        cluster = MockCluster(stores, controller=controller, faults=faults, **settings)
+        recorder = None
+        if record is not None:
+            recorder = FileRecorder(
+                record,
+                recorder=f"segstore {__version__} test",
+                wire_version=WIRE_VERSION,
+                record_tokens=record_tokens,
+                values=dict(record_values or {}),
+            )
+        for each in cluster.stores:
+            each.hub.recorder = recorder
+        try:
+            await cluster.start(with_controller=False)
+        except BaseException:
+            if recorder is not None:
+                recorder.close()
+            raise
+        return cls(host, cluster, recorder)
+
+    async def stop(self) -> None:
+        """Ends all connections and the recording. Raises OSError if the disk did not take that. May be called twice."""
+        if self._stopped:
+            return
+        self._stopped = True
+        try:
+            await self.cluster.stop()
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+        if self._recorder is not None and self._recorder.failure is not None:
+            raise self._recorder.failure
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [each.address for each in self.cluster.stores if each.address is not None]
+
+    def admin_port(self) -> int:
+        address = self.cluster.stores[0].admin_address
+        if address is None:
+            raise RuntimeError("no admin port is served: give admin_port=0")
+        return address[1]
+
+    def http_url(self) -> str:
+        return self.cluster.http_url
+
+    async def controller_uri(self) -> str:
+        """Starts the controller, if it does not run."""
+        await _hold_grpc(self._host)
+        await self.cluster.start_controller()
+        return self.cluster.controller_uri
+
+    async def create_stream(self, scope: str, stream: str, segments: int) -> None:
+        """Starts the controller too, if it does not run."""
+        await self.controller_uri()
+        controller = self.cluster.controller
+        assert controller is not None
+        if not controller.scopes.exists(scope):
+            controller.scopes.create(scope)
+        await controller.create_stream(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=segments)))
+
+    # --- what it holds ----------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[[MockCluster], T]) -> T:
+        return function(self.cluster)
+
+    async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
+        return await function(self.cluster)
+
+    def segments(self, with_indexes: bool) -> list[str]:
+        containers = [container for each in self.cluster.stores for container in each.store.containers.values()]
+        names = (name for container in containers for name in container.segments)
+        return sorted(name for name in names if with_indexes or not is_index(name))
+
+    def read(self, segment: str) -> bytes:
+        """All bytes from the start offset. Raises NoSuchSegment."""
+        store = self._owner(segment)
+        info = store.segment_info(segment)
+        data = bytearray()
+        while info.start_offset + len(data) < info.length:
+            offset = info.start_offset + len(data)
+            result = store.read(segment, offset, info.length - offset)
+            if result is None or not result.length:
+                break
+            for piece in result.data:
+                data += piece
+        return bytes(data)
+
+    def events(self, segment: str) -> list[bytes]:
+        """Raises NoSuchSegment, ValueError."""
+        data, events, at = self.read(segment), [], 0
+        while at < len(data):
+            kind = int.from_bytes(data[at : at + 4], "big", signed=True)
+            end = at + _EVENT_HEADER_BYTES + int.from_bytes(data[at + 4 : at + 8], "big", signed=True)
+            if kind or not at + _EVENT_HEADER_BYTES <= end <= len(data):
+                raise ValueError(f"{segment} holds no event at byte {at} of the {len(data)} that it has")
+            events.append(data[at + _EVENT_HEADER_BYTES : end])
+            at = end
+        return events
+
+    def cut(self) -> int:
+        connections = [connection for each in self.cluster.stores for connection in each.hub.connections]
+        for each in connections:
+            each.abort()
+        return len(connections)
+
+    def _owner(self, segment: str) -> SegmentStore:
+        container = container_of(segment, self.cluster.settings.store.containers)
+        for each in self.cluster.stores:
+            if container in each.store.containers:
+                return each.store
+        raise NotOwner(segment, container=container)
+
+
+class ServedTap(Watched):
+    """A tap for a test. Made by `start`."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.observed = self.tap = tap
+
+    @classmethod
+    async def start(cls, host: ThreadHost, controller: str | None, store: str | None, **options: Any) -> ServedTap:
+        """As `segstore.testing.servers.ServerThread.tap`."""
+        if controller is not None:
+            await _hold_grpc(host)
+        from segstore.tap import Tap  # which brings the client, for who asks for it
+
+        tap = Tap(controller, store, **options)
+        await tap.start()
+        return cls(tap)
+
+    async def stop(self) -> None:
+        """Raises OSError if the disk did not take all of the recording. May be called twice."""
+        await self.tap.stop(drain_s=1.0)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [(host, port) for host, port in self.tap.addresses.values()]
+
+    def controller_uri(self) -> str:
+        return self.tap.controller_uri
+
+    def cut(self) -> int:
+        return self.tap.cut()
+
+
+async def _hold_grpc(host: ThreadHost) -> None:
+    """Keeps gRPC's thread and sockets until the host stops, or each controller would bring and take them."""
+    from grpc import aio
+
+    async def let_go() -> None:
+        gc.collect()  # its servers lie in cycles, and each holds it too
+        aio.shutdown_grpc_aio()  # type: ignore[attr-defined]  # the stubs have not heard of it
+
+    if "grpc" not in host.at_end:
+        aio.init_grpc_aio()  # type: ignore[attr-defined]  # the stubs have not heard of it
+        host.at_end["grpc"] = let_go
+
+
+class ServedTrace:
+    """A trace that is served for a test. Made by `start`."""
+
+    def __init__(self, host: ThreadHost, server: TraceServer, records: list[Record]) -> None:
+        self.server = server
+        self._host = host
+        self._records = records
+        self._controller: ControllerServer | None = None
+
+    @classmethod
+    async def start(cls, host: ThreadHost, *, trace: Path | Iterable[Record], **options: Any) -> ServedTrace:
+        """trace: a file, or its records. Raises OSError, TraceError, also for a file that is damaged."""
+        if isinstance(trace, Path):
+            with TraceFile(trace) as opened:
+                records = list(opened.records())
+            if opened.damages:
+                raise TraceError(f"{trace}: {opened.damages[0]}")
+            trace = records
+        records = list(trace)
+        # What a controller asked it asks of its stores; the one beside this asks nothing.
+        self = cls(host, TraceServer(of_clients(records), **options), records)
+        await self.server.start()
+        return self
+
+    async def stop(self) -> None:
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            await controller.aclose()
+        await self.server.stop()
+
+    async def controller_uri(self) -> str:
+        """Starts the controller, if it does not run."""
+        if self._controller is None:
+            await _hold_grpc(self._host)
+            made = replay_controller(read_script(self._records), self.server.host, self.server.port)
+            self._controller = await ControllerServer.start(made)
+        return f"{self._controller.endpoint.host}:{self._controller.port}"
+
+    def address(self) -> tuple[str, int]:
+        return self.server.host, self.server.port
+
+    def problems(self) -> list[Any]:
+        return list(self.server.problems)
+
+    def unused(self) -> Any:
+        return self.server.unused()

@@ -1,0 +1,467 @@
+"""Mock stores for tests that have no event loop, or one of their own: servers in a thread or a process beside.
+
+    with ServerThread() as servers:
+        server = servers.serve(stores=2)
+        client = connect(server.host, server.port)
+        server.wait_for("type = APPEND_BLOCK_END", count=3)
+        assert server.events("scope/stream/0.#epoch.0") == [b"a", b"b", b"c"]
+
+The fixtures of `segstore.pytest_plugin` are these. `ServerProcess` is the same for a client that holds the interpreter
+lock while it waits for the store, as Pravega's official Python client does; only functions of the test's own have then
+to be such that can be sent to another process.
+
+Whatever looks at a server or changes it runs on its loop, between two steps of the server, so it sees no half-done
+state; what is returned is the caller's own. What waits does not block: a wait from a coroutine is refused with
+`WouldBlock`, which names the awaitable that there is for it under `server.aio`.
+
+Invariants: each call ends by a deadline; when the thread or process has stopped, its servers and sockets are gone, and
+gRPC's with them unless someone else uses it. A controller, and gRPC with it, is started when its address is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from segstore.server.cluster.local import MockCluster
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.faults.decisions import Decision
+from segstore.server.faults.observe import Seen, StageName
+from segstore.server.faults.rules import Action, FaultSettings, Rule
+from segstore.server.replay.problem import Problem
+from segstore.testing.hosts import PATIENCE_S, Host, InAnotherProcess, ProcessHost, ThreadHost
+from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, end
+from segstore.wire.trace import Record
+
+__all__ = [
+    "AsyncView",
+    "InAnotherProcess",
+    "Running",
+    "RunningFaults",
+    "RunningServer",
+    "RunningTap",
+    "RunningTrace",
+    "ServerProcess",
+    "ServerThread",
+    "Servers",
+    "Waits",
+    "WouldBlock",
+    "in_a_thread",
+]
+
+__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+
+T = TypeVar("T")
+
+
+class WouldBlock(RuntimeError):
+    """A wait from a coroutine: its loop, and so the client on it, would stand still. Attributes: call, instead."""
+
+    def __init__(self, call: str, instead: str) -> None:
+        super().__init__(f"{call} would block the running event loop; use: await {instead}")
+        self.call = call
+        self.instead = instead
+
+
+def _refuse_to_block(call: str, instead: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WouldBlock(call, instead)
+
+
+async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
+    """Runs what blocks in a thread of its own; one that never ends does not keep the process from ending."""
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(function(*given))
+            except BaseException as error:  # noqa: BLE001 — whoever waits gets it
+                done.set_exception(error)
+
+    threading.Thread(target=run, name="segstore client", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+class Servers(Host):
+    """Where servers run: `ServerThread` or `ServerProcess`."""
+
+    def serve(
+        self,
+        *,
+        stores: int = 1,
+        controller: ControllerConfig | Mapping[str, Any] | None = None,
+        users: Iterable[str] | None = None,
+        faults: FaultSettings | Path | str | None = None,
+        record: Path | None = None,
+        record_tokens: bool = False,
+        record_values: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> RunningServer:
+        """Starts a store, or several, on free ports.
+
+        controller: the settings of the controller. users: lines of a password file for it. faults: a fault file, or
+        what is in one. record: a new file that the stores' traffic is recorded to, with what `record_values` says in
+        its head; record_tokens: whether it contains delegation tokens. Others: fields of `StoreSettings`, and those
+        that `MockCluster` names. With `auth_key` the controller makes tokens that the stores accept. Raises ValueError
+        for an invalid setting, FaultFileError, OSError.
+        """
+        given = {"controller": controller, "users": users, "faults": faults, "record": record}
+        recorded = {"record_tokens": record_tokens, "record_values": record_values}
+        key = self.create(Served.start, stores=stores, **recorded, **given, **settings)
+        return RunningServer(self, key, watched=settings.get("watched", True))
+
+    def replay(self, trace: Path | Iterable[Record], **options: Any) -> RunningTrace:
+        """Starts a server that answers from a trace, a file or records; options are those of `TraceServer`.
+
+        Raises OSError, TraceError, ValueError.
+        """
+        trace = trace if isinstance(trace, Path) else list(trace)
+        return RunningTrace(self, self.create(ServedTrace.start, trace=trace, **options))
+
+    def tap(self, controller: str | None = None, store: str | None = None, **options: Any) -> RunningTap:
+        """Starts a tap before a controller, a store or both; options are those of `segstore.tap.Tap`.
+
+        Raises ValueError for what does not do, FaultFileError, OSError.
+        """
+        key = self.create(ServedTap.start, controller=controller, store=store, **options)
+        return RunningTap(self, key, watched=options.get("watched", True))
+
+
+class ServerThread(ThreadHost, Servers):
+    """Servers in a thread of this process."""
+
+
+class ServerProcess(ProcessHost, Servers):
+    """Servers in a process of their own, which begins with the first of them."""
+
+
+class Running(ABC):
+    """What notes its requests and has faults, in a thread or a process beside.
+
+    Attributes:
+        watched: whether requests are kept and faults may be added; all are, but those with the setting watched=False.
+        faults: what is to go wrong.
+    """
+
+    def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
+        self.watched = watched
+        self._host = host
+        self._key = key
+        self.faults = RunningFaults(self)
+        self._stopped = False
+
+    def _do(self, function: Callable[..., Any], *given: Any, timeout_s: float = PATIENCE_S) -> Any:
+        return self._host.run(function, self._key, *given, timeout_s=timeout_s)
+
+    @property
+    @abstractmethod
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each store."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first store. Raises LookupError for a tap that knows of no store yet."""
+        addresses = self.addresses
+        if not addresses:
+            raise LookupError("the tap knows of no store yet: it learns of stores from the controller's replies")
+        return addresses[0]
+
+    @property
+    def host(self) -> str:
+        return self.address[0]
+
+    @property
+    def port(self) -> int:
+        return self.address[1]
+
+    # --- what it was asked ------------------------------------------------------------------------------------------
+
+    def requests(self, match: str = "", stage: StageName = "received") -> list[Seen]:
+        """The requests that fit a filter and have reached a stage, oldest first, as they are now. FilterError."""
+        found: list[Seen] = self._do(Watched.requests, match, stage)
+        return found
+
+    def mark(self) -> int:
+        """The number of the last request: `wait_for(since=…)` counts those behind it."""
+        number: int = self._do(Watched.mark)
+        return number
+
+    def wait_for(
+        self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
+    ) -> Seen:
+        """Waits until `count` requests that fit have reached a stage; the one that made them so many.
+
+        Raises NotSeen, FilterError; WouldBlock in a coroutine.
+        """
+        _refuse_to_block("wait_for", "server.aio.wait_for(…)")
+        given = match, count, stage, timeout_s, since
+        found: Seen = self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
+        return found
+
+    def stop(self) -> None:
+        """Ends all connections and stops listening; what was asked can still be looked at. May be called twice."""
+        self._do(end)
+        if not self._stopped:
+            self._stopped = True
+            weakref.finalize(self, self._host.forget, self._key).atexit = False
+
+
+class RunningServer(Running):
+    """A mock store or several, with a controller. Made by `Servers.serve`.
+
+    Attributes: those of `Running`, and aio: what waits, for coroutines.
+    """
+
+    def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
+        super().__init__(host, key, watched=watched)
+        self._addresses: list[tuple[str, int]] = host.run(Served.addresses, key)
+        self.aio = AsyncView(self)
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each store."""
+        return list(self._addresses)
+
+    @property
+    def admin_port(self) -> int:
+        """Where the first store serves admin commands, if the setting `admin_port` is given, as 0."""
+        port: int = self._do(Served.admin_port)
+        return port
+
+    @property
+    def http_url(self) -> str:
+        """http://host:port of the control API, if the setting `http_port` is given, as 0."""
+        url: str = self._do(Served.http_url)
+        return url
+
+    @property
+    def controller_uri(self) -> str:
+        """host:port of the controller, which is started when this is asked for first."""
+        uri: str = self._do(Served.controller_uri)
+        return uri
+
+    def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
+        """Makes a stream, and its scope if that is not there, as by the controller. Raises ControllerError."""
+        self._do(Served.create_stream, scope, stream, segments)
+
+    # --- what it holds ----------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[[MockCluster], T]) -> T:
+        """What the function returns, which is run where the server is. InAnotherProcess for one that cannot be sent.
+
+        length = server.call(lambda cluster: cluster.stores[0].store.segment_info(name).length)
+        """
+        found: T = self._do(Served.call, function)
+        return found
+
+    def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]], timeout_s: float = PATIENCE_S) -> T:
+        """What the coroutine returns that the function makes; both are run where the server is. TimeoutError."""
+        _refuse_to_block("run", "server.aio.run(…)")
+        found: T = self._do(Served.run, function, timeout_s=timeout_s)
+        return found
+
+    def segments(self, *, with_indexes: bool = False) -> list[str]:
+        """The names of all segments, sorted; those of indexes only if asked."""
+        names: list[str] = self._do(Served.segments, with_indexes)
+        return names
+
+    def read(self, segment: str) -> bytes:
+        """All that a segment holds, from its start offset. Raises NoSuchSegment."""
+        data: bytes = self._do(Served.read, segment)
+        return data
+
+    def events(self, segment: str) -> list[bytes]:
+        """The events of a segment, in order. Raises NoSuchSegment; ValueError, with the offset, for what is none."""
+        events: list[bytes] = self._do(Served.events, segment)
+        return events
+
+    def cut(self) -> int:
+        """Breaks all connections at once, as a failing network does; how many there were."""
+        count: int = self._do(Served.cut)
+        return count
+
+
+class RunningTap(Running):
+    """A tap before a Pravega. Made by `Servers.tap`. Attributes: those of `Running`, and aio: what waits."""
+
+    def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
+        super().__init__(host, key, watched=watched)
+        self.aio = Waits(self)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of the tap's port for each store that it knows of."""
+        found: list[tuple[str, int]] = self._do(ServedTap.addresses)
+        return found
+
+    @property
+    def controller_uri(self) -> str:
+        """host:port of the controller, through the tap."""
+        uri: str = self._do(ServedTap.controller_uri)
+        return uri
+
+    def cut(self) -> int:
+        """Breaks all connections at once, as a failing network does; how many there were."""
+        count: int = self._do(ServedTap.cut)
+        return count
+
+
+class Waits:
+    """What waits, as awaitables of the caller's own loop."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+
+    async def wait_for(
+        self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
+    ) -> Seen:
+        """As `Running.wait_for`."""
+        found: Seen = await self._await(Watched.wait_for, match, count, stage, timeout_s, since)
+        return found
+
+    async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
+        """As `RunningFaults.wait_held`."""
+        await self._await(Watched.faults, "wait_held", name, count, timeout_s)
+
+    async def _await(self, function: Callable[..., Any], *given: Any) -> Any:
+        return await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
+
+
+class AsyncView(Waits):
+    """What waits for a `RunningServer`."""
+
+    async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
+        """As `RunningServer.run`."""
+        found: T = await self._await(Served.run, function)
+        return found
+
+
+class RunningFaults:
+    """The `Faults` of a running server: the same calls, made where it is."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+
+    def _do(self, name: str, *given: Any) -> Any:
+        return self._server._do(Watched.faults, name, *given)
+
+    def add(
+        self, match: str | Rule = "", do: str | Action | Mapping[str, Any] | Sequence[Any] = (), **rest: Any
+    ) -> str:
+        """As `Faults.add`: a rule behind the others; its name."""
+        name: str = self._server._do(Watched.add_fault, match, do, rest)
+        return name
+
+    def load(self, source: Path | str | FaultSettings) -> None:
+        """As `Faults.load`: the rules of a file. Raises FaultFileError."""
+        self._do("load", source)
+
+    def clear(self, name: str | None = None) -> None:
+        """As `Faults.clear`: takes a rule out, or all, and releases what it holds. Raises NoSuchRule."""
+        self._do("clear", name)
+
+    def release(self, name: str) -> int:
+        """As `Faults.release`: lets go on what a rule holds; how much that was. Raises NoSuchRule."""
+        count: int = self._do("release", name)
+        return count
+
+    def disable(self, name: str) -> None:
+        """As `Faults.disable`: a rule is asked no more, its counts stay. Raises NoSuchRule."""
+        self._do("disable", name)
+
+    def enable(self, name: str) -> None:
+        """As `Faults.enable`: a rule that was disabled is asked again. Raises NoSuchRule."""
+        self._do("enable", name)
+
+    def held(self, name: str) -> int:
+        """How much a rule holds now."""
+        count: int = self._do("held", name)
+        return count
+
+    def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
+        """Waits until a rule holds so much. Raises TimeoutError; WouldBlock in a coroutine."""
+        _refuse_to_block("wait_held", "server.aio.wait_held(…)")
+        given = "wait_held", name, count, timeout_s
+        self._server._do(Watched.faults, *given, timeout_s=timeout_s + PATIENCE_S)
+
+    @property
+    def rules(self) -> list[str]:
+        """The names of the rules."""
+        names: list[str] = self._do("rules")
+        return names
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What rules did, in order."""
+        found: list[Decision] = self._do("decisions")
+        return found
+
+    @property
+    def round_trip_ms(self) -> float | Mapping[int, float]:
+        """How long every reply takes at least; a number, or one for each store by its number."""
+        found: float | Mapping[int, float] = self._do("round_trip_ms")
+        return found
+
+    @round_trip_ms.setter
+    def round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+        self._server._do(Watched.set_round_trip_ms, given)
+
+    def unmatched(self) -> list[str]:
+        """One line for each rule that nothing has fitted, or that was fitted and has not fired."""
+        lines: list[str] = self._do("unmatched")
+        return lines
+
+
+class RunningTrace:
+    """A trace that answers clients. Made by `Servers.replay`."""
+
+    def __init__(self, host: Servers, key: int) -> None:
+        self._host = host
+        self._key = key
+        self.address: tuple[str, int] = host.run(ServedTrace.address, key)
+        self._stopped = False
+
+    @property
+    def host(self) -> str:
+        return self.address[0]
+
+    @property
+    def port(self) -> int:
+        return self.address[1]
+
+    @property
+    def controller_uri(self) -> str:
+        """host:port of a controller that knows the streams of the trace; it is started when this is asked for first."""
+        uri: str = self._host.run(ServedTrace.controller_uri, self._key)
+        return uri
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What was asked and is not in the trace, or not there; oldest first."""
+        found: list[Problem] = self._host.run(ServedTrace.problems, self._key)
+        return found
+
+    def unused(self) -> Counter[str]:
+        """The requests of the trace that nobody has made so far, by command."""
+        found: Counter[str] = self._host.run(ServedTrace.unused, self._key)
+        return found
+
+    def stop(self) -> None:
+        """Ends all connections and stops listening. May be called twice."""
+        self._host.run(ServedTrace.stop, self._key)
+        if not self._stopped:
+            self._stopped = True
+            weakref.finalize(self, self._host.forget, self._key).atexit = False

@@ -1,0 +1,1 @@
+"""Trace files: opened, counted, replayed against a store."""

@@ -1,0 +1,404 @@
+"""Traces as files: opened by what is in them, written by their suffix, recorded while a server runs.
+
+Invariants: a file that is written appears under its name when it is whole, or not at all, so that a trace may be
+converted onto itself; a recording is the exception, it grows block by block and is never longer than what it has, and
+never takes the place of a file that is there. Files written here are readable by their owner only. A recording contains
+delegation tokens only on request. Damaged parts of a capture are reported, not skipped in silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import itertools
+import logging
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from segstore.wire import MAX_FRAME_BYTES
+from segstore.wire.trace import (
+    BLOCK_BYTES,
+    SPARE_BYTES,
+    Damage,
+    Direction,
+    Metadata,
+    Record,
+    RecordKind,
+    RecordWriter,
+    TraceError,
+    TraceWriter,
+    make_mark,
+    mark_of,
+    read_blocks,
+)
+from segstore.wire.trace.fixture import (
+    LONGEST_LINE,
+    FixtureError,
+    FixtureHeader,
+    is_fixture,
+    read_lines,
+    write_lines,
+)
+from segstore.wire.trace.redaction import SECRET_CODES, redact
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from segstore.wire import Buffer
+
+__all__ = ["CAPTURE", "FIXTURE", "FileRecorder", "TraceFile", "UnknownSuffix", "redacted", "write_trace"]
+
+log = logging.getLogger(__name__)
+
+CAPTURE: Final = ".wtrace"
+FIXTURE: Final = ".jsonl"
+_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
+_DIRECT_BYTES: Final = 1024 * 1024
+"""Data of a block from which on it is written past the system's cache."""
+_MOST_PARTS: Final = 512
+"""Buffers that one `writev` is given; systems take 1024 or more."""
+
+
+class UnknownSuffix(ValueError):
+    """The name of a file to be written does not say which form it is to have."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: a trace ends in {CAPTURE} (for machines) or {FIXTURE} (for people)")
+        self.path = path
+
+
+class TraceFile:
+    """A trace that is read, of either form; which one, its first bytes say.
+
+        with TraceFile(path) as trace:
+            for record in trace.records():
+                ...
+
+    Attributes: path, size (bytes), form ("capture" or "fixture"), metadata (known once `records` has begun), damages
+    (what of a capture could not be read so far). Raises OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metadata = Metadata()
+        self.damages: list[Damage] = []
+        self._file: BinaryIO = path.open("rb")
+        try:
+            self.size = os.fstat(self._file.fileno()).st_size
+            self.form = "fixture" if is_fixture(self._file.read(64)) else "capture"
+            self._file.seek(0)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> TraceFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def records(self, advance: Callable[[int], None] | None = None) -> Iterator[Record]:
+        """All records, in order. `advance` is told the bytes that are done. Raises TraceError."""
+        return self._fixture(advance) if self.form == "fixture" else self._capture(advance)
+
+    def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
+        def lines() -> Iterator[str]:
+            for number, line in enumerate(iter(lambda: self._file.readline(LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=number)
+                if advance is not None:
+                    advance(len(line))
+                try:
+                    yield line.decode()
+                except UnicodeDecodeError as cause:
+                    raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=number) from cause
+
+        for item in read_lines(lines()):
+            if isinstance(item, FixtureHeader):
+                self.metadata = item.metadata
+            else:
+                yield item
+
+    def _capture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
+        with self._mapped() as buffer:
+            for block in read_blocks(buffer):
+                if isinstance(block, Damage):
+                    self.damages.append(block)
+                    size = block.size
+                else:
+                    size = block.header.size
+                    if block.metadata is not None:
+                        self.metadata = block.metadata
+                    yield from block.columns
+                if advance is not None:
+                    advance(size)
+
+    def follow(self, wait: Callable[[], object]) -> Iterator[Record]:
+        """The records of a capture, and those that its recorder adds later; `wait` is called when there are no more.
+
+        Ends when `wait` raises, as KeyboardInterrupt does. Damage is reported in `damages` once a block comes behind
+        it; what is torn may still be written. Raises TraceError, also for a fixture, which does not grow.
+        """
+        if self.form == "fixture":
+            raise TraceError("a fixture does not grow: only a capture can be followed")
+        at, mark = 0, None
+        while True:
+            self.size = os.fstat(self._file.fileno()).st_size
+            if self.size > at:
+                with self._mapped() as buffer:
+                    mark = mark or mark_of(buffer)
+                    for block in read_blocks(buffer, at, None, mark) if mark else ():
+                        if isinstance(block, Damage):
+                            if block.torn:
+                                break
+                            self.damages.append(block)
+                            at = block.offset + block.size
+                            continue
+                        at = block.offset + block.header.size
+                        if block.metadata is not None:
+                            self.metadata = block.metadata
+                        yield from block.columns
+            wait()
+
+    def _mapped(self) -> contextlib.AbstractContextManager[Any]:
+        if not os.fstat(self._file.fileno()).st_size:
+            return contextlib.nullcontext(b"")  # which cannot be mapped
+        try:
+            return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):
+            return contextlib.nullcontext(self._file.read())  # a pipe
+
+
+def redacted(records: Iterable[Record]) -> Iterator[Record]:
+    """The records without delegation tokens, their lengths kept."""
+    for record in records:
+        if record.kind is RecordKind.FRAME or record.kind is RecordKind.BYTES:
+            record = record._replace(data=redact(record.data, record.kind is RecordKind.FRAME))
+        yield record
+
+
+def write_trace(
+    path: Path, records: Iterable[Record], metadata: Callable[[], Metadata], *, compress: bool = False
+) -> int:
+    """Writes a trace in the form that the suffix of `path` says, in place of what is there; how many records it has.
+
+    metadata: asked once the first record has come. Raises UnknownSuffix, OSError and whatever `records` raises; then
+    nothing is changed.
+    """
+    if path.suffix not in (CAPTURE, FIXTURE):
+        raise UnknownSuffix(path)
+    count = 0
+
+    def counted() -> Iterator[Record]:
+        nonlocal count
+        for count, record in enumerate(records, 1):  # noqa: B007 — read outside
+            yield record
+
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "xb", opener=_owners) as file:
+            file.writelines(
+                _capture(counted(), metadata, compress) if path.suffix == CAPTURE else _fixture(counted(), metadata)
+            )
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata]) -> Iterator[bytes]:
+    first = tuple(itertools.islice(records, 1))
+    for line in write_lines(metadata(), itertools.chain(first, records)):
+        yield line.encode()
+
+
+def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compress: bool) -> Iterator[bytes]:
+    first = tuple(itertools.islice(records, 1))
+    said = metadata()
+    # The same trace gives the same file, so the mark is a digest and not random.
+    mark = make_mark(hashlib.blake2b(repr((said, first)).encode(), digest_size=8).digest())
+    writer = RecordWriter(mark, said, compress=compress)
+    yield writer.start()
+    for record in itertools.chain(first, records):
+        yield writer.add(record)
+    yield writer.take()
+
+
+def _owners(path: str, flags: int) -> int:
+    """Opens a file that only its owner can read, because traffic is confidential and may contain tokens."""
+    return os.open(path, flags, 0o600)
+
+
+class FileRecorder:
+    """Records what a server's connections carry, into a new capture.
+
+    Every method returns at once but for the one that completes a block, which writes it with one call. Blocks that are
+    full go past the system's cache where that is possible: to make room for them there costs more than all else.
+    `tick` is to be called now and then, at least once in `FLUSH_AFTER_NS`, so that what is old gets written without
+    further traffic. When the disk fails the recording ends, with a line in the log and in `failure`; the server goes
+    on.
+
+    Raises OSError, FileExistsError for a file that is there: a recording is worth more than a convenience.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        recorder: str,
+        wire_version: int,
+        record_tokens: bool = False,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        values: dict[str, str] | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.path = path
+        self.failure: OSError | None = None
+        self._clock = clock
+        self._count = 0
+        metadata = Metadata(wire_version, recorder, values or {})
+        self._memory = mmap.mmap(-1, BLOCK_BYTES + SPARE_BYTES)  # which starts with a page
+        self._columns = mmap.mmap(-1, mmap.PAGESIZE)
+        self._position = 0
+        self._direct: int | None = None
+        self._writer = TraceWriter(
+            make_mark(os.urandom(8)),
+            metadata,
+            redact=None if record_tokens else redact,
+            redact_codes=SECRET_CODES,
+            max_frame_bytes=max_frame_bytes,
+            memory=self._memory,
+        )
+        try:
+            self._file: io.FileIO | None = io.FileIO(path, "xb", opener=_owners)
+        except FileExistsError as cause:
+            said = "there is a file already, and a recording never takes the place of one"
+            raise FileExistsError(cause.errno, said, str(path)) from cause
+        self._write([self._writer.start()])
+        if self.failure is not None:
+            raise self.failure
+        if _DIRECT:
+            with contextlib.suppress(OSError):  # of a file system that cannot; then it is written as any file
+                self._direct = os.open(path, os.O_WRONLY | _DIRECT)
+
+    @property
+    def direct(self) -> bool:
+        """Whether full blocks go past the system's cache."""
+        return self._direct is not None
+
+    @property
+    def connections(self) -> int:
+        """How many have begun."""
+        return self._count
+
+    def opened(self, **facts: str) -> int:
+        """A connection began; its number, counted from 1."""
+        self._count += 1
+        self._writer.opened(self._clock(), self._count, **facts)
+        return self._count
+
+    def received(self, connection: int, data: Buffer) -> None:
+        """The client sent these bytes, in whatever pieces; they are copied."""
+        if self._writer.add(self._clock(), connection, 0, data):
+            self._write(self._writer.take_parts())
+
+    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        """The store sent these bytes, one buffer behind another; they are copied."""
+        for part in parts:
+            if self._writer.add(self._clock(), connection, 1, part):
+                self._write(self._writer.take_parts())
+
+    def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
+        """A connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
+        if self._writer.closed(self._clock(), connection, by, **facts):
+            self._write(self._writer.take_parts())
+
+    def tick(self) -> None:
+        """Writes what has waited long enough."""
+        if self._writer.due(self._clock()):
+            self._write(self._writer.take_parts())
+
+    def close(self) -> None:
+        """Writes what is left and closes the file. May be called twice."""
+        if self._file is not None:
+            self._write(self._writer.finish_parts(self._clock()))
+        self._end()
+
+    def _end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._direct is not None:
+            os.close(self._direct)
+            self._direct = None
+
+    def _write(self, parts: list[Buffer]) -> None:
+        if self._file is None or not any(parts):
+            return
+        try:
+            if self._direct is not None and self._writer.data_start == 0 and len(parts[-2]) >= _DIRECT_BYTES:
+                self._write_direct(self._file, self._direct, parts)
+            else:
+                self._write_all(self._file, parts)
+        except OSError as error:
+            log.error("recording to %s has ended: %s", self.path, error)
+            self.failure = error
+            self._end()
+
+    def _write_all(self, file: io.FileIO, parts: list[Buffer]) -> None:
+        if len(parts) > _MOST_PARTS:
+            parts = [b"".join(parts)]
+        size = sum(map(len, parts))
+        left = size - self._put(file, parts)
+        if left:
+            # The system took a part only, as on a disk that is almost full.
+            view = memoryview(b"".join(parts))[-left:]
+            while view:
+                view = view[self._put(file, [view]) :]
+        self._position += size
+
+    @staticmethod
+    def _put(file: io.FileIO, parts: list[Buffer]) -> int:
+        return os.writev(file.fileno(), parts)
+
+    def _write_direct(self, file: io.FileIO, direct: int, parts: list[Buffer]) -> None:
+        """Writes a block whose data is at the start of `_memory`, in whole pages: fillers make them so."""
+        page, filler = mmap.PAGESIZE, self._writer.filler
+        *columns, data, padding = parts
+        size = sum(map(len, columns))
+        first = filler(self._position, page)
+        if first:
+            self._write_all(file, [first])
+        head = b"".join([filler(size, page), *columns])
+        tail = bytes(padding) + filler(len(data) + len(padding), page)
+        end = len(data) + len(tail)
+        if end > len(self._memory):
+            self._write_all(file, parts)
+            return
+        if len(head) > len(self._columns):
+            self._columns = mmap.mmap(-1, len(head))
+        self._columns[: len(head)] = head
+        self._memory[len(data) : end] = tail
+        pages: list[Buffer] = [memoryview(self._columns)[: len(head)], memoryview(self._memory)[:end]]
+        try:
+            written = os.pwritev(direct, pages, self._position)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            written = 0  # a file system that takes no such writes, and says so only now
+            os.close(direct)
+            self._direct = None
+        os.lseek(file.fileno(), self._position + written, os.SEEK_SET)
+        self._position += written
+        left = len(head) + end - written
+        if left:
+            self._write_all(file, [memoryview(b"".join(pages))[-left:]])

@@ -1,0 +1,137 @@
+"""What a trace holds, in numbers: commands by direction, bytes, failures, latencies, what found no counterpart.
+
+Latencies are those of requests, from the request to the reply that answers it, as `segstore.wire.trace.exchanges` pairs
+them; p50 and p99 are values that occurred (nearest rank).
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.wire.trace import Direction, RecordKind
+from segstore.wire.trace.exchanges import Exchanges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from segstore.wire.trace import Record
+
+__all__ = ["Latency", "Statistics", "Traffic", "duration", "lines", "statistics"]
+
+
+class Traffic(NamedTuple):
+    """How often a command went one way, with how many bytes, and how many of these were failures."""
+
+    direction: str
+    command: str
+    frames: int
+    size: int
+    failures: int
+    malformed: int
+
+
+class Latency(NamedTuple):
+    """How long requests of one command waited for their reply, in ns."""
+
+    command: str
+    answered: int
+    p50_ns: int
+    p99_ns: int
+    max_ns: int
+
+
+class Statistics(NamedTuple):
+    """Everything that is counted; `as_object` makes JSON of it."""
+
+    duration_ns: int
+    connections: int
+    still_open: int
+    traffic: tuple[Traffic, ...]
+    latencies: tuple[Latency, ...]
+    unanswered: dict[str, int]
+    unasked: dict[str, int]
+
+    def as_object(self) -> dict[str, Any]:
+        return {
+            **self._asdict(),
+            "traffic": [each._asdict() for each in self.traffic],
+            "latencies": [each._asdict() for each in self.latencies],
+        }
+
+
+def statistics(records: Iterable[Record]) -> Statistics:
+    """Counts all records; memory grows with the number of requests, 8 bytes for each."""
+    exchanges = Exchanges()
+    counts: dict[tuple[Direction, str], list[int]] = {}
+    waits: dict[str, array[int]] = {}
+    alive: set[int] = set()
+    connections = first = last = 0
+    for number, record in enumerate(records):
+        seen = exchanges.see(record)
+        first, last = (record.ts_ns if not number else min(first, record.ts_ns)), max(last, record.ts_ns)
+        if not number:
+            last = record.ts_ns
+        if record.kind is RecordKind.CLOSE:
+            alive.discard(record.connection)
+            continue
+        if record.kind is RecordKind.OPEN or record.connection not in alive:
+            connections += 1
+            alive.add(record.connection)
+        if record.kind is RecordKind.OPEN:
+            continue
+        name = "(no frame)" if record.kind is RecordKind.BYTES else seen.type_name or "(no frame)"
+        row = counts.setdefault((record.direction, name), [0, 0, 0, 0])
+        row[0] += 1
+        row[1] += len(record.data)
+        row[2] += seen.failure
+        row[3] += seen.malformed
+        for request in seen.answers:
+            waits.setdefault(str(request.type_name), array("q")).append(record.ts_ns - request.record.ts_ns)
+    left = exchanges.unanswered()
+    return Statistics(
+        last - first,
+        connections,
+        len(alive),
+        tuple(Traffic(way.name.lower(), name, *row) for (way, name), row in sorted(counts.items())),
+        tuple(_latency(name, sorted(found)) for name, found in sorted(waits.items())),
+        dict(sorted(left.requests.items())),
+        dict(sorted(left.replies.items())),
+    )
+
+
+def _latency(command: str, ascending: Sequence[int]) -> Latency:
+    count = len(ascending)
+    return Latency(command, count, ascending[(count - 1) // 2], ascending[-(-count * 99 // 100) - 1], ascending[-1])
+
+
+def lines(stats: Statistics) -> Iterator[str]:
+    """The statistics as a person reads them."""
+    seconds = stats.duration_ns / 1e9
+    yield f"{stats.connections} connections, {stats.still_open} of them open at the end, {seconds:.3f} s"
+    if stats.traffic:
+        yield ""
+        yield f"{'':8} {'command':28} {'count':>10} {'bytes':>14} {'failures':>9} {'malformed':>9}"
+        for each in stats.traffic:
+            yield (
+                f"{each.direction:8} {each.command:28} {each.frames:>10} {each.size:>14}"
+                f" {each.failures or '':>9} {each.malformed or '':>9}"
+            ).rstrip()
+    if stats.latencies:
+        yield ""
+        yield f"{'request to reply':37} {'count':>10} {'p50':>10} {'p99':>10} {'max':>10}"
+        for latency in stats.latencies:
+            times = " ".join(f"{duration(ns):>10}" for ns in latency[2:])
+            yield f"{latency.command:37} {latency.answered:>10} {times}"
+    for what, counted in (("without a reply", stats.unanswered), ("replies to no request", stats.unasked)):
+        if counted:
+            yield ""
+            yield f"{what}: " + ", ".join(f"{name} {count}" for name, count in counted.items())
+
+
+def duration(ns: int) -> str:
+    """A time in the unit that suits it."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if abs(ns) >= size:
+            return f"{ns / size:.3g} {unit}" if abs(ns) < 1000 * size else f"{ns / size:.0f} {unit}"
+    return f"{ns} ns"

@@ -1,0 +1,190 @@
+"""The controller of a cluster of processes, while this process leads it.
+
+What it remembers is in the shared folder, opened as a container is: whoever leads next fences this one. What it asks of
+segments goes over the wire to whoever owns them. What users configure it publishes to the configuration service.
+
+Invariant: between `lead` and `resign` calls are answered here; after `resign` nothing of it is left, and what it had
+not made durable was answered to nobody. A leader that has been fenced answers nothing, and publishes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from segstore.server.cluster.parts import controller_state
+from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.controller.api.auth import Authority, Permission
+from segstore.server.controller.api.server import ControllerServer, TlsFiles
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.state.operations import Operation, encode
+from segstore.server.coordination.configuration import Configuration, Configured, configured
+from segstore.server.coordination.types import Disconnected
+from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
+from segstore.server.durable.fence import Epoch, Fenced
+from segstore.server.durable.journal import JournalFailed
+from segstore.server.segments.remote import RemoteSegments
+from segstore.server.shared_folder.owners import Owners
+from segstore.server.shared_folder.storage import SharedFolder, drop, result_of
+
+__all__ = ["ControllerLeader", "Leading"]
+
+log = logging.getLogger(__name__)
+
+
+class Leading(NamedTuple):
+    """A controller that was opened. calls: answers what is asked of it. segments: asks the stores."""
+
+    epoch: Epoch
+    durability: Durability
+    controller: Controller
+    calls: ControllerServer
+    segments: RemoteSegments
+
+
+class ControllerLeader:
+    """Opens the controller and gives it back.
+
+    Attributes:
+        leading: what is open; None while another process leads.
+        on_failure: is called with one sentence when the controller cannot be written to any more, though it is ours.
+        on_lost: is called when another process was found to lead.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        folder: SharedFolder,
+        owners: Owners,
+        configuration: Configuration,
+        authority: Authority,
+        servers: Callable[[], Sequence[Endpoint]],
+        refused: Mapping[int, str],
+    ) -> None:
+        """owners: where the segments are. servers: where all processes serve the controller's calls. refused: the
+        containers that cannot be opened, and why."""
+        self.leading: Leading | None = None
+        self.on_failure: Callable[[str], None] = _nobody
+        self.on_lost: Callable[[], None] = _nothing
+        self._settings = settings
+        self._folder = folder
+        self._owners = owners
+        self._configuration = configuration
+        self._authority = authority
+        self._servers = servers
+        self._refused = refused
+        self._opening: asyncio.Task[tuple[Epoch, Durability]] | None = None
+
+    def _open(self) -> tuple[Epoch, Durability]:
+        epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
+        self._folder.recover(epoch, durability, {})
+        return epoch, durability
+
+    async def lead(self) -> Leading:
+        """Opens the controller. Raises Disconnected if another one is quicker; DataError for the folder."""
+        await self._opened()
+        opening = self._opening = asyncio.create_task(asyncio.to_thread(self._open), name="opening the controller")
+        try:
+            epoch, durability = await result_of(opening, lambda made: drop(made[1]))
+        except Fenced as error:
+            raise Disconnected(str(error)) from error
+        try:
+            state = controller_state(durability)
+        except BaseException:
+            drop(durability)
+            raise
+        try:
+            await durability.start()
+        except BaseException as error:
+            await durability.close()
+            if isinstance(error, Exception) and epoch.is_known_over:
+                raise Disconnected(str(Fenced(epoch.folder, epoch.number))) from None
+            raise
+        authority, store = self._authority, self._settings.store
+
+        def journal(operation: Operation) -> None:
+            durability.controller_journal(encode(operation))
+            self._configuration.changed_by(operation)
+
+        async def settled() -> None:
+            await durability.committer.settled()
+            if epoch.is_over:  # what was answered may be of before
+                if self.leading is not None and self.leading.epoch is epoch:
+                    self.on_lost()
+                raise JournalFailed(str(Fenced(epoch.folder, epoch.number)))
+
+        segments = RemoteSegments(
+            self._owners,
+            store.containers,
+            token=lambda stream: authority.token(stream, Permission.READ_UPDATE),
+            wire_version=store.wire_version,
+            tls=_trusting(self._settings.tls),
+            refused=self._refused,
+        )
+        controller = Controller(segments, self._settings.controller, journal=journal, state=state)
+        calls = ControllerServer.behind(controller, authority, self._servers, settled)
+        made = self.leading = Leading(epoch, durability, controller, calls, segments)
+        durability.on_failure = lambda why: self._failed(made, why)
+        if durability.committer.failure:
+            self._failed(made, durability.committer.failure)
+
+        def to_publish() -> Configured | None:
+            return None if epoch.is_over else configured(state)
+
+        self._configuration.publish(to_publish)
+        log.info("this process leads the controller, epoch %d", epoch.number)
+        return made
+
+    def _failed(self, made: Leading, why: str) -> None:
+        if self.leading is not made:
+            return
+        if made.epoch.is_known_over:
+            self.on_lost()
+        else:
+            self.on_failure(why)
+
+    async def _opened(self) -> None:
+        """Nothing is being opened any more."""
+        while self._opening is not None and not self._opening.done():
+            await asyncio.wait({self._opening})
+
+    async def resign(self) -> None:
+        """Gives the controller back; nothing if it is not open. An opening that was cancelled is waited for."""
+        made, self.leading = self.leading, None
+        if made is None:
+            await self._opened()
+            return
+        self._configuration.withdraw()
+        try:
+            try:
+                await made.calls.aclose()
+            finally:
+                try:
+                    await made.segments.aclose()
+                finally:
+                    await made.durability.close()
+        finally:
+            # Calls that are still under way must not wait for what will never be durable.
+            made.durability.committer.fail("another process leads the controller now", logging.INFO)
+
+
+def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:
+    """Trusts the certificate that the processes share, and nothing else."""
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=tls.own_certificate().decode())
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _nobody(_: object) -> None:
+    """Nobody wants to know."""
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,377 @@
+"""Segment stores and a controller in one process: what `segstore serve` runs, and what tests start as `MockCluster`.
+
+The containers are dealt out to the stores in turn; the controller answers where a segment lives from the same table
+that decides who serves it, so a client that asks elsewhere hears WrongHost. What the controller asks of the segments
+it asks of the owning store directly, as one more caller of the same state, not over the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from segstore.server.cluster.members import Members
+from segstore.server.cluster.parts import close_connections, control_api, controller_state
+from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.config import StoreSettings
+from segstore.server.connection.service import Clock
+from segstore.server.controller.api.auth import Authority
+from segstore.server.controller.api.server import ControllerServer
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.state.operations import Operation, encode
+from segstore.server.controller.state.state import State
+from segstore.server.coordination.configuration import configured
+from segstore.server.coordination.in_process import InProcessCoordinator
+from segstore.server.coordination.policy import OwnershipSettings
+from segstore.server.coordination.types import Coordinator
+from segstore.server.durable.durable import Durability
+from segstore.server.faults.faults import Faults, NoFaults
+from segstore.server.faults.observe import Observed, Observer
+from segstore.server.faults.rules import FaultSettings
+from segstore.server.node.runner import LoopClock, SegmentStoreServer
+from segstore.server.segments.local import LocalSegments
+from segstore.server.segments.recorded import RecordedSegments
+from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.memory import MemoryAccount
+from segstore.wire.names import container_of
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
+
+__all__ = ["Cluster", "MockCluster"]
+
+_PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
+"""For tests: what nobody owns is taken soon."""
+
+
+class Cluster(Observed):
+    """Stores and a controller, started and stopped together.
+
+    Attributes:
+        settings: as given.
+        stores: the stores, in order.
+        members: who owns what, where there are several stores; None for one.
+        controller: None where there is none.
+        controller_address: (host, port) that clients are to use, once started.
+        http_address: (host, port) of the control API, once started; None where there is none.
+        durability: the data directory; None where everything is in memory.
+        failure: with a data directory, once started: done when nothing can be written there any more, with a sentence
+            that says why. From then on nothing is acknowledged.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        *,
+        authority: Authority | None = None,
+        faults: Faults | None = None,
+        clock: Clock | None = None,
+        coordinator: Coordinator | None = None,
+        configuration: Coordinator | None = None,
+    ) -> None:
+        """faults: what is to go wrong at the stores; None for stores at which nothing can. clock: of the stores.
+        coordinator: where several stores get their sessions; None for a service in this process. configuration: the
+        service that holds scopes and stream policies; None for the same one.
+        """
+        self.settings = settings
+        self.observer = None if faults is None else faults.observer
+        self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
+        self.durability = None if settings.data is None else self._make_durability(settings.data)
+        self._pool = ChunkPool(memory=self._memory) if self.durability is None else self.durability.pool
+        self.failure: asyncio.Future[str] | None = None
+        self._controller_state: State | None = None
+        self._clock = clock
+        self._faults = faults
+        self.stores = [self._make_store(number, each) for number, each in enumerate(settings.of_stores())]
+        self.members: Members | None = None
+        if settings.stores > 1:
+            self.members = Members(self.stores, settings.ownership, settings.public_host, coordinator, configuration)
+        elif coordinator is not None or configuration is not None:
+            raise ValueError("a coordinator is for several stores, which own containers by it: give stores=2")
+        self.controller: Controller | None = None
+        self.controller_address: tuple[str, int] | None = None
+        self.http_address: tuple[str, int] | None = None
+        self._control_api: ControlApi | None = None
+        self._authority = authority
+        self._served: ControllerServer | None = None
+        self._asked: RecordedSegments | None = None
+
+    def _make_store(self, number: int, settings: StoreSettings) -> SegmentStoreServer:
+        return SegmentStoreServer(
+            settings,
+            clock=self._clock,
+            faults=self._faults,
+            number=number,
+            stores=self.settings.stores,
+            durability=self.durability,
+            pool=self._pool,
+        )
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Of the first store."""
+        return self.stores[0].address
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong at the stores. Raises NoFaults."""
+        if self._faults is None:
+            raise NoFaults
+        return self._faults
+
+    def _make_durability(self, data: Path) -> Durability:
+        containers, own = self.settings.store.containers, self.settings.store.own
+        made = Durability(
+            data,
+            containers=containers,
+            held=range(containers) if own is None else own,
+            memory_bytes=self.settings.memory_bytes,
+            memory=self._memory,
+        )
+        made.on_failure = self._failed
+        return made
+
+    async def _recover(self, durability: Durability) -> None:
+        """Opens the data directory and gives the stores and the controller the state that it has of them."""
+        durability.open()
+        durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
+        self._controller_state = controller_state(durability)
+        self.failure = asyncio.get_running_loop().create_future()
+        await durability.start()
+
+    def _failed(self, why: str) -> None:
+        close_connections(self.stores, why)
+        if self.failure is not None and not self.failure.done():
+            self.failure.set_result(why)
+
+    async def start(self, *, with_controller: bool = True) -> None:
+        """Listens everywhere or nowhere; without the controller, that can follow.
+
+        Raises CannotListen, OSError; DataError for the data directory. One that was stopped keeps its directory to
+        itself: make another to go on from there.
+        """
+        try:
+            if self.durability is not None:
+                await self._recover(self.durability)
+            if self.members is not None:
+                self.members.take()
+            for store in self.stores:
+                await store.start()
+            if self.members is not None:
+                await self.members.start()
+            if with_controller and self.settings.controller_port is not None:
+                await self.start_controller()
+            self._control_api = await control_api(
+                self.settings,
+                self.stores,
+                self._faults,
+                lambda: self.controller,
+                controller_address=lambda: self.controller_address,
+                members=self.members,
+            )
+            self.http_address = None if self._control_api is None else self._control_api.address
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+
+    async def start_controller(self) -> None:
+        """Starts the controller of stores that were started without; nothing if it runs. Raises OSError."""
+        settings = self.settings
+        if self._served is not None:
+            return
+        durability = self.durability
+        self._asked = RecordedSegments(
+            LocalSegments(self.stores, settings.public_host), lambda: self.stores[0].hub.recorder
+        )
+        self.controller = Controller(
+            self._asked,
+            settings.controller,
+            journal=None if durability is None and self.members is None else self._journal,
+            state=self._controller_state,
+            memory=self._memory,
+        )
+        if self.members is not None:
+            state = self.controller.state
+            self.members.configuration.publish(lambda: configured(state))
+        self._served = await ControllerServer.start(
+            self.controller,
+            settings.store.host,
+            settings.controller_port or 0,
+            authority=self._authority,
+            tls=settings.tls,
+            published_host=settings.public_host,
+            settled=None if durability is None else durability.committer.settled,
+        )
+        self.controller_address = (settings.public_host, self._served.port)
+
+    def _journal(self, operation: Operation) -> None:
+        if self.durability is not None:
+            self.durability.controller_journal(encode(operation))
+        if self.members is not None:
+            self.members.configuration.changed_by(operation)
+
+    async def stop(self, *, drain_s: float = 5.0) -> None:
+        """Stops the control API and the controller, then the stores. May be called twice."""
+        control_api, self._control_api = self._control_api, None
+        if control_api is not None:
+            await control_api.stop()
+        served, self._served = self._served, None
+        if served is not None:
+            await served.aclose(min(drain_s, 1.0))
+        if self._asked is not None:
+            self._asked.close()
+        for store in self.stores:
+            await store.stop(drain_s=drain_s)
+        if self.members is not None:
+            await self.members.stop()
+        if self.durability is not None:
+            await self.durability.close()
+        if self._faults is not None:
+            self._faults.report()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class MockCluster(Cluster):
+    """A cluster for a test, on free ports of this machine.
+
+        async with MockCluster(stores=2) as mock:
+            client = StreamManager(f"tcp://{mock.controller_uri}")
+
+    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. With `data`,
+    everything is kept in that directory, and another cluster with it continues from there. `ownership` says how several
+    stores own their containers and what they do when a session expires. `coordinator` and `configuration` are the
+    services with which they have sessions, such as a `ZooKeeperCoordinator`; by default these are in this process.
+    Other keyword arguments are the fields of `StoreSettings`.
+
+    With several stores, what happens to a cluster happens by a call:
+
+        await mock.move(container=0, to=1)
+        await mock.stop_store(0)                 # the others take its containers
+        await mock.start_store(0)
+        mock.expire_session(1)                   # and its policy decides
+        mock.cut_session(1); mock.heal_session(1)
+    """
+
+    def __init__(
+        self,
+        stores: int = 1,
+        *,
+        controller: ControllerConfig | None = None,
+        published_host: str | None = None,
+        authority: Authority | None = None,
+        faults: FaultSettings | None = None,
+        clock: Clock | None = None,
+        watched: bool = True,
+        http_port: int | None = None,
+        http_token_file: Path | None = None,
+        data: Path | None = None,
+        memory_bytes: int | None = None,
+        ownership: OwnershipSettings | None = None,
+        coordinator: Coordinator | None = None,
+        configuration: Coordinator | None = None,
+        **store: Any,
+    ) -> None:
+        settings = ClusterSettings(
+            store=StoreSettings(**{"port": 0, "containers": max(4, stores), **store}),
+            stores=stores,
+            controller_port=0,
+            controller=controller or ControllerConfig(),
+            published_host=published_host,
+            http_port=http_port,
+            http_token_file=http_token_file,
+            data=data,
+            memory_bytes=memory_bytes,
+            ownership=ownership or _PROMPT,
+        )
+        if faults is not None and not watched:
+            raise ValueError("faults need watched=True")
+        clock = clock or LoopClock()
+        made = Faults(clock, faults, observer=Observer()) if watched else None
+        super().__init__(
+            settings,
+            authority=authority,
+            faults=made,
+            clock=clock,
+            coordinator=coordinator,
+            configuration=configuration,
+        )
+
+    @property
+    def controller_uri(self) -> str:
+        """host:port of the controller."""
+        if self.controller_address is None:
+            raise RuntimeError("the cluster is not started")
+        host, port = self.controller_address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def http_url(self) -> str:
+        """http://host:port of the control API, if `http_port` was given."""
+        if self.http_address is None:
+            raise RuntimeError("no control API is served: give http_port=0")
+        host, port = self.http_address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def stop(self, *, drain_s: float = 1.0) -> None:
+        await super().stop(drain_s=drain_s)
+
+    # --- several stores ---------------------------------------------------------------------------------------------
+
+    @property
+    def _members(self) -> Members:
+        if self.members is None:
+            raise RuntimeError("a cluster of one store has nobody to share containers with: give stores=2")
+        return self.members
+
+    def owner_of(self, segment: str) -> int | None:
+        """The number of the store that has a segment's container; None while nobody has."""
+        return self._members.owner(container_of(segment, self.settings.store.containers))
+
+    async def move(self, container: int, to: int) -> None:
+        """Has a store take a container from whoever has it; returns when it serves it."""
+        await self._members.move(container, to)
+
+    async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None:
+        """Stops a store: with `drain_s` 0 its connections are cut, and the others take its containers."""
+        await self._members.stop_one(number, drain_s=drain_s)
+
+    async def start_store(self, number: int) -> None:
+        """Starts a store that was stopped or has ended, on the port that it had; it is given its share by and by."""
+        address, admin = self.stores[number].address, self.stores[number].admin_address
+        again = {"own": frozenset(), "port": 0 if address is None else address[1]}
+        if admin is not None:
+            again["admin_port"] = admin[1]
+        settings = self.stores[number].settings.model_copy(update=again)
+        await self._members.start_one(number, lambda each: self._make_store(each, settings))
+        if self._control_api is not None:
+            self._control_api.controlled.count_writers()
+
+    def expire_session(self, number: int) -> None:
+        """Ends a store's session with the coordination service, which it hears at once."""
+        self._coordinator.expire(self._members.session(number).session_id)
+
+    def cut_session(self, number: int) -> None:
+        """Takes the line between a store and the coordination service away; its session expires in time."""
+        self._coordinator.cut(self._members.session(number).session_id)
+
+    def heal_session(self, number: int) -> None:
+        """Gives the line back: the store goes on, or hears that its session has expired."""
+        self._coordinator.heal(self._members.session(number))
+
+    @property
+    def _coordinator(self) -> InProcessCoordinator:
+        coordinator = self._members.coordinator
+        if not isinstance(coordinator, InProcessCoordinator):
+            raise RuntimeError("the coordination service is not in this process")
+        return coordinator

@@ -1,0 +1,165 @@
+"""The stores of a cluster in one process as members of it: each owns its containers through a session of its own.
+
+Sessions are with a coordination service in this process, unless another is given; so is the one by which the controller
+publishes scopes and stream policies, and the stores look them up. The containers themselves move from
+hand to hand. A store whose session expires does what its policy says; one that is to end is stopped here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, MutableSequence
+
+from segstore.server.cluster.hosted import HostedStore
+from segstore.server.coordination.configuration import Configuration
+from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
+from segstore.server.coordination.ownership import ContainerOwnership
+from segstore.server.coordination.policy import OwnershipSettings
+from segstore.server.coordination.storage import SharedContainers
+from segstore.server.coordination.types import Coordinator
+from segstore.server.node.runner import SegmentStoreServer
+
+__all__ = ["Members"]
+
+log = logging.getLogger(__name__)
+
+_ANOTHER_LOOK_S = 0.5
+
+
+class Members:
+    """The ownership of each store, by the store's number.
+
+    Attributes:
+        coordinator: where their sessions come from.
+        configuration: scopes and stream policies; of the session for it.
+        ownerships: one a store; of a store that was stopped, the last one.
+    """
+
+    def __init__(
+        self,
+        servers: MutableSequence[SegmentStoreServer],
+        settings: OwnershipSettings,
+        public_host: str,
+        coordinator: Coordinator | None = None,
+        configuration: Coordinator | None = None,
+    ) -> None:
+        """servers: the stores, of which those that are started again are replaced here. coordinator: None for one in
+        this process. configuration: the service for scopes and stream policies, if it is another one.
+        """
+        self._servers = servers
+        self._settings = settings
+        self._public_host = public_host
+        self.coordinator: Coordinator = coordinator or InProcessCoordinator(
+            session_timeout_ms=settings.session_timeout_ms
+        )
+        self.configuration = Configuration(configuration or self.coordinator)
+        self._storage = SharedContainers()
+        self.ownerships = [self._ownership(number) for number in range(len(servers))]
+        self._dealt: list[list[int]] = []
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def _ownership(self, number: int) -> ContainerOwnership:
+        server = self._servers[number]
+        return ContainerOwnership(
+            f"store-{number}",
+            self.coordinator,
+            self._storage,
+            HostedStore(server, self._public_host),
+            server.settings.containers,
+            self._settings,
+            on_shutdown=lambda reason: self._shut_down(number, reason),
+            drop_caches=self.configuration.drop,
+        )
+
+    def _shut_down(self, number: int, reason: str) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._servers[number].stop(drain_s=0), name=f"store {number} ends: {reason}"
+        )
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def take(self) -> None:
+        """Takes the containers that the stores were made with; to be called before the stores listen."""
+        for server in self._servers:
+            numbers = sorted(server.store.containers)
+            self._dealt.append(numbers)
+            for container_id in numbers:
+                self._storage.put(container_id, server.store.release(container_id))
+
+    async def start(self) -> None:
+        """Has each store own what it was made with. Raises Unreachable."""
+        await self.configuration.start()
+        for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
+            await ownership.start(numbers, others=False)
+        for number, numbers in enumerate(self._dealt):
+            for container_id in numbers:
+                await self.move(container_id, number)
+        for ownership in self.ownerships:
+            ownership.take_others()
+
+    async def stop(self) -> None:
+        """Ends all sessions. May be called twice."""
+        for ownership in self.ownerships:
+            await ownership.stop()
+        await self.configuration.aclose()
+        if isinstance(self.coordinator, InProcessCoordinator):
+            self.coordinator.close()
+        await asyncio.gather(*self._ending)
+
+    # --- by a call --------------------------------------------------------------------------------------------------
+
+    def owner(self, container_id: int) -> int | None:
+        """The number of the store that has a container now."""
+        for number, ownership in enumerate(self.ownerships):
+            if ownership.owns(container_id):
+                return number
+        return None
+
+    async def move(self, container_id: int, to: int) -> None:
+        """Has one store give a container up and another take it; returns when it has it.
+
+        Raises RuntimeError if that one was stopped, before or meanwhile.
+        """
+        taker = self.ownerships[to]
+        while not taker.owns(container_id):
+            if taker.session is None:
+                raise RuntimeError(f"store {to} is stopped")
+            for number, other in enumerate(self.ownerships):
+                if number != to:
+                    other.leave(container_id)
+            giver = self.owner(container_id)
+            taker.prefer(container_id)
+            if giver is not None and giver != to:
+                self.ownerships[giver].give_up(container_id)
+            try:
+                async with asyncio.timeout(_ANOTHER_LOOK_S):
+                    await taker.until(lambda: taker.owns(container_id) or taker.session is None)
+            except TimeoutError:
+                continue  # a third one may have been quicker
+
+    async def stop_one(self, number: int, *, drain_s: float) -> None:
+        """Stops a store; the others take its containers. With `drain_s` 0 its connections are cut."""
+        if drain_s > 0:
+            await self.ownerships[number].stop()
+            await self._servers[number].stop(drain_s=drain_s)
+        else:
+            await self._servers[number].stop(drain_s=0)
+            await self.ownerships[number].stop()
+
+    async def start_one(self, number: int, make: Callable[[int], SegmentStoreServer]) -> None:
+        """Starts a store that was stopped or has ended; it is given its share by and by. Raises as `start` does."""
+        await self.ownerships[number].stop()
+        await self._servers[number].stop(drain_s=0)  # one that was about to end has its port until then
+        await asyncio.gather(*self._ending)
+        self._servers[number] = make(number)
+        await self._servers[number].start()
+        self.ownerships[number] = self._ownership(number)
+        await self.ownerships[number].start()
+
+    def session(self, number: int) -> InProcessSession:
+        """The session of a store. Raises RuntimeError if it has none, or one with a service elsewhere."""
+        session = self.ownerships[number].session
+        if not isinstance(session, InProcessSession):
+            raise RuntimeError(f"store {number} has no session with a coordination service in this process")
+        return session

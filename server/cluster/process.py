@@ -1,0 +1,428 @@
+"""One of several processes that make one cluster: a segment store, and a controller's port, for `--zookeeper`.
+
+Each process owns some of the containers through its session with ZooKeeper, in a folder that all share. One of them
+leads the controller; all serve its port and hand calls on to the leader. What the controller asks of segments goes over
+the wire to whoever owns them, also when that is this process.
+
+Invariant: a process that cannot go on says why in `failure`, once, and from then on acknowledges nothing that it does
+not have. Refused: a folder of another cluster, see `processes_identity`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from pydantic import SecretStr
+
+from segstore.server.cluster.hosted import HostedStore
+from segstore.server.cluster.leader import ControllerLeader
+from segstore.server.cluster.parts import close_connections, control_api
+from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.connection.service import Clock
+from segstore.server.controller.api.auth import Authority
+from segstore.server.controller.api.forwarding import ForwardingServer
+from segstore.server.controller.controller import Controller, wall_clock_ms
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.coordination.configuration import Configuration
+from segstore.server.coordination.ownership import ContainerOwnership
+from segstore.server.coordination.types import (
+    CoordinationError,
+    CoordinationSession,
+    Coordinator,
+    Disconnected,
+    SessionExpired,
+    SessionState,
+)
+from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator
+from segstore.server.durable.data_directory import DataError
+from segstore.server.durable.durable import Durability
+from segstore.server.faults.faults import Faults
+from segstore.server.node.runner import SegmentStoreServer
+from segstore.server.shared_folder.identity import confirm, identify
+from segstore.server.shared_folder.leader import Candidate, Present
+from segstore.server.shared_folder.owners import Location, Owners
+from segstore.server.shared_folder.storage import FolderStorage, SharedFolder
+from segstore.server.store.container import Container
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
+
+__all__ = ["ClusterProcess"]
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 30.0
+_CONNECT_MS = 3_000
+_AGAIN_S = 0.5
+_OVER = (SessionState.LOST, SessionState.CLOSED)
+
+
+class ClusterProcess:
+    """What `segstore serve --zookeeper` runs.
+
+    Attributes:
+        settings: as given.
+        stores: the one that is here.
+        controller: while this process leads it.
+        configuration: scopes and stream policies, of a session with the service for them.
+        controller_address, http_address: as in `Cluster`.
+        failure: done when this process cannot go on, with a sentence that says why.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        zookeeper: str,
+        *,
+        patience_ms: float = 60_000,
+        authority: Authority | None = None,
+        faults: Faults | None = None,
+        clock: Clock | None = None,
+        configuration_zookeeper: str | None = None,
+        zookeeper_auth: SecretStr | None = None,
+        trust_network: bool = False,
+    ) -> None:
+        """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
+        patience_ms: so long ZooKeeper may be silent before this process ends. configuration_zookeeper: the one that
+        holds scopes and stream policies, if it is another; this process does not end when it is lost. zookeeper_auth:
+        "user:password" for both, see `ZooKeeperCoordinator`. trust_network: allows credentials and tokens to be sent
+        without TLS to the addresses that nodes of ZooKeeper name.
+
+        Raises ValueError for settings that are not for a process of several.
+        """
+        if settings.data is None:
+            raise ValueError("zookeeper needs data: a folder that all processes share, as containers move between them")
+        if settings.stores != 1 or settings.store.own is not None:
+            raise ValueError("with zookeeper a process has one store, and what it owns is found out: no stores, no own")
+        guarded = settings.store.auth_key is not None or (authority is not None and not authority.is_open)
+        if guarded and settings.tls is None and not trust_network:
+            raise ValueError(
+                "without TLS, passwords and tokens would be sent unprotected to any address in ZooKeeper; give "
+                "tls_cert and tls_key, or trust_network if this is intended"
+            )
+        self.settings = settings
+        self.stores = [
+            SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
+        ]
+        self.failure: asyncio.Future[str] | None = None
+        self.controller_address: tuple[str, int] | None = None
+        self.http_address: tuple[str, int] | None = None
+        self._path = settings.data
+        self._where = zookeeper
+        self._patience_s = patience_ms / 1000
+        self._faults = faults
+        self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
+        self._trust_network = trust_network
+        self._zookeeper_auth = zookeeper_auth
+        self._coordinator = self._service(zookeeper)
+        self._configured_where = configuration_zookeeper or zookeeper
+        self.configuration = Configuration(self._service(self._configured_where))
+        self._folder: SharedFolder | None = None
+        self._storage: FolderStorage | None = None
+        self._owners = Owners(settings.store.containers)
+        self._ownership: ContainerOwnership | None = None
+        self._front: ForwardingServer | None = None
+        self._candidate: Candidate | None = None
+        self._present: Present | None = None
+        self._leader_here: ControllerLeader | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._control_api: ControlApi | None = None
+
+    @property
+    def server(self) -> SegmentStoreServer:
+        """The store."""
+        return self.stores[0]
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Of the store."""
+        return self.server.address
+
+    @property
+    def controller(self) -> Controller | None:
+        here = self._leader_here
+        return None if here is None or here.leading is None else here.leading.controller
+
+    @property
+    def ownership(self) -> ContainerOwnership:
+        """Of this store's containers. RuntimeError before `start`."""
+        if self._ownership is None:
+            raise RuntimeError("the process is not started")
+        return self._ownership
+
+    def _service(self, where: str) -> Coordinator:
+        timeout_ms = self.settings.ownership.session_timeout_ms
+        return ZooKeeperCoordinator(
+            where,
+            session_timeout_ms=timeout_ms,
+            connect_timeout_ms=max(_CONNECT_MS, timeout_ms),
+            credentials=self._zookeeper_auth,
+        )
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listens, owns what nobody owns, and returns when all containers and the controller are somebody's, and those
+        that are its own are served.
+
+        Raises CannotListen, OSError; CoordinationError for ZooKeeper; DataError for the folder.
+        """
+        self.failure = asyncio.get_running_loop().create_future()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+
+    async def _start(self) -> None:
+        settings, server = self.settings, self.server
+        session = await self._coordinator.connect()
+        try:
+            folder = self._folder = await identify(session, self._where, self._path, settings.store.containers)
+        finally:
+            await session.aclose()
+        await self._start_configuration(folder)
+        storage = self._storage = FolderStorage(folder, self._make_container, settings.memory_bytes)
+        storage.on_failure = self._store_failed
+        storage.before_loss = server.hub.flush
+        server.store.separate_journals = True
+        server.hub.gate = storage.gate
+        server.hub.fence = storage.fence
+        await server.start()
+        host, port = settings.public_host, server.address[1] if server.address else 0
+        if settings.controller_port is not None:
+            self._front = await ForwardingServer.start(
+                settings.store.host,
+                settings.controller_port,
+                leader=self._leader,
+                config=settings.controller,
+                tls=settings.tls,
+                trust_network=self._trust_network,
+            )
+            self.controller_address = (host, self._front.port)
+            where = Location(host, self._front.port)
+            self._candidate = Candidate(
+                f"{host}:{port}", where, self._lead, self._resign, stale_node=settings.ownership.stale_node
+            )
+            self._candidate.on_change = self._front.leader_changed
+            self._present = Present(where)
+        ownership = self._ownership = ContainerOwnership(
+            f"{host}:{port}",
+            self._coordinator,
+            storage,
+            HostedStore(server, host),
+            settings.store.containers,
+            settings.ownership,
+            on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
+            drop_caches=self.configuration.drop,
+        )
+        storage.on_lost = ownership.lost
+        leader = self._leader_here = ControllerLeader(
+            settings, folder, self._owners, self.configuration, self._authority, self._servers, ownership.refused
+        )
+        leader.on_failure, leader.on_lost = self._store_failed, self._overtaken
+        await ownership.start()
+        self._following = asyncio.create_task(self._follow(), name="cluster process")
+        self._control_api = await control_api(
+            settings,
+            self.stores,
+            self._faults,
+            lambda: self.controller,
+            controller_address=lambda: self.controller_address,
+            owner_elsewhere=self._owners.of,
+            why_not_moved="a cluster of processes shares them out by itself, through ZooKeeper",
+        )
+        self.http_address = None if self._control_api is None else self._control_api.address
+        await self._settle()
+
+    async def _start_configuration(self, folder: SharedFolder) -> None:
+        """Opens the session with the service for the configuration, which must not be another cluster's."""
+        session = await self.configuration.start()
+        if self._configured_where != self._where:
+            await confirm(session, self._configured_where, folder)
+
+    async def _settle(self) -> None:
+        """Waits until there is a controller, all containers have an owner, and those that are here are open.
+
+        Not for ever. Clients are sent to an owner from the beginning, and not all of them ask again after WrongHost.
+        """
+        assert self.failure is not None
+        candidate = self._candidate
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                while (
+                    self._ownerless()
+                    or self._opening()
+                    or not (candidate is None or candidate.leads or candidate.leader is not None)
+                ):
+                    if self.failure.done():
+                        raise CoordinationError(self.failure.result())
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            missing = "nobody leads the controller"
+            if names := ", ".join(map(str, self._ownerless())):
+                missing = f"nobody owns container {names}"
+            elif names := ", ".join(map(str, self._opening())):
+                missing = f"container {names} is still being opened"
+            log.warning("after %g s, %s; this process serves what it has", _SETTLE_S, missing)
+
+    def _ownerless(self) -> list[int]:
+        """Containers that somebody could own and nobody does."""
+        containers = range(self.settings.store.containers)
+        return [each for each in containers if not self._owners.of(each) and each not in self.ownership.refused]
+
+    def _opening(self) -> list[int]:
+        """Containers that are this store's, by its node, and are not served yet."""
+        here, ownership = (self.settings.public_host, self.address[1] if self.address else 0), self.ownership
+        owned = [each for each in range(self.settings.store.containers) if self._owners.of(each) == here]
+        return [each for each in owned if not ownership.owns(each) and each not in ownership.refused]
+
+    def _make_container(self, number: int, durability: Durability) -> Container:
+        settings = self.settings.store
+        return Container(
+            number,
+            pool=durability.pool,
+            waiters=self.server.store.waiters,
+            journal=durability.journal(number),
+            reuse_names=settings.reuse_names,
+            strict_transient_attributes=settings.strict_transient_attributes,
+            max_attributes=settings.limits.segment_attributes,
+        )
+
+    def _fail(self, why: str) -> None:
+        if self.failure is not None and not self.failure.done():
+            self.failure.set_result(why)
+
+    def _store_failed(self, why: str) -> None:
+        close_connections(self.stores, why)
+        self._fail(why)
+
+    async def stop(self, *, drain_s: float = 5.0) -> None:
+        """Stops what is served, gives back what is owned, ends the session. May be called twice."""
+        control_api, self._control_api = self._control_api, None
+        if control_api is not None:
+            await control_api.stop()
+        front, self._front = self._front, None
+        if front is not None:  # before this process stops leading, so that calls in flight can be answered
+            await front.aclose(min(drain_s, 1.0))
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await self.server.stop(drain_s=drain_s)
+        if self._storage is not None:
+            await self._storage.aclose()
+        if self._ownership is not None:
+            await self._ownership.stop()
+        await self.configuration.aclose()
+        if self._faults is not None:
+            self._faults.report()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- with each session ------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Does, for each session of the store's, what is beside owning containers."""
+        ownership = self.ownership
+
+        def current() -> CoordinationSession | None:
+            session = ownership.session
+            return None if session is None or session.state in _OVER else session
+
+        while ownership.shutdown_reason is None:
+            await ownership.until(lambda: current() is not None or ownership.shutdown_reason is not None)
+            session = current()
+            if session is not None:
+                await self._follow_one(session)
+
+    async def _follow_one(self, session: CoordinationSession) -> None:
+        ownership = self.ownership
+        parts = {
+            "identity": self._identify(session),
+            "owners": self._owners.run(session),
+            "patience": self._watch_over(session),
+        }
+        if self._candidate is not None and self._present is not None:
+            parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
+        tasks = [asyncio.create_task(each, name=f"cluster process: {name}") for name, each in parts.items()]
+        over = asyncio.create_task(
+            ownership.until(lambda: ownership.session is not session or session.state in _OVER), name="end of session"
+        )
+        try:
+            done, _ = await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_EXCEPTION)
+            for each in done:
+                error = each.exception()
+                if isinstance(error, (CoordinationError, DataError)):
+                    self._fail(str(error))
+                elif error is not None:
+                    log.error("being one of a cluster failed", exc_info=error)
+                    self._fail(f"being one of a cluster failed: {error!r}")
+            if any(each.exception() is not None for each in done):
+                await asyncio.Event().wait()  # the end is under way
+        finally:
+            for each in (over, *tasks):
+                each.cancel()
+            await asyncio.gather(over, *tasks, return_exceptions=True)
+
+    async def _identify(self, session: CoordinationSession) -> None:
+        """Records the cluster in ZooKeeper, again if that has lost its data. Raises DataError for another cluster."""
+        assert self._folder is not None
+        with suppress(SessionExpired):
+            while True:
+                try:
+                    return await confirm(session, self._where, self._folder)
+                except Disconnected as error:
+                    log.info("cannot check whether ZooKeeper knows this cluster: %s; trying again", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _watch_over(self, session: CoordinationSession) -> None:
+        """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""
+        ownership = self.ownership
+        while session.state not in _OVER:
+            await ownership.until(lambda: session.state is not SessionState.CONNECTED)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_s):
+                    await ownership.until(lambda: session.state is not SessionState.SUSPENDED)
+                    continue
+            self._fail(
+                f"ZooKeeper at {self._where} has not answered for {self._patience_s:g} s; "
+                "start this process again when it does"
+            )
+            return
+
+    # --- the controller ---------------------------------------------------------------------------------------------
+
+    def _leader(self) -> Endpoint | None:
+        leader = None if self._candidate is None else self._candidate.leader
+        return None if leader is None else Endpoint(*leader)
+
+    def _servers(self) -> list[Endpoint]:
+        return [] if self._present is None else [Endpoint(*each) for each in self._present.all]
+
+    async def _lead(self) -> None:
+        assert self._leader_here is not None
+        made = await self._leader_here.lead()
+        if self._front is not None:
+            self._front.local = made.calls.handlers
+
+    async def _resign(self) -> None:
+        if self._front is not None:
+            self._front.local = None
+        if self._leader_here is not None:
+            await self._leader_here.resign()
+
+    def _overtaken(self) -> None:
+        if self._candidate is not None:
+            self._candidate.lost()

@@ -1,0 +1,1 @@
+"""One connection of a segment store: bytes in, requests executed, bytes out, within bounds and deadlines."""

@@ -1,0 +1,313 @@
+"""What the connections of a segment store share: a receive buffer, an account of what peers hold, deadlines, the end.
+
+The account is kept in bytes. A connection tells the hub what it holds after each read and each write; what a peer has
+read since then is looked up with the deadlines, twice a second, and for the largest when the sum is above half of
+`total_outstanding_bytes`. Then a peer gets no more replies than its share before it reads, and above the limit one of
+the connections that hold the most is closed, until the sum is within it again. Connections are kept by the power of two
+of what they hold, so that one of the largest is found at once, however many there are. So the account costs an addition
+for each read, and one peer, or hundreds, cannot take what the others need.
+
+Invariants: `outstanding_bytes` is the sum of what the connections say they hold; at most one connection is being run;
+after `close` no connection and no timer is left. Source: `ConnectionTracker`, which bounds the same in the reference
+but pauses every connection when it is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from segstore.server.connection.session import Ending
+from segstore.server.descriptors import shares
+
+if TYPE_CHECKING:
+    from segstore.server.connection.connection import Connection
+    from segstore.server.connection.recording import Recorder
+    from segstore.server.connection.service import StoreService
+    from segstore.server.durable.committer import Gate
+
+__all__ = ["ConnectionHub"]
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_BYTES = 1024 * 1024
+_CROWDED_BYTES = 64 * 1024
+_LENT_BUFFERS = 4
+_SWEEP_S = 0.5
+_AT_ONCE: Final = 128
+"""Connections whose deadlines are looked at in one loop iteration, and silent ones that are closed in it."""
+_SIZES: Final = 64
+_CROWDED: Final = 0.75
+_GIVES_WAY_S: Final = 1.0
+
+
+class ConnectionHub:
+    """The connections of one listener or several, and what they share.
+
+    Attributes:
+        service: what carries out their requests.
+        connections: all that are open.
+        outstanding_bytes: what is held for all peers, as the connections said last.
+        queue: connections with more to execute than a slice allows, and other long work of the store.
+        receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
+        crowded_view: the part of it that one read may fill while many jobs are queued.
+        recorder: is told what connections carry that begin from now on; None for nobody.
+        fence: is called before requests are carried out: it takes away what is not this store's any more. None where
+            nobody else can have it.
+        gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
+        most_connections: maximum number of open connections; one more needs the place of a silent one.
+    """
+
+    def __init__(self, service: StoreService, gate: Gate | None = None, *, stores: int = 1) -> None:
+        """stores: those of this process, which have its descriptors in equal parts."""
+        self.service = service
+        self.gate = gate
+        self.fence: Callable[[], None] | None = None
+        self.limits = limits = service.settings.limits
+        self.queue = service.queue
+        self.connections: set[Connection] = set()
+        self._buffers_made = 0
+        self._buffers: list[bytearray] = []
+        self._take_receive_buffer()
+        self.outstanding_bytes = 0
+        self.closing = False
+        self.recorder: Recorder | None = None
+        self._crowded_bytes = limits.total_outstanding_bytes // 2
+        self._relieving = False
+        self._holders: list[dict[Connection, None]] = [{} for _ in range(_SIZES)]  # by the bit length of what they hold
+        self._to_flush: dict[Connection, None] = {}
+        self._watched: set[Connection] = set()
+        self._to_ask: list[Connection] = []  # in this sweep
+        shortest = min(
+            limits.first_frame_timeout_s,
+            limits.frame_timeout_s,
+            limits.stalled_peer_timeout_s,
+            limits.silent_timeout_s,
+            limits.linger_s,
+        )
+        self._sweep_s = min(_SWEEP_S, shortest / 4)
+        self._sweeper: asyncio.Handle | None = None
+        self.most_connections = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
+        self._crowded_from = _CROWDED * self.most_connections
+        self._silent: dict[Connection, float] = {}
+        self._running: Connection | None = None
+        self._all_closed: asyncio.Event | None = None
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def _take_receive_buffer(self) -> None:
+        if not self._buffers:
+            self._buffers.append(bytearray(_RECEIVE_BYTES))
+            self._buffers_made += 1
+        self.receive_buffer = self._buffers.pop()
+        self.receive_view = memoryview(self.receive_buffer)
+        self.crowded_view = self.receive_view[:_CROWDED_BYTES]
+
+    def lend_buffer(self) -> bool:
+        """Lend the receive buffer to the connection that was read into it, and use another one for the next reads.
+
+        Returns False, and does nothing, if too many are lent.
+        """
+        if not self._buffers and self._buffers_made > _LENT_BUFFERS:
+            return False
+        self._take_receive_buffer()
+        return True
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Takes back a buffer that was lent."""
+        self._buffers.append(buffer)
+
+    # --- running and flushing ---------------------------------------------------------------------------------------
+
+    def enter(self, connection: Connection) -> None:
+        """Call before a slice of a connection's requests, which writes its own replies. Containers lost to the fence
+        may close the connection."""
+        self.queue.begin()
+        if self.fence is not None:
+            self.fence()
+        self._running = connection
+
+    def leave(self) -> bool:
+        """Call after the slice: answers the reads that it woke, and writes. Returns whether the slice was used up."""
+        service, queue = self.service, self.queue
+        try:
+            if service.store.waiters.woken and service.advance():
+                queue.add(service)
+        finally:
+            self._running = None
+            if self._to_flush:
+                self.flush()
+            used_up = queue.end()
+        return used_up
+
+    def reply_queued(self, connection: Connection) -> None:
+        """A session has a reply or has ended. What is queued outside of a run leaves when the loop comes round."""
+        if connection is self._running:
+            return
+        if not self._to_flush and self._running is None:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._to_flush[connection] = None
+
+    def flush(self) -> None:
+        """Writes the replies of the connections that were not run."""
+        while self._to_flush:
+            connection, _ = self._to_flush.popitem()
+            connection.flush()
+
+    # --- the account ------------------------------------------------------------------------------------------------
+
+    def account(self, connection: Connection, difference: int) -> None:
+        """What a connection holds has changed by so many bytes."""
+        self.outstanding_bytes += difference
+        held = connection.held_bytes
+        before, size = (held - difference).bit_length(), held.bit_length()
+        if size != before:
+            self._holders[before].pop(connection, None)
+            if size:
+                self._holders[size][connection] = None
+        if difference > 0 and self.outstanding_bytes > self._crowded_bytes and not self._relieving:
+            self._relieving = True
+            try:
+                self._relieve(connection)
+            finally:
+                self._relieving = False
+
+    def _relieve(self, growing: Connection) -> None:
+        limit = self.limits.total_outstanding_bytes
+        while self.outstanding_bytes > self._crowded_bytes:
+            largest = next(iter(next(filter(None, reversed(self._holders)))))
+            held = largest.held_bytes
+            largest.look_up()
+            if largest.held_bytes < held:
+                continue  # its peer has read since; the next one may be larger
+            if self.outstanding_bytes <= limit:
+                growing.shrink(max(1, self._crowded_bytes // len(self.connections)))
+                return
+            self.service.counters.evictions += 1
+            largest.cut(
+                f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed, "
+                f"and {largest.held_bytes} of them for this one, one of the largest"
+            )
+
+    # --- admission --------------------------------------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> str:
+        """Count a new connection; returns "", or why there is no room for it.
+
+        If there is no room, it replaces the oldest connection that has sent no request.
+        """
+        now, why = asyncio.get_running_loop().time(), f"{self.most_connections} are open"
+        if len(self.connections) >= self.most_connections and not self._close_silent(
+            now - _GIVES_WAY_S, f"it has asked for nothing, and {why}"
+        ):
+            return why
+        self.connections.add(connection)
+        self._silent[connection] = now
+        return ""
+
+    def refused(self, peer: str, why: str) -> None:
+        """A connection is closed before it asks for anything."""
+        self.service.counters.connections_refused += 1
+        log.warning("connection from %s refused: %s", peer, why)
+
+    def _close_silent(self, since: float, why: str) -> bool:
+        """Close the oldest connection that has been silent since then; returns whether there was one."""
+        while self._silent:
+            oldest, opened = next(iter(self._silent.items()))
+            if not oldest.is_silent:
+                del self._silent[oldest]
+            elif opened > since:
+                return False
+            else:
+                del self._silent[oldest]
+                oldest.cut(why)
+                return True
+        return False
+
+    def _close_silent_ones(self, now: float) -> bool:
+        """Close some of those that have been silent for too long, where many are open; whether there may be more."""
+        timeout_s = self.limits.silent_timeout_s
+        why = f"it has asked for nothing in {timeout_s:g} s, and {len(self.connections)} connections are open"
+        for _ in range(_AT_ONCE):
+            if len(self.connections) < self._crowded_from or not self._close_silent(now - timeout_s, why):
+                return False
+            self.service.counters.deadlines_missed += 1
+        return True
+
+    # --- deadlines --------------------------------------------------------------------------------------------------
+
+    def watch(self, connection: Connection) -> None:
+        """The connection waits for something or holds something: it is asked for both until there is neither."""
+        self._watched.add(connection)
+        if self._sweeper is None and not self.closing:
+            self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._to_ask = list(self._watched)
+        self._sweep_some()
+
+    def _sweep_some(self) -> None:
+        """A part of the sweep; the rest is for the loop iterations that follow."""
+        loop, to_ask = asyncio.get_running_loop(), self._to_ask
+        now = loop.time()
+        some = to_ask[-_AT_ONCE:]
+        del to_ask[-_AT_ONCE:]
+        more = False
+        try:
+            for connection in some:
+                if connection not in self._watched:
+                    continue  # it was closed since
+                connection.look_up()
+                deadline = connection.waits.next_deadline(self.limits)
+                if deadline is not None and deadline[0] <= now:
+                    connection.missed(deadline[1], now)
+                elif deadline is None and not connection.held_bytes:
+                    self._watched.discard(connection)
+            more = self._close_silent_ones(now) or bool(to_ask)
+        finally:  # whatever happens, there is a next sweep
+            if more:
+                self._sweeper = loop.call_soon(self._sweep_some)
+            elif self._watched or len(self.connections) >= self._crowded_from:
+                self._sweeper = loop.call_later(self._sweep_s, self._sweep)
+            else:
+                self._sweeper = None
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    async def close(self, drain_s: float) -> None:
+        """Ends all connections: what is queued is written, and what is not read by the peer in time is dropped.
+
+        May be called again, also while it runs. Cancelled, it cuts all connections at once.
+        """
+        self.closing = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        self._all_closed = self._all_closed or asyncio.Event()
+        if not self.connections:
+            return
+        try:
+            for connection in tuple(self.connections):
+                connection.end("the store shuts down", Ending.FLUSHED)
+            async with asyncio.timeout(drain_s):
+                await self._all_closed.wait()
+        except TimeoutError:
+            if self.connections:  # the last may have gone in that very moment
+                log.warning("%d peers did not take their replies in %g s", len(self.connections), drain_s)
+        finally:
+            for connection in tuple(self.connections):
+                connection.abort()
+        if self.connections:
+            await self._all_closed.wait()
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        self._silent.pop(connection, None)
+        self._watched.discard(connection)
+        self._to_flush.pop(connection, None)
+        self.queue.discard(connection)
+        if not self.connections and self._all_closed is not None:
+            self._all_closed.set()

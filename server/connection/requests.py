@@ -1,0 +1,382 @@
+"""The requests of a segment store, each a pure function from the store and the command to the reply.
+
+The table says for each what the reference calls the operation, which segment a refusal names, and what a token must
+allow; `segstore.server.connection.service` carries it out. Reads are not here, because they may have to wait.
+
+Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from segstore.server.auth import AccessLevel
+from segstore.server.config import LimitSettings
+from segstore.server.store.attributes import AttributeUpdate
+from segstore.server.store.errors import BadAttribute, IllegalArgument, StoreError, Unsupported
+from segstore.server.store.store import IS_INDEX, SegmentStore
+from segstore.wire import (
+    ChunkInfo,
+    Command,
+    CreateSegment,
+    CreateTableSegment,
+    DeleteSegment,
+    DeleteTableSegment,
+    FlushToStorage,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    GetTableSegmentInfo,
+    ListStorageChunks,
+    LocateOffset,
+    MergeSegments,
+    MergeSegmentsBatch,
+    MergeTableSegments,
+    OffsetLocated,
+    ReadTable,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+    ReadTableKeys,
+    RemoveTableKeys,
+    SealSegment,
+    SealTableSegment,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentPolicyUpdated,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentsMerged,
+    SegmentTruncated,
+    StorageChunksListed,
+    StorageFlushed,
+    StreamSegmentInfo,
+    TableEntries,
+    TableEntriesDeltaRead,
+    TableEntriesRead,
+    TableEntriesUpdated,
+    TableEntry,
+    TableKey,
+    TableKeysRead,
+    TableKeysRemoved,
+    TableRead,
+    TableSegmentInfo,
+    TableValue,
+    TruncateSegment,
+    UpdateSegmentAttribute,
+    UpdateSegmentPolicy,
+    UpdateTableEntries,
+)
+from segstore.wire.names import is_index
+
+__all__ = ["ADMIN_REQUESTS", "REQUESTS", "Request"]
+
+_PAGE_ITEMS: Final = 1024
+"""Maximum number of items on a page of a table. A peer that asks for more continues with the page's token."""
+
+Perform = Callable[[SegmentStore, Any, int], Command]
+C = TypeVar("C", bound=Command)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """How one type of request is served.
+
+    operation: the reference's name of it, which OperationUnsupported carries.
+    perform: (store, command, now in ms) → reply; raises StoreError.
+    segment: the segment that a refusal names.
+    access: the (segment, level) pairs that the token must allow, in the order in which they are checked.
+    offset: the offset that a refusal carries.
+    afterwards: (command, reply) → what fails once the reply was sent, and is told in a second one; None where nothing
+        can.
+    check_size: (command, limits) → None; raises IllegalArgument for more items than one request may name. None for
+        requests that name one segment or key.
+    """
+
+    operation: str
+    perform: Perform
+    segment: Callable[[Any], str]
+    access: Callable[[Any], Iterable[tuple[str, AccessLevel]]]
+    offset: Callable[[Any], int]
+    afterwards: Callable[[Any, Command], StoreError | None] | None = None
+    check_size: Callable[[Any, LimitSettings], None] | None = None
+
+
+REQUESTS: dict[type[Command], Request] = {}
+"""Served on both ports."""
+
+ADMIN_REQUESTS: dict[type[Command], Request] = {}
+"""Served on the admin port only."""
+
+
+def _no_offset(_: Command) -> int:
+    return -1
+
+
+def _request(
+    kind: type[C],
+    operation: str,
+    *,
+    segment: str = "segment",
+    access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
+    offset: Callable[[C], int] = _no_offset,
+    table: dict[type[Command], Request] = REQUESTS,
+    afterwards: Callable[[C, Command], StoreError | None] | None = None,
+    check_size: Callable[[C, LimitSettings], None] | None = None,
+) -> Callable[[Callable[[SegmentStore, C, int], Command]], Callable[[SegmentStore, C, int], Command]]:
+    """Enters a function in the table. `segment` is the attribute that names the segment; reading it needs READ."""
+
+    def name(command: C) -> str:
+        named: str = getattr(command, segment)
+        return named
+
+    def read(command: C) -> Iterable[tuple[str, AccessLevel]]:
+        return ((name(command), AccessLevel.READ),)
+
+    def enter(perform: Callable[[SegmentStore, C, int], Command]) -> Callable[[SegmentStore, C, int], Command]:
+        table[kind] = Request(operation, perform, name, access or read, offset, afterwards, check_size)
+        return perform
+
+    return enter
+
+
+def _check_count(segment: str, count: int, limits: LimitSettings) -> None:
+    if count > (most := limits.request_keys):
+        raise IllegalArgument(f"A request names {count} keys, but at most {most} are allowed.", segment=segment)
+
+
+# --- segments ---------------------------------------------------------------------------------------------------
+
+
+@_request(CreateSegment, "createSegment")
+def _create_segment(store: SegmentStore, c: CreateSegment, now_ms: int) -> Command:
+    store.create_segment(
+        c.segment,
+        scale_type=c.scale_type,
+        target_rate=c.target_rate,
+        rollover_size=c.rollover_size_bytes,
+        now_ms=now_ms,
+    )
+    return SegmentCreated(c.request_id, c.segment)
+
+
+@_request(GetStreamSegmentInfo, "getStreamSegmentInfo", segment="segment_name")
+def _segment_info(store: SegmentStore, c: GetStreamSegmentInfo, now_ms: int) -> Command:
+    info = store.segment_info(c.segment_name, now_ms=now_ms)
+    return StreamSegmentInfo(
+        c.request_id, c.segment_name, True, info.sealed, False, info.last_modified_ms, info.length, info.start_offset
+    )
+
+
+@_request(SealSegment, "sealSegment")
+def _seal_segment(store: SegmentStore, c: SealSegment, now_ms: int) -> Command:
+    store.seal_segment(c.segment, now_ms=now_ms)
+    return SegmentSealed(c.request_id, c.segment)
+
+
+@_request(DeleteSegment, "deleteSegment")
+def _delete_segment(store: SegmentStore, c: DeleteSegment, _: int) -> Command:
+    store.delete_segment(c.segment)
+    return SegmentDeleted(c.request_id, c.segment)
+
+
+@_request(TruncateSegment, "truncateSegment", offset=lambda c: c.truncation_offset)
+def _truncate_segment(store: SegmentStore, c: TruncateSegment, now_ms: int) -> Command:
+    store.truncate_segment(c.segment, c.truncation_offset, now_ms=now_ms)
+    return SegmentTruncated(c.request_id, c.segment)
+
+
+@_request(UpdateSegmentPolicy, "updateSegmentPolicy")
+def _update_policy(store: SegmentStore, c: UpdateSegmentPolicy, now_ms: int) -> Command:
+    store.update_policy(c.segment, scale_type=c.scale_type, target_rate=c.target_rate, now_ms=now_ms)
+    return SegmentPolicyUpdated(c.request_id, c.segment)
+
+
+@_request(LocateOffset, "locateOffset")
+def _locate_offset(store: SegmentStore, c: LocateOffset, now_ms: int) -> Command:
+    return OffsetLocated(c.request_id, c.segment, store.locate_offset(c.segment, c.target_offset, now_ms=now_ms))
+
+
+# --- attributes -------------------------------------------------------------------------------------------------
+
+
+@_request(GetSegmentAttribute, "getSegmentAttribute", segment="segment_name")
+def _get_attribute(store: SegmentStore, c: GetSegmentAttribute, _: int) -> Command:
+    return SegmentAttribute(c.request_id, store.get_attribute(c.segment_name, c.attribute_id))
+
+
+@_request(UpdateSegmentAttribute, "updateSegmentAttribute", segment="segment_name")
+def _update_attribute(store: SegmentStore, c: UpdateSegmentAttribute, now_ms: int) -> Command:
+    try:
+        store.update_attribute(c.segment_name, c.attribute_id, c.new_value, c.expected_value, now_ms=now_ms)
+    except BadAttribute:
+        return SegmentAttributeUpdated(c.request_id, False)
+    return SegmentAttributeUpdated(c.request_id, True)
+
+
+# --- merges -----------------------------------------------------------------------------------------------------
+
+
+def _no_index_of_an_index(c: MergeSegments, reply: Command) -> StoreError | None:
+    merged = isinstance(reply, SegmentsMerged) and is_index(c.target)
+    return IllegalArgument(IS_INDEX, segment=c.target) if merged else None
+
+
+def _check_updates(c: MergeSegments, limits: LimitSettings) -> None:
+    _check_count(c.source, len(c.attribute_updates), limits)
+
+
+@_request(MergeSegments, "mergeSegments", segment="source", afterwards=_no_index_of_an_index, check_size=_check_updates)
+def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
+    updates = [
+        AttributeUpdate.from_wire(each.attribute_id, each.attribute_update_type, each.new_value, each.old_value)
+        for each in c.attribute_updates
+    ]
+    try:
+        length = store.merge(c.target, c.source, updates, now_ms=now_ms)
+    except BadAttribute:
+        return SegmentAttributeUpdated(c.request_id, False)
+    return SegmentsMerged(c.request_id, c.target, c.source, length)
+
+
+def _check_batch(c: MergeSegmentsBatch, limits: LimitSettings) -> None:
+    count, most = len(c.source_segment_ids), limits.request_segments
+    if count > most:
+        why = f"A batch names {count} segments, but at most {most} are allowed."
+        raise IllegalArgument(why, segment=c.target_segment_id)
+
+
+def _batch_access(c: MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
+    yield c.target_segment_id, AccessLevel.READ_UPDATE
+    for source in c.source_segment_ids:
+        yield source, AccessLevel.READ
+
+
+@_request(
+    MergeSegmentsBatch,
+    "mergeSegmentsBatch",
+    segment="target_segment_id",
+    access=_batch_access,
+    check_size=_check_batch,
+)
+def _merge_batch(store: SegmentStore, c: MergeSegmentsBatch, now_ms: int) -> Command:
+    lengths = store.merge_batch(c.target_segment_id, c.source_segment_ids, now_ms=now_ms)
+    return SegmentsBatchMerged(c.request_id, c.target_segment_id, c.source_segment_ids, tuple(lengths))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def _check_keys(c: ReadTable | RemoveTableKeys, limits: LimitSettings) -> None:
+    _check_count(c.segment, len(c.keys), limits)
+
+
+def _check_entries(c: UpdateTableEntries, limits: LimitSettings) -> None:
+    _check_count(c.segment, len(c.table_entries.entries), limits)
+
+
+def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> TableEntries:
+    return TableEntries(tuple(TableEntry(TableKey(key, version), TableValue(value)) for key, version, value in found))
+
+
+@_request(CreateTableSegment, "createTableSegment")
+def _create_table(store: SegmentStore, c: CreateTableSegment, now_ms: int) -> Command:
+    store.create_table_segment(c.segment, key_length=c.key_length, rollover_size=c.rollover_size_bytes, now_ms=now_ms)
+    return SegmentCreated(c.request_id, c.segment)
+
+
+@_request(DeleteTableSegment, "deleteTableSegment")
+def _delete_table(store: SegmentStore, c: DeleteTableSegment, _: int) -> Command:
+    store.delete_table_segment(c.segment, must_be_empty=c.must_be_empty)
+    return SegmentDeleted(c.request_id, c.segment)
+
+
+@_request(GetTableSegmentInfo, "getTableSegmentInfo", segment="segment_name")
+def _table_info(store: SegmentStore, c: GetTableSegmentInfo, _: int) -> Command:
+    info = store.table(c.segment_name).info()
+    return TableSegmentInfo(
+        c.request_id, c.segment_name, info.start_offset, info.length, info.entry_count, info.key_length
+    )
+
+
+@_request(UpdateTableEntries, "updateTableEntries", offset=lambda c: c.table_segment_offset, check_size=_check_entries)
+def _update_entries(store: SegmentStore, c: UpdateTableEntries, now_ms: int) -> Command:
+    entries = [(each.key.data, each.value.data, each.key.key_version) for each in c.table_entries.entries]
+    versions = store.update_table(c.segment, entries, offset=c.table_segment_offset, now_ms=now_ms)
+    return TableEntriesUpdated(c.request_id, tuple(versions))
+
+
+@_request(RemoveTableKeys, "removeTableKeys", offset=lambda c: c.table_segment_offset, check_size=_check_keys)
+def _remove_keys(store: SegmentStore, c: RemoveTableKeys, now_ms: int) -> Command:
+    keys = [(each.data, each.key_version) for each in c.keys]
+    store.remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
+    return TableKeysRemoved(c.request_id, c.segment)
+
+
+@_request(ReadTable, "readTable", check_size=_check_keys)
+def _read_table(store: SegmentStore, c: ReadTable, _: int) -> Command:
+    found = store.table(c.segment).get([each.data for each in c.keys])
+    return TableRead(c.request_id, c.segment, _entries(found))
+
+
+@_request(ReadTableKeys, "readTableKeys")
+def _read_keys(store: SegmentStore, c: ReadTableKeys, _: int) -> Command:
+    args = c.args
+    found, token = store.table(c.segment).iterate_keys(
+        min(c.suggested_key_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
+    )
+    return TableKeysRead(c.request_id, c.segment, tuple(TableKey(key, version) for key, version in found), token)
+
+
+@_request(ReadTableEntries, "readTableEntries")
+def _read_entries(store: SegmentStore, c: ReadTableEntries, _: int) -> Command:
+    args = c.args
+    found, token = store.table(c.segment).iterate_entries(
+        min(c.suggested_entry_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
+    )
+    return TableEntriesRead(c.request_id, c.segment, _entries(found), token)
+
+
+@_request(ReadTableEntriesDelta, "readTableEntriesDelta")
+def _read_delta(store: SegmentStore, c: ReadTableEntriesDelta, _: int) -> Command:
+    delta = store.table(c.segment).delta(c.from_position, min(c.suggested_entry_count, _PAGE_ITEMS))
+    return TableEntriesDeltaRead(
+        c.request_id, c.segment, _entries(delta.entries), delta.should_clear, delta.reached_end, delta.last_position
+    )
+
+
+def _refuse_legacy(_: SegmentStore, c: Command, __: int) -> Command:
+    raise Unsupported(f"{c.type_name} is a request of older clients that no store serves any more")
+
+
+_request(SealTableSegment, "sealTableSegment")(_refuse_legacy)
+_request(MergeTableSegments, "mergeTableSegments", segment="target")(_refuse_legacy)
+
+
+# --- the admin port ---------------------------------------------------------------------------------------------
+
+
+def _no_segment(_: FlushToStorage) -> Iterable[tuple[str, AccessLevel]]:
+    return (("", AccessLevel.READ),)
+
+
+def _flush(store: SegmentStore, c: FlushToStorage, _: int) -> Command:
+    store.flush(c.container_id)
+    return StorageFlushed(c.request_id)
+
+
+ADMIN_REQUESTS[FlushToStorage] = Request("flushToStorage", _flush, lambda _: "", _no_segment, _no_offset)
+
+
+@_request(ListStorageChunks, "ListStorageChunks", table=ADMIN_REQUESTS)
+def _list_chunks(store: SegmentStore, c: ListStorageChunks, _: int) -> Command:
+    chunks = store.list_chunks(c.segment)
+    return StorageChunksListed(
+        c.request_id,
+        tuple(ChunkInfo(each.length, 0, each.start_offset, each.segment, False) for each in chunks),
+    )
+
+
+ADMIN_REQUESTS.update(REQUESTS)

@@ -1,0 +1,420 @@
+"""What all connections of a segment store share: the store, its settings, and the reads that wait.
+
+Requests run to their end at once; only reads at the tail of a segment wait. A caller that changes the store calls
+`answer_waiting` afterwards, which answers the reads that the change woke. Work that takes longer than a slice of
+`queue` is queued there: many woken reads, or many that time out at once.
+
+Time, timers and randomness come from outside, so that tests can run this with a clock of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial as bound
+from typing import Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
+from segstore.server.config import StoreSettings
+from segstore.server.connection.fair_queue import FairQueue, Job
+from segstore.server.connection.refusals import refusal
+from segstore.server.connection.requests import ADMIN_REQUESTS, REQUESTS
+from segstore.server.connection.session import Ending, Session
+from segstore.server.connection.writer_counts import WriterCounts
+from segstore.server.store.errors import NoSuchSegment, SegmentSealed, SegmentTruncated, StoreError, Unanswered
+from segstore.server.store.results import ReadResult, read_length
+from segstore.server.store.store import SegmentStore
+from segstore.server.store.waiting import WakeReason
+from segstore.wire import (
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
+    Command,
+    DataAppended,
+    FrameDecoder,
+    Hello,
+    ReadSegment,
+    SegmentIsTruncated,
+    SegmentRead,
+    UnknownCommand,
+    WireError,
+    WrongHost,
+)
+from segstore.wire.codec.generate import compiler
+from segstore.wire.codec.older_frames import frame_decoder
+from segstore.wire.codec.versions import encoder, parts_encoder
+
+__all__ = ["Clock", "Counters", "StoreService", "TimerHandle", "WaitingRead"]
+
+log = logging.getLogger(__name__)
+
+_POLL_WINDOW: Final = 1 / 256
+"""Fraction of the long-poll time. Reads at the tail that begin within it share the timer of the first."""
+_WOKEN_AT_ONCE: Final = 16
+_UNREAD_TIMES: Final = 16
+"""A list of more than this many times the items that a request may name is not read."""
+
+
+class TimerHandle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time and timers."""
+
+    def now_s(self) -> float:
+        """Seconds since 1970."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle: ...
+
+
+class Counters(msgspec.Struct):
+    """What happened since the start, as plain numbers."""
+
+    connections: int = 0
+    connections_open: int = 0
+    connections_refused: int = 0
+    requests: int = 0
+    appends: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    malformed_frames: int = 0
+    protocol_violations: int = 0
+    deadlines_missed: int = 0
+    evictions: int = 0
+    internal_errors: int = 0
+
+
+class WaitingRead:
+    """A read that has reached the tail: its token in the store. Of the command it keeps what the answer needs."""
+
+    __slots__ = ("length", "offset", "poll", "request_id", "segment", "session")
+
+    def __init__(self, session: Session, segment: str, offset: int, length: int, request_id: int) -> None:
+        self.session = session
+        self.segment = segment
+        self.offset = offset
+        self.length = length
+        self.request_id = request_id
+        self.poll: _Poll | None = None
+
+
+class _Poll:
+    """Reads that began to wait at about the same time. They share a timer and are answered empty together."""
+
+    __slots__ = ("_due", "_service", "began_s", "reads", "timer")
+
+    def __init__(self, service: StoreService, began_s: float) -> None:
+        self._service = service
+        self._due: Iterator[WaitingRead] | None = None
+        self.began_s = began_s
+        self.reads: dict[WaitingRead, None] = {}
+        self.timer: TimerHandle | None = None
+
+    def advance(self) -> bool:
+        """Answers one slice of the reads that still wait."""
+        service = self._service
+        if self._due is None:
+            self._due = iter(tuple(self.reads))
+        for read in self._due:
+            if read in self.reads:
+                del self.reads[read]
+                try:
+                    service.answer_empty(read)
+                except Exception as error:  # noqa: BLE001 — the others share the timer: they must not suffer
+                    service.failed(read.session, error)
+                if service.queue.is_over():
+                    break
+        else:
+            self._due = None  # a read that came meanwhile is in the next slice
+        return bool(self.reads)
+
+
+def _acknowledger(version: int) -> Callable[[int, bytes, int, int, int], bytes]:
+    if version == WIRE_VERSION:
+        return compiler.make_packer(DataAppended)
+    encode = encoder(version)
+    return lambda request_id, writer, *others: encode(DataAppended(request_id, UUID(bytes=writer), *others))
+
+
+class StoreService:
+    """Serves the requests of all connections against one store.
+
+    Attributes:
+        settings, store, counters: public, for looking at.
+        hello: what is answered to a Hello.
+        encode, encode_parts: write replies as `settings.wire_version` did.
+        acknowledge: `DataAppended`'s attributes, the writer's id as bytes → its frame, for the reply that is sent most.
+        writer_counts: what writers append is counted there, from their next set-up on; None for nowhere.
+        queue: runs long work of this store and its connections in slices.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        store: SegmentStore,
+        clock: Clock,
+        random_hex32: Callable[[], str],
+        queue: FairQueue | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.counters = Counters()
+        self.writer_counts: WriterCounts | None = None
+        self.hello = Hello(settings.wire_version, OLDEST_COMPATIBLE_VERSION)
+        self.encode = encoder(settings.wire_version)
+        self.encode_parts = parts_encoder(settings.wire_version)
+        self.acknowledge = _acknowledger(settings.wire_version)
+        self.random_hex32 = random_hex32
+        self.queue = FairQueue() if queue is None else queue
+        self._poll: _Poll | None = None
+        self._poll_window_s = settings.long_poll_s * _POLL_WINDOW
+        self._verifier = TokenVerifier(settings.signing_key)
+        self._clock = clock
+
+    # --- for sessions -----------------------------------------------------------------------------------------------
+
+    def frame_decoder(self, *, join_appends: bool = False) -> FrameDecoder:
+        """Of a new connection: reads frames as `settings.wire_version` did.
+
+        join_appends: it is for an `AppendBlockDecoder`, which takes an append of two frames as one command.
+        """
+        settings = self.settings
+        return frame_decoder(
+            settings.wire_version,
+            max_frame_bytes=settings.limits.max_frame_bytes,
+            strict=settings.strict_wire_version,
+            join_appends=join_appends,
+            most_elements=_UNREAD_TIMES * settings.limits.request_keys,
+        )
+
+    def now_ms(self) -> int:
+        return int(self._clock.now_s() * 1000)
+
+    def at(self, time_s: float, callback: Callable[[], None]) -> TimerHandle:
+        """Calls back at a time of the clock."""
+        return self._clock.call_later(max(0.0, time_s - self._clock.now_s()), callback)
+
+    def traces(self, session: Session) -> bool:
+        """Whether failures carry stack traces on this connection: on the admin port always, as in the reference."""
+        return session.admin or self.settings.stack_traces
+
+    def authorize(self, segment: str, token: str, needed: AccessLevel) -> DelegationToken | None:
+        """Raises TokenError."""
+        if not self._verifier.enabled:
+            return None
+        return self._verifier.verify(segment, token, needed, self._clock.now_s())
+
+    def drop_transient(self, name: str) -> None:
+        """Deletes a transient segment whose connection has closed; one that was merged or cleaned is gone already."""
+        try:
+            self.store.delete_segment(name)
+        except NoSuchSegment:
+            return
+        except StoreError as error:
+            log.warning("transient segment %s was not deleted with its connection: %s", name, error)
+
+    def has_segment(self, name: str) -> bool:
+        try:
+            self.store.segment(name)
+        except StoreError:
+            return False
+        return True
+
+    def failed(self, session: Session, error: Exception) -> None:
+        """A request failed in a way that has no reply: that connection ends, the others go on."""
+        if isinstance(error, WireError):
+            # A reply that the wire version has no command for was, in that version, an error that closed.
+            ending = Ending.FLUSHED if isinstance(error, UnknownCommand) else Ending.DROPPED
+            session.end(f"a reply cannot be written: {error}", ending)
+            return
+        self.counters.internal_errors += 1
+        log.error("connection from %s: a request failed in a way that nobody foresaw", session.peer, exc_info=error)
+        session.end("a request failed in a way that nobody foresaw")
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def handle(self, session: Session, command: Command) -> None:
+        """Carries out a request that is not about the connection itself or an append."""
+        self.counters.requests += 1
+        if isinstance(command, ReadSegment):
+            self._read(session, command)
+            return
+        request = (ADMIN_REQUESTS if session.admin else REQUESTS).get(type(command))
+        if request is None:
+            session.end(f"{command.type_name} is not served on this port")
+            return
+        segment, request_id = request.segment(command), command.request_id  # type: ignore[attr-defined]  # all have one
+        try:
+            if request.check_size is not None:
+                request.check_size(command, self.settings.limits)
+            if self._verifier.enabled:
+                for resource, level in request.access(command):
+                    self.authorize(resource, command.delegation_token, level)  # type: ignore[attr-defined]
+            reply = request.perform(self.store, command, self.now_ms())
+        except (StoreError, TokenError) as error:
+            self._refuse(session, error, request_id, segment, request.operation, request.offset(command))
+            return
+        session.reply(reply)
+        failed = None if request.afterwards is None else request.afterwards(command, reply)
+        if failed is not None:
+            self._refuse(session, failed, request_id, segment, request.operation, request.offset(command))
+
+    def _refuse(
+        self, session: Session, error: Exception, request_id: int, segment: str, operation: str, offset: int
+    ) -> None:
+        if isinstance(error, Unanswered):
+            return
+        reply = refusal(
+            error,
+            request_id=request_id,
+            segment=segment,
+            operation=operation,
+            offset=offset,
+            with_trace=self.traces(session),
+        )
+        if reply is None:
+            session.end(f"{operation} on {segment!r} failed: {error}", Ending.FLUSHED)
+        else:
+            session.reply(reply)
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def _read(self, session: Session, command: ReadSegment) -> None:
+        segment, offset, request_id = command.segment, command.offset, command.request_id
+        try:
+            self.authorize(segment, command.delegation_token, AccessLevel.READ)
+        except TokenError as error:
+            # The reference puts the offset where the request id belongs (seed 36.30).
+            refused_id = request_id if self.settings.strict_request_ids else offset
+            self._refuse(session, error, refused_id, segment, "readSegment", -1)
+            return
+        length = read_length(command.suggested_length)
+        try:
+            result = self.store.read(segment, offset, length)
+            if result is None:
+                # The store's own name of the segment: a peer's copy for each read would cost up to 64 KiB.
+                self._wait(WaitingRead(session, self.store.segment(segment).name, offset, length, request_id))
+                return
+        except SegmentTruncated as error:
+            # The reference finds this out without an exception, so no trace travels, even where traces are asked for.
+            session.reply(SegmentIsTruncated(request_id, segment, error.start_offset, "", offset))
+            return
+        except StoreError as error:
+            self._refuse(session, error, request_id, segment, "readSegment", offset)
+            return
+        self._answer(session, segment, request_id, result)
+
+    def _answer(self, session: Session, segment: str, request_id: int, result: ReadResult) -> None:
+        data = result.data[0] if len(result.data) == 1 else b"".join(result.data)
+        session.reply_with_payload(
+            SegmentRead(segment, result.offset, result.at_tail, result.end_of_segment, data, request_id)
+        )
+
+    def _wait(self, read: WaitingRead) -> None:
+        session, limit = read.session, self.settings.limits.connection_waiting_reads
+        if len(session.reads) >= limit:
+            session.end(f"it has {limit} reads waiting, as many as one connection may have")
+            return
+        self.store.wait(read.segment, read.offset, read)
+        session.reads.add(read)
+        now_s, poll = self._clock.now_s(), self._poll
+        if poll is None or not poll.reads or not 0 <= now_s - poll.began_s <= self._poll_window_s:
+            self._poll = poll = _Poll(self, now_s)
+            poll.timer = self._clock.call_later(self.settings.long_poll_s, bound(self._in_slices, poll))
+        poll.reads[read] = None
+        read.poll = poll
+
+    def _in_slices(self, job: Job) -> None:
+        """Executes a slice of the work caused by a timer or a change, and queues the rest."""
+        self.queue.begin()
+        try:
+            left = job.advance()
+        finally:
+            self.queue.end()
+        if left:
+            self.queue.add(job, heavy=True)
+
+    def answer_empty(self, read: WaitingRead) -> None:
+        """Answers a read at the tail that has timed out, unless its session has ended."""
+        self.forget_read(read)
+        if not read.session.ended:
+            self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
+
+    def forget_read(self, read: WaitingRead) -> None:
+        """The read waits no longer and will not be answered from here."""
+        self.store.cancel_wait(read)
+        self._settle(read)
+
+    @classmethod
+    def _settle(cls, read: WaitingRead) -> None:
+        read.session.reads.discard(read)
+        cls._stop_time(read)
+
+    @staticmethod
+    def _stop_time(read: WaitingRead) -> None:
+        poll, read.poll = read.poll, None
+        if poll is not None:
+            poll.reads.pop(read, None)
+            if not poll.reads and poll.timer is not None:
+                poll.timer.cancel()
+
+    def answer_waiting(self) -> None:
+        """Answers a slice of the reads that changes of the store have woken, and queues the rest. Reads of a peer with
+        too many pending replies are answered later.
+        """
+        if self.store.waiters.woken:
+            self._in_slices(self)
+
+    def advance(self) -> bool:
+        """Executes a slice of `answer_waiting`."""
+        waiters, queue = self.store.waiters, self.queue
+        while waiters.woken:
+            for read, reason in waiters.take_woken(_WOKEN_AT_ONCE):
+                assert isinstance(read, WaitingRead)
+                session = read.session
+                if session.crowded:
+                    self._stop_time(read)
+                    session.woken.append((read, reason))
+                    continue
+                try:
+                    self._answer_woken(read, reason)
+                except Exception as error:  # noqa: BLE001 — another connection made the change: it must not suffer
+                    self.failed(session, error)
+            if queue.is_over():
+                break
+        return bool(waiters.woken)
+
+    def answer_later(self, session: Session) -> None:
+        """Answers the reads of a session that were woken while its peer had too many pending replies, until the open
+        slice is used up.
+        """
+        while session.woken and not session.crowded and not session.ended:
+            self._answer_woken(*session.woken.popleft())
+            if self.queue.is_over():
+                break
+
+    def _answer_woken(self, read: WaitingRead, reason: WakeReason) -> None:
+        session, segment, offset, request_id = read.session, read.segment, read.offset, read.request_id
+        self._settle(read)
+        if session.ended:
+            return
+        if reason is WakeReason.DELETED:
+            self._answer(session, segment, request_id, ReadResult(offset, [], 0, True, False))
+            return
+        if reason is WakeReason.NOT_OWNED:
+            session.reply(WrongHost(request_id, segment, "", ""))
+            return
+        try:
+            if reason is WakeReason.SEALED:
+                raise SegmentSealed(segment)
+            result = self.store.read(segment, offset, read.length, woken=True)
+            if result is None:
+                self._wait(read)
+                return
+        except StoreError as error:
+            self._refuse(session, error, request_id, segment, "readSegment", offset)
+            return
+        self._answer(session, segment, request_id, result)

@@ -1,0 +1,80 @@
+"""Containers, whose they are, and giving one to another store.
+
+Moves are for several stores in one process. They are made one after another, each within `_MOVE_S`: two that pull at
+one container would give it to and fro.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path
+
+from segstore.server.control_api.controlled import Controlled, host_and_port
+from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.node.runner import SegmentStoreServer
+
+__all__ = ["router"]
+
+_MOVE_S: Final = 10.0
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1/containers", tags=["containers"])
+    one_at_a_time = asyncio.Lock()
+
+    @made.get("", summary="Containers and whose they are")
+    async def list_containers() -> Containers:
+        return Containers(
+            stores=len(controlled.stores),
+            movable=controlled.members is not None,
+            containers=[_told(controlled, each) for each in range(controlled.containers)],
+        )
+
+    @made.post("/{container}/move", summary="Have a store take a container; answered when it serves it")
+    async def move_container(container: Annotated[int, Path()], where: MoveTo) -> ContainerInfo:
+        members, count, stores = controlled.members, controlled.containers, len(controlled.stores)
+        if members is None:
+            raise ApiProblem(409, f"containers cannot be moved here: {controlled.why_not_moved}", "path")
+        if not 0 <= container < count:
+            raise ApiProblem(404, f"there is no container {container}: there are {count}, from 0", "path.container")
+        if where.to >= stores:
+            raise ApiProblem(422, f"body.to: there is no store {where.to}: there are {stores}, from 0", "body.to")
+        try:
+            async with asyncio.timeout(_MOVE_S), one_at_a_time:
+                await members.move(container, where.to)
+        except RuntimeError as error:
+            raise ApiProblem(409, str(error), "body.to") from error
+        except TimeoutError as error:
+            said = f"store {where.to} has not taken container {container} within {_MOVE_S:g} s"
+            raise ApiProblem(409, f"{said}: its session may be cut", "body.to") from error
+        return _told(controlled, container)
+
+    return made
+
+
+def _owns(store: SegmentStoreServer, number: int) -> bool:
+    return number in store.store.containers or number in store.store.unopened
+
+
+def _told(controlled: Controlled, number: int) -> ContainerInfo:
+    here = next((each for each in controlled.stores if _owns(each, number)), None)
+    if here is None:
+        where = controlled.owner_elsewhere(number)
+        return ContainerInfo(
+            container=number,
+            store=None,
+            address=host_and_port(where),
+            open=False,
+            segments=None,
+        )
+    opened = here.store.containers.get(number)
+    return ContainerInfo(
+        container=number,
+        store=here.number,
+        address=host_and_port(here.address),
+        open=opened is not None,
+        segments=None if opened is None else len(opened.segments),
+    )

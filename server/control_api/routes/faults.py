@@ -1,0 +1,126 @@
+"""What is to go wrong, as rules that are listed, added and taken out while the server runs.
+
+Rules have the form of fault files. A whole file, as JSON, takes the place of all rules in one step or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.faults.faults import Faults
+from segstore.server.faults.rules import FaultSettings, Rule
+
+__all__ = ["router"]
+
+_Name = Annotated[str, Path(description="The name of a rule.")]
+_MADE_UP = re.compile(r"rule \d+")
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1/faults", tags=["faults"])
+
+    def faults() -> Faults:
+        if controlled.faults is None:
+            raise ApiProblem(409, "nothing can be made to go wrong here: the store was made with watched=False", "path")
+        return controlled.faults
+
+    def known(name: str) -> Faults:
+        there = faults()
+        if name not in there.rules:
+            raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
+        return there
+
+    def state() -> FaultRules:
+        there = faults()
+        given = there.round_trip_ms
+        return FaultRules(
+            seed=there.seed,
+            round_trip_ms=given if isinstance(given, int | float) else dict(given),
+            rules=[
+                FaultRule(
+                    name=each.name,
+                    rule=each.rule,
+                    matched=each.matched,
+                    fired=each.fired,
+                    held=there.held(each.name),
+                    enabled=each.enabled,
+                )
+                for each in there.tallies()
+            ],
+        )
+
+    def one(name: str) -> FaultRule:
+        return next(each for each in state().rules if each.name == name)
+
+    @made.get("", summary="Rules and how they stand")
+    async def list_faults() -> FaultRules:
+        return state()
+
+    @made.post("", summary="Add a rule behind the others", status_code=201)
+    async def add_fault(rule: Rule) -> Added:
+        there = faults()
+        _can_be_shown(rule, "body")
+        if rule.name in there.rules:
+            raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
+        try:
+            return Added(name=there.add(rule))
+        except ValueError as error:
+            raise ApiProblem(409, str(error), "body") from error
+
+    @made.put("", summary="A fault file in the place of all rules")
+    async def replace_faults(settings: FaultSettings) -> FaultRules:
+        there = faults()
+        for index, each in enumerate(settings.rules):
+            _can_be_shown(each, f"body.rules[{index}]")
+            if _MADE_UP.fullmatch(each.name):
+                raise ApiProblem(
+                    422, f"{each.name!r} is what rules without a name are called", f"body.rules[{index}].name"
+                )
+        there.clear()
+        there.load(settings)
+        return state()
+
+    @made.delete("", summary="Take out all rules", status_code=204)
+    async def clear_faults() -> Response:
+        faults().clear()
+        return Response(status_code=204)
+
+    @made.get("/{name:path}", summary="One rule and how it stands")
+    async def get_fault(name: _Name) -> FaultRule:
+        known(name)
+        return one(name)
+
+    @made.delete("/{name:path}", summary="Take a rule out, and release what it holds", status_code=204)
+    async def remove_fault(name: _Name) -> Response:
+        known(name).clear(name)
+        return Response(status_code=204)
+
+    @made.post("/{name:path}/disable", summary="Have a rule asked no more, and release what it holds")
+    async def disable_fault(name: _Name) -> FaultRule:
+        known(name).disable(name)
+        return one(name)
+
+    @made.post("/{name:path}/enable", summary="Have a rule asked again")
+    async def enable_fault(name: _Name) -> FaultRule:
+        known(name).enable(name)
+        return one(name)
+
+    @made.post("/{name:path}/release", summary="Let go on what a rule holds now")
+    async def release_fault(name: _Name) -> Released:
+        return Released(released=known(name).release(name))
+
+    return made
+
+
+def _can_be_shown(rule: Rule, where: str) -> None:
+    """What cannot be written as JSON again, such as half a character, could not be listed."""
+    try:
+        rule.model_dump_json()
+    except (ValueError, RecursionError) as error:
+        raise ApiProblem(422, f"{where} cannot be kept: it holds what JSON in UTF-8 cannot", where) from error

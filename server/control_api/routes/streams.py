@@ -1,0 +1,152 @@
+"""Streams and who writes to them (79.8): statistics that add up by the name of a writer, wherever it writes.
+
+Two writers on different segments of a stream are told apart by name or id and never by their place in a list, so each
+sum is right whatever subset of the segments a writer is connected to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Response
+
+from segstore.server.connection.writer_counts import WriterCount
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.first import First
+from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.writer_names import TooManyNames
+from segstore.server.controller.errors import ControllerError
+from segstore.server.store.segment import Segment
+from segstore.wire.names import is_index, parent_of, stream_of
+
+__all__ = ["router"]
+
+_AT_ONCE = 20_000
+_MOST_WRITERS = 2_000
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1")
+    names = controlled.names
+
+    @made.get("/streams/{scope}/{stream}/stats", tags=["streams"], summary="A stream and who writes to it")
+    async def stream_stats(
+        scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
+    ) -> StreamStats:
+        found = await _segments_of(controlled, f"{scope}/{stream}")
+        if not found and not _known(controlled, scope, stream):
+            raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
+        writers = _Sums()
+        for segment in found:
+            counts = controlled.counts.of(segment.name)
+            await names.find(segment.name, counts)
+            await writers.add(counts)
+        return StreamStats(
+            scope=scope,
+            stream=stream,
+            segments=len(found),
+            open_segments=sum(not segment.sealed for segment in found),
+            events=sum(segment.event_count or 0 for segment in found),
+            bytes=sum(segment.length - segment.start_offset for segment in found),
+            writers=await writers.first(),
+            writer_count=len(writers),
+            uncounted=controlled.counts.uncounted,
+        )
+
+    @made.get("/writers", tags=["writers"], summary="Registered names of writers")
+    async def list_writers() -> WriterNamesPage:
+        return WriterNamesPage(names=list(names), limit=names.max_names)
+
+    @made.post("/writers", tags=["writers"], summary="Register the name of a writer", status_code=201)
+    async def register_writer(writer: WriterName) -> WriterName:
+        try:
+            names.add(writer.name)
+        except TooManyNames as error:
+            raise ApiProblem(409, str(error), "body.name") from error
+        return writer
+
+    @made.delete("/writers/{name:path}", tags=["writers"], summary="Take a name out", status_code=204)
+    async def remove_writer(name: Annotated[str, Path(max_length=255)]) -> Response:
+        if name not in names:
+            raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
+        names.remove(name, list(controlled.counts.all()))
+        return Response(status_code=204)
+
+    return made
+
+
+class _Sums:
+    """Sums by name, and by id where no name is known: segments, connections, events, bytes."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, list[int]] = {}
+        self._others: dict[bytes, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._named) + len(self._others)
+
+    async def add(self, counts: dict[bytes, WriterCount]) -> None:
+        """Adds those of one segment. Gives way to the store now and then."""
+        for done, (id_bytes, count) in enumerate(list(counts.items()), 1):
+            if count.name is None:
+                sums = self._others.setdefault(id_bytes, [0, 0, 0, 0])
+            else:
+                sums = self._named.setdefault(count.name, [0, 0, 0, 0])
+            sums[0] += 1
+            sums[1] += count.connected
+            sums[2] += count.events
+            sums[3] += count.bytes
+            if done % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def first(self) -> list[WriterTotals]:
+        """Those with names first, then by id, as many as one answer has room for. Gives way now and then."""
+        names: First[str] = First(_MOST_WRITERS)
+        for name in self._named:
+            names.add(name)
+        ids: First[bytes] = First(_MOST_WRITERS)
+        for done, id_bytes in enumerate(self._others, 1):
+            ids.add(id_bytes)
+            if done % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        found = [_totals(name, None, self._named[name]) for name in names.names]
+        found += [_totals(None, UUID(bytes=each), self._others[each]) for each in ids.names]
+        return found[:_MOST_WRITERS]
+
+
+def _totals(name: str | None, writer_id: UUID | None, sums: list[int]) -> WriterTotals:
+    segments, connected, events, size = sums
+    return WriterTotals(name=name, id=writer_id, segments=segments, connected=connected, events=events, bytes=size)
+
+
+async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
+    """The stream's own segments."""
+    prefix = f"{stream}/"
+    found = []
+    for store in controlled.stores:
+        for container in list(store.store.containers.values()):
+            for done, (name, segment) in enumerate(list(container.segments.items()), 1):
+                if name.startswith(prefix) and _is_own(name, stream):
+                    found.append(segment)
+                if done % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+    return found
+
+
+def _is_own(segment: str, stream: str) -> bool:
+    """Whether it is one of the stream, and neither an index nor to be merged into one."""
+    return not is_index(segment) and parent_of(segment) is None and stream_of(segment) == stream
+
+
+def _known(controlled: Controlled, scope: str, stream: str) -> bool:
+    controller = controlled.controller()
+    if controller is None:
+        return False
+    try:
+        controller.state.stream(scope, stream)
+    except ControllerError:
+        return False
+    return True

@@ -1,0 +1,254 @@
+"""Who may do what at the controller, and the delegation tokens that carry it to the segment store.
+
+With a password file every call must carry `authorization: Basic <user:password in base64>`, and access-control entries
+(`access`) say what the user may do. A line of the file is `user:password:entry;entry…`. The password is hashed as
+in Pravega (hex of `iterations:salt:PBKDF2 hash`, as written by its `PasswordFileCreatorTool`), and the line means the
+same as there; or plain text, and a user without a third field may do everything. Malformed lines and entries are
+skipped and logged with their line number. Without a file callers are not authenticated, and everything is allowed.
+
+With a signing key, tokens are made: JWT, HS512 over the key's bytes, `resource: permission` among the claims. Without
+one they are "".
+
+Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
+one at a time, and a check takes the same time for unknown users. Peers take turns, so one with many wrong passwords
+does not lock out others. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import jwt
+
+from segstore.server.auth import any_key_length
+from segstore.server.controller.api.access import Entry, Permission, permission_of, read_entries
+from segstore.server.controller.errors import Closed, PermissionDenied, Unauthenticated
+from segstore.server.controller.pace import CALLER
+from segstore.server.controller.shares import Shares
+
+__all__ = ["Accounts", "Authority", "Permission"]
+
+log = logging.getLogger(__name__)
+
+_EVERYTHING: Final = "prn::*,READ_UPDATE"
+_HASH_BYTES: Final = 64
+_MOST_ITERATIONS: Final = (1 << 31) - 1
+_VERIFIED_MAX: Final = 1024
+"""Credentials whose hash is not computed again; a hash costs milliseconds."""
+
+
+class _Account:
+    """A user's password and entries."""
+
+    __slots__ = ("_plain", "entries", "hash")
+
+    def __init__(self, password: str) -> None:
+        self.entries: list[Entry] = []
+        self.hash = _read_hash(password)
+        self._plain = password
+
+    def has_password(self, password: str, iterations: int) -> bool:
+        """Whether the password is right. Computes `iterations` rounds, at least those of the account's hash."""
+        given, salt, stored = password.encode(), b"", self._plain.encode()
+        if self.hash is not None:
+            own, salt, stored = self.hash
+            given = hashlib.pbkdf2_hmac("sha256", given, salt, own, len(stored))
+            iterations -= own
+        if iterations > 0:
+            hashlib.pbkdf2_hmac("sha256", b"", salt, iterations, _HASH_BYTES)
+        return hmac.compare_digest(stored, given)
+
+
+class _Check:
+    """A check of credentials.
+
+    Attributes:
+        wanted_by: how many calls wait for it, and one more while the hash is computed; at 0 it is dropped.
+        task: gives the user; None if the credentials are wrong.
+    """
+
+    __slots__ = ("task", "wanted_by")
+
+    def __init__(self, check: Callable[[_Check], Coroutine[Any, Any, str | None]]) -> None:
+        self.wanted_by = 0
+        self.task = asyncio.create_task(check(self), name="password check")
+
+
+class Accounts:
+    """The users of a password file."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        """Read the lines of a file; empty lines and those that begin with # are ignored."""
+        self._accounts: dict[str, _Account] = {}
+        self._unknown = _Account("")
+        self._verified: dict[bytes, str] = {}
+        self._checks: dict[tuple[str, bytes], _Check] = {}
+        self._turns = Shares(1)
+        for number, line in enumerate(lines, 1):
+            text = line.strip(" \t\r\n")
+            if not text or text.startswith("#"):
+                continue
+            user, *rest = text.split(":", 2)
+            problems = ["skipped, because it is not user:password:entries"]
+            if user and rest:
+                account = self._accounts[user] = _Account(rest[0])
+                if len(rest) < 2 and account.hash is None:
+                    rest.append(_EVERYTHING)
+                account.entries, problems = read_entries("".join(rest[1:]))
+            for problem in problems:
+                log.warning("line %d of the password file: %s", number, problem)
+        self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
+
+    async def authenticate(self, credentials: str) -> str:
+        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, Closed."""
+        digest = hashlib.sha256(credentials.encode()).digest()
+        user = self._verified.get(digest)
+        if user is None:
+            key = CALLER.get(), digest
+            check = self._checks.get(key)
+            if check is None:
+                given = _parsed(credentials)
+                check = self._checks[key] = _Check(lambda check: self._check(check, key, *given))
+            check.wanted_by += 1
+            try:
+                user = await asyncio.shield(check.task)
+            except asyncio.CancelledError:
+                if check.task.cancelled():
+                    raise Closed from None
+                raise
+            finally:
+                self._leave(check, key)
+        if user is None:
+            raise Unauthenticated("the user or the password is wrong")
+        return user
+
+    async def _check(self, check: _Check, key: tuple[str, bytes], user: str, password: str) -> str | None:
+        """The user, if the password is right. One password is hashed at a time; peers take turns."""
+        peer, digest = key
+        await self._turns.take(peer)
+        check.wanted_by += 1
+        try:
+            if digest in self._verified:  # by the check of another peer
+                return user
+            account = self._accounts.get(user)
+            right = await asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
+        finally:
+            self._turns.give_back(peer)
+            self._leave(check, key)
+        if account is None or not right:
+            return None
+        if len(self._verified) >= _VERIFIED_MAX:
+            self._verified.clear()
+        self._verified[digest] = user
+        return user
+
+    def _leave(self, check: _Check, key: tuple[str, bytes]) -> None:
+        check.wanted_by -= 1
+        if not check.wanted_by:
+            del self._checks[key]
+            check.task.cancel()
+
+    async def aclose(self) -> None:
+        """Ends the checks in flight. More may follow."""
+        checks = tuple(each.task for each in self._checks.values())
+        for each in checks:
+            each.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)
+
+    def permission(self, user: str, resource: str) -> Permission:
+        """The permission of a user for a resource. Raises UnusableEntry."""
+        account = self._accounts.get(user)
+        return Permission.NONE if account is None else permission_of(account.entries, resource)
+
+
+def _parsed(credentials: str) -> tuple[str, str]:
+    """User and password. Raises Unauthenticated."""
+    try:
+        user, separator, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise Unauthenticated("the credentials are not base64 of user:password") from error
+    if not separator:
+        raise Unauthenticated("the credentials are not base64 of user:password")
+    return user, password
+
+
+def _read_hash(password: str) -> tuple[int, bytes, bytes] | None:
+    """Iterations, salt and hash, if the password is one that was hashed."""
+    try:
+        iterations, salt, stored = bytes.fromhex(password).decode("ascii").split(":")
+        read = int(iterations), bytes.fromhex(salt), bytes.fromhex(stored)
+    except ValueError:  # not hex, or not of three parts: a plain password
+        return None
+    return read if 0 < read[0] <= _MOST_ITERATIONS and read[2] else None
+
+
+class Authority:
+    """Checks callers and makes tokens. `accounts` None: all callers may do everything. `key` None: tokens are ""."""
+
+    def __init__(
+        self, accounts: Accounts | None = None, key: str | None = None, *, ttl_s: int = 600, now_s: Callable[[], float]
+    ) -> None:
+        """`ttl_s` is how long a token is good (600, as in Pravega's `Config`); -1: for ever. `now_s` since 1970."""
+        self._accounts = accounts
+        self._key = None if key is None else key.encode()
+        self._ttl_s = ttl_s
+        self._now_s = now_s
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is checked and no token is made."""
+        return self._accounts is None and self._key is None
+
+    async def principal(self, header: str | None) -> str | None:
+        """The user in a call's `authorization`; None without one, or with one of an unknown scheme.
+
+        Raises Unauthenticated, Closed.
+        """
+        if self._accounts is None or not header:
+            return None
+        method, _, credentials = header.partition(" ")
+        if method != "Basic" or not credentials:
+            return None
+        return await self._accounts.authenticate(credentials.strip())
+
+    async def aclose(self) -> None:
+        """Cancels pending checks of passwords. More may follow."""
+        if self._accounts is not None:
+            await self._accounts.aclose()
+
+    def allows(self, principal: str | None, resource: str, permission: Permission) -> bool:
+        """Whether a caller has a permission."""
+        if self._accounts is None:
+            return True
+        return principal is not None and self._accounts.permission(principal, resource) >= permission
+
+    def check(self, principal: str | None, resource: str, permission: Permission) -> None:
+        """Refuse a caller without the permission: `Unauthenticated` or `PermissionDenied`."""
+        if self.allows(principal, resource, permission):
+            return
+        if principal is None:
+            raise Unauthenticated("the call brought no credentials")
+        raise PermissionDenied(principal, permission.name, resource)
+
+    def token(self, resource: str, permission: Permission) -> str:
+        """A delegation token for one resource."""
+        if self._key is None:
+            return ""
+        now_s = int(self._now_s())
+        claims: dict[str, object] = {
+            "sub": "segmentstoreresource",
+            "aud": "segmentstore",
+            "iat": now_s,
+            resource: permission.name,
+        }
+        if self._ttl_s >= 0:
+            claims["exp"] = now_s + self._ttl_s
+        with any_key_length():
+            return jwt.encode(claims, self._key, algorithm="HS512")

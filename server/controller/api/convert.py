@@ -1,0 +1,251 @@
+"""Between the API's messages and the controller's values; one function a shape, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from segstore.server.controller.errors import InvalidArgument, Malformed
+from segstore.server.controller.pace import Pace
+from segstore.server.controller.policies import (
+    Cut,
+    ReaderGroupConfig,
+    RetentionPolicy,
+    RetentionType,
+    ScalingPolicy,
+    ScalingType,
+    StreamConfig,
+    SubscriberRetention,
+    TableConfig,
+)
+from segstore.server.controller.state.epochs import Segment
+from segstore.wire.controller_api import messages as m
+
+__all__ = [
+    "from_reader_group",
+    "from_stream_config",
+    "from_table",
+    "from_transaction_id",
+    "group_id",
+    "page_token",
+    "segment_id",
+    "segment_range",
+    "segment_ranges",
+    "stream_cut",
+    "stream_info",
+    "to_reader_group",
+    "to_stream_config",
+    "to_table",
+    "to_transaction_id",
+]
+
+_MASK = 2**64 - 1
+
+_TAGS_MAX: Final = 127
+_TAG_CHARACTERS_MAX: Final = 255
+"""Both as Pravega counts: it refuses the 128th tag, and the 256th character of one."""
+
+
+def stream_info(scope: str, stream: str) -> m.StreamInfo:
+    return m.StreamInfo(scope=scope, stream=stream)
+
+
+def segment_id(scope: str, stream: str, identifier: int) -> m.SegmentId:
+    return m.SegmentId(streamInfo=stream_info(scope, stream), segmentId=identifier)
+
+
+def segment_range(scope: str, stream: str, segment: Segment) -> m.SegmentRange:
+    return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
+
+
+async def segment_ranges(pace: Pace, scope: str, stream: str, segments: Sequence[Segment]) -> list[m.SegmentRange]:
+    """Each segment with its keys, in the order given."""
+    return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
+
+
+def page_token(token: str) -> m.ContinuationToken:
+    """The token is set even when it is "": clients take its absence for a broken answer."""
+    message = m.ContinuationToken(token=token)
+    message.SetInParent()
+    return message
+
+
+# Streams ---------------------------------------------------------------------------------------------------------
+
+
+def to_stream_config(message: m.StreamConfig) -> StreamConfig:
+    """What a client configures; a retention type of UNKNOWN means none."""
+    scaling = message.scalingPolicy
+    retention = message.retentionPolicy
+    if message.rolloverSizeBytes < 0:
+        raise Malformed(f"segments do not roll at {message.rolloverSizeBytes} bytes")
+    if len(message.tags.tag) > _TAGS_MAX:
+        raise Malformed(f"{len(message.tags.tag)} tags are more than {_TAGS_MAX}")
+    for tag in message.tags.tag:
+        if len(tag) > _TAG_CHARACTERS_MAX:
+            raise Malformed(f"a tag of {len(tag)} characters is longer than {_TAG_CHARACTERS_MAX}: {tag[:80]!r}…")
+    try:
+        return StreamConfig(
+            scaling=ScalingPolicy(
+                ScalingType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
+            ),
+            retention=RetentionPolicy(
+                RetentionType(retention.retentionType), retention.retentionParam, retention.retentionMax
+            )
+            if retention.retentionType
+            else None,
+            tags=tuple(sorted(set(message.tags.tag))),
+            timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
+            rollover_bytes=message.rolloverSizeBytes,
+        )
+    except ValueError as error:
+        raise Malformed(f"this is no stream configuration: {error}") from error
+
+
+def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
+    """Stream info, scaling policy and tags are always set, as clients unwrap them; the retention if there is one."""
+    message = m.StreamConfig(
+        streamInfo=stream_info(scope, stream),
+        scalingPolicy=m.ScalingPolicy(
+            scaleType=config.scaling.kind,
+            targetRate=config.scaling.target_rate,
+            scaleFactor=config.scaling.factor,
+            minNumSegments=config.scaling.min_segments,
+        ),
+        tags=m.Tags(tag=config.tags),
+        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=config.rollover_bytes,
+    )
+    if config.retention is not None:
+        message.retentionPolicy.CopyFrom(
+            m.RetentionPolicy(
+                retentionType=config.retention.kind,
+                retentionParam=config.retention.limit,
+                retentionMax=config.retention.maximum,
+            )
+        )
+    return message
+
+
+# Transactions ----------------------------------------------------------------------------------------------------
+
+
+def to_transaction_id(message: m.TxnId) -> UUID:
+    return UUID(int=(message.highBits & _MASK) << 64 | (message.lowBits & _MASK))
+
+
+def from_transaction_id(identifier: UUID) -> m.TxnId:
+    return m.TxnId(highBits=_signed(identifier.int >> 64), lowBits=_signed(identifier.int & _MASK))
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+# Reader groups ---------------------------------------------------------------------------------------------------
+
+
+def group_id(text: str) -> str:
+    """The id of a reader group as it is written here."""
+    try:
+        return str(UUID(text))
+    except ValueError as error:
+        raise InvalidArgument(f"{text[:80]!r} is no id of a reader group") from error
+
+
+def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
+    """What a client configures. Refused is what Pravega's `ReaderGroupConfig` cannot be built from.
+
+    The size at which the group's segments roll is not the client's to say: Pravega takes it and forgets it.
+    """
+    if message.maxOutstandingCheckpointRequest < 1:
+        raise Malformed(f"{message.maxOutstandingCheckpointRequest} checkpoints at a time make no reader group")
+    starting, ending = _cuts(message.startingStreamCuts), _cuts(message.endingStreamCuts)
+    if not starting:
+        raise Malformed("a reader group that reads no stream")
+    for stream, start in starting.items():
+        _check_order(stream, start, ending.get(stream, {}))
+    try:
+        return ReaderGroupConfig(
+            group_id=group_id(message.readerGroupId),
+            generation=message.generation,
+            refresh_ms=message.groupRefreshTimeMillis,
+            checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
+            max_outstanding_checkpoints=message.maxOutstandingCheckpointRequest,
+            retention=SubscriberRetention(message.retentionType),
+            starting_cuts=starting,
+            ending_cuts=ending,
+        )
+    except (ValueError, InvalidArgument) as error:
+        raise Malformed(f"this is no configuration of a reader group: {error}") from error
+
+
+def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.ReaderGroupConfiguration:
+    return m.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName=name,
+        groupRefreshTimeMillis=config.refresh_ms,
+        automaticCheckpointIntervalMillis=config.checkpoint_interval_ms,
+        maxOutstandingCheckpointRequest=config.max_outstanding_checkpoints,
+        retentionType=config.retention,
+        generation=config.generation,
+        readerGroupId=config.group_id,
+        startingStreamCuts=_stream_cuts(config.starting_cuts),
+        endingStreamCuts=_stream_cuts(config.ending_cuts),
+    )
+
+
+def stream_cut(full_name: str, cut: Mapping[int, int]) -> m.StreamCut:
+    scope, _, stream = full_name.partition("/")
+    return m.StreamCut(streamInfo=stream_info(scope, stream), cut=cut)
+
+
+def _cuts(messages: Iterable[m.StreamCut]) -> dict[str, Cut]:
+    cuts: dict[str, Cut] = {}
+    for each in messages:
+        scope, stream = each.streamInfo.scope, each.streamInfo.stream
+        if not scope or not stream:
+            raise Malformed(f"a stream cut of {scope}/{stream}, which cannot be the name of a stream")
+        if f"{scope}/{stream}" in cuts:
+            raise Malformed(f"two stream cuts of {scope}/{stream}")
+        cuts[f"{scope}/{stream}"] = dict(each.cut)
+    return cuts
+
+
+def _check_order(stream: str, start: Cut, end: Cut) -> None:
+    """Refuse a start behind the end, as far as the cuts tell without their stream; an empty one is unbounded."""
+    if not start or not end:
+        return
+    behind = any(
+        end[segment] != -1 and (start[segment] == -1 or start[segment] > end[segment]) for segment in start.keys() & end
+    )
+    if behind or min(start) > min(end) or max(start) > max(end):
+        raise Malformed(f"the stream cut from which {stream} is read lies behind the one up to which it is")
+
+
+def _stream_cuts(cuts: Mapping[str, Cut]) -> list[m.StreamCut]:
+    return [stream_cut(full_name, cut) for full_name, cut in cuts.items()]
+
+
+# Key-value tables ------------------------------------------------------------------------------------------------
+
+
+def to_table(message: m.KeyValueTableConfig) -> TableConfig:
+    return TableConfig(
+        partitions=message.partitionCount,
+        primary_key_bytes=message.primaryKeyLength,
+        secondary_key_bytes=message.secondaryKeyLength,
+        rollover_bytes=message.rolloverSizeBytes,
+    )
+
+
+def from_table(scope: str, name: str, config: TableConfig) -> m.KeyValueTableConfig:
+    """Without the size at which its segments roll, which Pravega does not tell either."""
+    return m.KeyValueTableConfig(
+        scope=scope,
+        kvtName=name,
+        partitionCount=config.partitions,
+        primaryKeyLength=config.primary_key_bytes,
+        secondaryKeyLength=config.secondary_key_bytes,
+    )

@@ -1,0 +1,70 @@
+"""What permissions are given for: the names of resources in access-control entries and in delegation tokens.
+
+A stream of a reader group counts as the reader group, one of watermarks as the stream that it is about. Empty names are
+refused with `EmptyName`, whether or not anybody is asked for permissions. Follows `AuthorizationResourceImpl` and
+`StreamAuthParams`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from segstore.server.controller.api.auth import Permission
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.state.core import require
+from segstore.server.controller.state.state import MARK_PREFIX, READER_GROUP_PREFIX
+
+__all__ = [
+    "SCOPES",
+    "permission_for_groups",
+    "permission_to_write",
+    "scope_resource",
+    "stream_resource",
+    "table_resource",
+    "user_resource",
+]
+
+SCOPES: Final = "prn::/"
+"""All scopes."""
+
+
+def scope_resource(scope: str) -> str:
+    """A scope and what is in it."""
+    require(scope=scope)
+    return f"prn::/scope:{scope}"
+
+
+def stream_resource(scope: str, stream: str) -> str:
+    """A stream by its own name."""
+    require(scope=scope, stream=stream)
+    return f"prn::/scope:{scope}/stream:{stream}"
+
+
+def user_resource(scope: str, stream: str) -> str:
+    """What a user thinks of when a call names this stream: for an internal one, what it belongs to."""
+    require(scope=scope, stream=stream)
+    if stream.startswith(READER_GROUP_PREFIX):
+        reader_group = stream.replace(READER_GROUP_PREFIX, "")  # every occurrence, as in the reference
+        require(reader_group=reader_group)
+        return f"prn::/scope:{scope}/reader-group:{reader_group}"
+    if stream.startswith(MARK_PREFIX):
+        return stream_resource(scope, stream.replace(MARK_PREFIX, ""))
+    return stream_resource(scope, stream)
+
+
+def table_resource(scope: str, table: str) -> str:
+    """A key-value table."""
+    require(scope=scope, table=table)
+    return f"prn::/scope:{scope}/key-value-table:{table}"
+
+
+def permission_to_write(stream: str, config: ControllerConfig) -> Permission:
+    """The permission to write to a stream. READ is enough for watermarks, and if configured for reader groups."""
+    if stream.startswith(READER_GROUP_PREFIX):
+        return permission_for_groups(config)
+    return Permission.READ if stream.startswith(MARK_PREFIX) else Permission.READ_UPDATE
+
+
+def permission_for_groups(config: ControllerConfig) -> Permission:
+    """The permission in a scope to change its reader groups."""
+    return Permission.READ if config.group_writes_with_read_permission else Permission.READ_UPDATE

@@ -1,0 +1,49 @@
+"""The controller's API: each method takes a message, calls the controller, and answers a message.
+
+The parts hold one method for each in `controller.proto`, under its name in snake case. A method says who may call it,
+then what is done; what goes wrong is raised and answered by `answers`. Permissions and resources are those of Pravega's
+`ControllerServiceImpl`. A method of the API that no part has is answered UNIMPLEMENTED by whoever serves this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from segstore.server.controller.api.service.caller import Caller
+from segstore.server.controller.api.service.cluster import ClusterService
+from segstore.server.controller.api.service.reader_groups import ReaderGroupService
+from segstore.server.controller.api.service.scopes import ScopeService
+from segstore.server.controller.api.service.segments import SegmentService
+from segstore.server.controller.api.service.streams import StreamService
+from segstore.server.controller.api.service.tables import TableService
+from segstore.server.controller.api.service.transactions import TransactionService
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.wire.controller_api import METHODS
+
+__all__ = ["Caller", "Served", "serve"]
+
+Served = Callable[[Any, Caller], Awaitable[Any]]
+"""A method: its request and its caller, to its response. Messages are Any: each method has its own two classes."""
+
+
+def serve(controller: Controller, servers: Callable[[], Sequence[Endpoint]]) -> Mapping[str, Served]:
+    """The methods that are served, by their names on the wire. `servers` tells which controllers there are."""
+    parts = (
+        ClusterService(controller, servers),
+        ScopeService(controller),
+        StreamService(controller),
+        SegmentService(controller),
+        TransactionService(controller),
+        ReaderGroupService(controller),
+        TableService(controller),
+    )
+    served: dict[str, Served] = {}
+    for name in METHODS:
+        snake = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        for part in parts:
+            if (method := getattr(part, snake, None)) is not None:
+                served[name] = method
+    return served

@@ -1,0 +1,50 @@
+"""Who makes a call, asked for permissions as the call goes on; and pages that show him what he may see."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from segstore.server.controller.api.auth import Authority, Permission
+
+__all__ = ["READ", "UPDATE", "Caller"]
+
+READ = Permission.READ
+UPDATE = Permission.READ_UPDATE
+
+
+class Caller:
+    """One caller and the authority that knows what he may do."""
+
+    __slots__ = ("_authority", "_principal")
+
+    def __init__(self, authority: Authority, principal: str | None) -> None:
+        self._authority = authority
+        self._principal = principal
+
+    @property
+    def is_free(self) -> bool:
+        """Whether he may do everything, and needs no token."""
+        return self._authority.is_open
+
+    def needs(self, resource: str, permission: Permission) -> None:
+        """Refuse a caller that lacks a permission."""
+        self._authority.check(self._principal, resource, permission)
+
+    def token(self, resource: str, permission: Permission) -> str:
+        """A delegation token for what the caller may do; refuses what he may not."""
+        self.needs(resource, permission)
+        return self._authority.token(resource, permission)
+
+    def granted(self, resource: str, permission: Permission) -> str:
+        """A delegation token for what was checked under another name of the resource."""
+        return self._authority.token(resource, permission)
+
+    async def page(
+        self, fetch: Callable[[str], Awaitable[tuple[list[str], str]]], token: str, resource: Callable[[str], str]
+    ) -> tuple[list[str], str]:
+        """The next page of a listing without what the caller may not read. It is empty only at the end."""
+        while True:
+            names, token = await fetch(token)
+            seen = [name for name in names if self._authority.allows(self._principal, resource(name), READ)]
+            if seen or not names:
+                return seen, token

@@ -1,0 +1,69 @@
+"""Which controllers there are and what they look after, which store owns a segment, and tokens for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from segstore.server.controller.api.resources import SCOPES, permission_to_write, stream_resource, user_resource
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import Malformed
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.wire.controller_api import messages as m
+
+__all__ = ["ClusterService"]
+
+_BUCKETS: Final[Mapping[int, int]] = {
+    m.ControllerToBucketMappingRequest.RetentionService: 1,
+    m.ControllerToBucketMappingRequest.WatermarkingService: 100,
+}
+"""Into how many buckets streams are sorted for each of these services; the counts of Pravega's `Config`."""
+
+
+class ClusterService:
+    """Methods about the cluster."""
+
+    def __init__(self, controller: Controller, servers: Callable[[], Sequence[Endpoint]]) -> None:
+        self._controller = controller
+        self._servers = servers
+
+    async def get_controller_server_list(self, request: m.ServerRequest, caller: Caller) -> m.ServerResponse:
+        return m.ServerResponse(nodeURI=[m.NodeUri(endpoint=host, port=port) for host, port in self._servers()])
+
+    async def get_controller_to_bucket_mapping(
+        self, request: m.ControllerToBucketMappingRequest, caller: Caller
+    ) -> m.ControllerToBucketMappingResponse:
+        """Which controller looks after which buckets of streams: they are dealt out in turn."""
+        caller.needs(SCOPES, UPDATE)
+        count = _BUCKETS.get(request.serviceType)
+        if count is None:
+            raise Malformed(f"there is no service {request.serviceType}")
+        names = [f"{host}:{port}" for host, port in self._servers()]
+        return m.ControllerToBucketMappingResponse(
+            mapping={name: m.BucketIds(id=range(at, count, len(names))) for at, name in enumerate(names)}
+        )
+
+    async def get_uri(self, request: m.SegmentId, caller: Caller) -> m.NodeUri:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(user_resource(scope, stream), READ)
+        host, port = self._controller.streams.endpoint(scope, stream, request.segmentId)
+        return m.NodeUri(endpoint=host, port=port)
+
+    async def get_delegation_token(self, request: m.StreamInfo, caller: Caller) -> m.DelegationToken:
+        """For what the caller says that he wants to do, or, if he says nothing, for reading and writing.
+
+        Where there are no tokens names are not looked at.
+        """
+        if caller.is_free:
+            return m.DelegationToken()
+        resource = stream_resource(request.scope, request.stream)
+        asked = request.accessOperation
+        if asked == m.StreamInfo.UNSPECIFIED:
+            needed = granted = UPDATE
+        elif asked in (m.StreamInfo.WRITE, m.StreamInfo.READ_WRITE):
+            needed, granted = permission_to_write(request.stream, self._controller.config), UPDATE
+        else:
+            needed = granted = READ
+        caller.needs(user_resource(request.scope, request.stream), needed)
+        return m.DelegationToken(delegationToken=caller.granted(resource, granted))

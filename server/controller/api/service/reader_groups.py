@@ -1,0 +1,99 @@
+"""Reader groups, and the subscribers that some of them are."""
+
+from __future__ import annotations
+
+from segstore.server.controller.api import convert
+from segstore.server.controller.api.resources import permission_for_groups, scope_resource, stream_resource
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import GenerationMismatch, IllegalState, NotFound
+from segstore.server.controller.policies import ReaderGroupConfig
+from segstore.wire.controller_api import messages as m
+
+__all__ = ["ReaderGroupService"]
+
+
+class ReaderGroupService:
+    """Methods about reader groups. If so configured, READ on a scope is enough to create reader groups in it."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._groups = controller.reader_groups
+        self._to_change = permission_for_groups(controller.config)
+
+    async def create_reader_group(
+        self, request: m.ReaderGroupConfiguration, caller: Caller
+    ) -> m.CreateReaderGroupResponse:
+        scope, name = request.scope, request.readerGroupName
+        caller.needs(scope_resource(scope), self._to_change)
+        config = await self._groups.create(scope, name, self._config(request))
+        return m.CreateReaderGroupResponse(
+            status=m.CreateReaderGroupResponse.SUCCESS, config=convert.from_reader_group(scope, name, config)
+        )
+
+    async def get_reader_group_config(self, request: m.ReaderGroupInfo, caller: Caller) -> m.ReaderGroupConfigResponse:
+        scope, name = request.scope, request.readerGroup
+        caller.needs(scope_resource(scope), READ)
+        try:
+            config = self._groups.get(scope, name)
+        except NotFound as error:
+            if error.kind == "scope":
+                raise
+            return m.ReaderGroupConfigResponse(
+                status=m.ReaderGroupConfigResponse.RG_NOT_FOUND, config=m.ReaderGroupConfiguration()
+            )
+        return m.ReaderGroupConfigResponse(
+            status=m.ReaderGroupConfigResponse.SUCCESS, config=convert.from_reader_group(scope, name, config)
+        )
+
+    async def update_reader_group(
+        self, request: m.ReaderGroupConfiguration, caller: Caller
+    ) -> m.UpdateReaderGroupResponse:
+        """A refusal tells the caller the generation that he sent; that there is no scope is none."""
+        caller.needs(scope_resource(request.scope), self._to_change)
+        config = self._config(request)
+        try:
+            generation = self._groups.update(request.scope, request.readerGroupName, config)
+        except NotFound as error:
+            if error.kind == "scope":
+                raise
+            status, generation = m.UpdateReaderGroupResponse.RG_NOT_FOUND, request.generation
+        except (GenerationMismatch, IllegalState):
+            status, generation = m.UpdateReaderGroupResponse.INVALID_CONFIG, request.generation
+        else:
+            status = m.UpdateReaderGroupResponse.SUCCESS
+        return m.UpdateReaderGroupResponse(status=status, generation=generation)
+
+    def _config(self, request: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
+        """The configuration in a request. Raises `TooMany` for too many entries in its cuts, before they are read."""
+        count = len(request.startingStreamCuts) + len(request.endingStreamCuts)
+        self._groups.check_entries(count)
+        for cuts in (request.startingStreamCuts, request.endingStreamCuts):
+            count += sum(len(each.cut) for each in cuts)
+        self._groups.check_entries(count)
+        return convert.to_reader_group(request)
+
+    async def delete_reader_group(self, request: m.ReaderGroupInfo, caller: Caller) -> m.DeleteReaderGroupStatus:
+        caller.needs(scope_resource(request.scope), self._to_change)
+        await self._groups.delete(request.scope, request.readerGroup, request.readerGroupId)
+        return m.DeleteReaderGroupStatus(status=m.DeleteReaderGroupStatus.SUCCESS)
+
+    async def list_subscribers(self, request: m.StreamInfo, caller: Caller) -> m.SubscribersResponse:
+        caller.needs(stream_resource(request.scope, request.stream), UPDATE)
+        return m.SubscribersResponse(
+            subscribers=self._groups.subscribers(request.scope, request.stream), status=m.SubscribersResponse.SUCCESS
+        )
+
+    async def update_subscriber_stream_cut(
+        self, request: m.SubscriberStreamCut, caller: Caller
+    ) -> m.UpdateSubscriberStatus:
+        scope, stream = request.streamCut.streamInfo.scope, request.streamCut.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), UPDATE)
+        self._groups.move(
+            scope,
+            stream,
+            request.subscriber,
+            request.readerGroupId,
+            request.generation,
+            request.streamCut.cut,
+        )
+        return m.UpdateSubscriberStatus(status=m.UpdateSubscriberStatus.SUCCESS)

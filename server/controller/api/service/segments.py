@@ -1,0 +1,131 @@
+"""The segments of a stream: now, at an epoch, after one another, between stream cuts; and scaling."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from segstore.server.controller.api import convert
+from segstore.server.controller.api.resources import stream_resource, user_resource
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import InvalidArgument, Malformed
+from segstore.server.controller.state.epochs import KeyRange
+from segstore.wire.controller_api import messages as m
+
+__all__ = ["SegmentService"]
+
+
+class SegmentService:
+    """Methods about segments. A caller that asks for no access (`NONE`) needs only to read, and gets no token."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._streams = controller.streams
+        self._scaling = controller.scaling
+        self._pace = controller.pace
+
+    async def get_current_segments(self, request: m.StreamInfo, caller: Caller) -> m.SegmentRanges:
+        scope, stream = request.scope, request.stream
+        token = self._token(request, user_resource(scope, stream), caller)
+        segments = await self._streams.current(scope, stream)
+        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
+        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
+
+    async def get_epoch_segments(self, request: m.GetEpochSegmentsRequest, caller: Caller) -> m.SegmentRanges:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        token = caller.token(stream_resource(scope, stream), UPDATE)
+        segments = self._streams.at_epoch(scope, stream, request.epoch)
+        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
+        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
+
+    async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
+        """The head of the stream, whatever time is asked for, as Pravega's controller answers since 0.9."""
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        token = self._token(request.streamInfo, stream_resource(scope, stream), caller)
+        head = await self._streams.head(scope, stream)
+        return m.SegmentsAtTime(
+            segments=[
+                m.SegmentsAtTime.SegmentLocation(segmentId=convert.segment_id(scope, stream, identifier), offset=offset)
+                async for identifier, offset in self._pace.over(list(head.items()))
+            ],
+            delegationToken=token,
+        )
+
+    async def get_segments_immediately_following(self, request: m.SegmentId, caller: Caller) -> m.SuccessorResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        following = await self._streams.following(scope, stream, request.segmentId)
+        return m.SuccessorResponse(
+            segments=[
+                m.SuccessorResponse.SegmentEntry(segment=convert.segment_range(scope, stream, each), value=before)
+                async for each, before in self._pace.over(list(following.items()))
+            ]
+        )
+
+    get_segments_immediatly_following = get_segments_immediately_following
+
+    async def get_segments_between(self, request: m.StreamCutRange, caller: Caller) -> m.StreamCutRangeResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        token = caller.token(stream_resource(scope, stream), READ)
+        start = getattr(request, "from")  # a keyword of Python
+        segments = await self._streams.between(scope, stream, start, request.to)
+        return m.StreamCutRangeResponse(
+            segments=[convert.segment_id(scope, stream, each.id) async for each in self._pace.over(segments)],
+            delegationToken=token,
+        )
+
+    async def is_segment_valid(self, request: m.SegmentId, caller: Caller) -> m.SegmentValidityResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        return m.SegmentValidityResponse(response=self._streams.is_current(scope, stream, request.segmentId))
+
+    async def is_stream_cut_valid(self, request: m.StreamCut, caller: Caller) -> m.StreamCutValidityResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        return m.StreamCutValidityResponse(response=self._streams.is_cut_valid(scope, stream, request.cut))
+
+    async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), UPDATE)
+        self._scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
+        ranges = [(each.start, each.end) for each in request.newKeyRanges]
+        if len({start for start, _ in ranges}) < len(ranges):
+            raise Malformed("two of the new key ranges have one start")
+        coming, left = await self._scaling.start(scope, stream, request.sealedSegments, _as_a_map_tells(ranges))
+        return m.ScaleResponse(
+            status=m.ScaleResponse.STARTED,
+            segments=await convert.segment_ranges(self._pace, scope, stream, coming),
+            epoch=left,
+        )
+
+    async def check_scale(self, request: m.ScaleStatusRequest, caller: Caller) -> m.ScaleStatusResponse:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), READ)
+        if request.epoch < 0:
+            raise InvalidArgument(f"an epoch is not negative: {request.epoch}")
+        status = self._scaling.status(scope, stream, request.epoch)
+        return m.ScaleStatusResponse(status=m.ScaleStatusResponse.ScaleStatus.Value(status))
+
+    def _token(self, request: m.StreamInfo, resource: str, caller: Caller) -> str:
+        if request.accessOperation == m.StreamInfo.NONE:
+            caller.needs(resource, READ)
+            return ""
+        return caller.token(resource, UPDATE)
+
+
+def _as_a_map_tells(ranges: Sequence[KeyRange]) -> list[KeyRange]:
+    """The ranges in the order in which new segments are numbered for them.
+
+    That is the order of a Java hash map by their starts: by bucket, and as they came within one. Pravega's controller
+    puts them into such a map, so the same ranges get the same numbers here.
+    """
+    buckets = 16
+    while len(ranges) > buckets * 3 // 4:
+        buckets *= 2
+    return sorted(ranges, key=lambda each: _spread_hash(each[0]) & (buckets - 1))
+
+
+def _spread_hash(value: float) -> int:
+    bits = int.from_bytes(struct.pack(">d", value))
+    folded = (bits >> 32 ^ bits) & 0xFFFFFFFF
+    return folded ^ folded >> 16

@@ -1,0 +1,105 @@
+"""Streams, and the times that their writers note."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from segstore.server.controller.api import convert
+from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.state.core import require
+from segstore.wire.controller_api import messages as m
+
+__all__ = ["StreamService"]
+
+
+class StreamService:
+    """Methods about streams as a whole."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._streams = controller.streams
+        self._writers = controller.writers
+
+    async def create_stream(self, request: m.StreamConfig, caller: Caller) -> m.CreateStreamStatus:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(scope_resource(scope), permission_to_write(stream, self._controller.config))
+        await self._controller.create_stream(scope, stream, convert.to_stream_config(request))
+        return m.CreateStreamStatus(status=m.CreateStreamStatus.SUCCESS)
+
+    async def check_stream_exists(self, request: m.StreamInfo, caller: Caller) -> m.ExistsResponse:
+        caller.needs(stream_resource(request.scope, request.stream), READ)
+        return m.ExistsResponse(exists=self._streams.exists(request.scope, request.stream))
+
+    async def get_stream_configuration(self, request: m.StreamInfo, caller: Caller) -> m.StreamConfig:
+        caller.needs(stream_resource(request.scope, request.stream), READ)
+        config = self._streams.get(request.scope, request.stream).config
+        return convert.from_stream_config(request.scope, request.stream, config)
+
+    async def update_stream(self, request: m.StreamConfig, caller: Caller) -> m.UpdateStreamStatus:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(user_resource(scope, stream), UPDATE)
+        await self._controller.update_stream(scope, stream, convert.to_stream_config(request))
+        return m.UpdateStreamStatus(status=m.UpdateStreamStatus.SUCCESS)
+
+    async def truncate_stream(self, request: m.StreamCut, caller: Caller) -> m.UpdateStreamStatus:
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), UPDATE)
+        await self._streams.truncate(scope, stream, request.cut)
+        return m.UpdateStreamStatus(status=m.UpdateStreamStatus.SUCCESS)
+
+    async def seal_stream(self, request: m.StreamInfo, caller: Caller) -> m.UpdateStreamStatus:
+        caller.needs(stream_resource(request.scope, request.stream), UPDATE)
+        await self._streams.seal(request.scope, request.stream)
+        return m.UpdateStreamStatus(status=m.UpdateStreamStatus.SUCCESS)
+
+    async def delete_stream(self, request: m.StreamInfo, caller: Caller) -> m.DeleteStreamStatus:
+        caller.needs(stream_resource(request.scope, request.stream), UPDATE)
+        await self._streams.delete(request.scope, request.stream)
+        return m.DeleteStreamStatus(status=m.DeleteStreamStatus.SUCCESS)
+
+    async def list_streams_in_scope(self, request: m.StreamsInScopeRequest, caller: Caller) -> m.StreamsInScopeResponse:
+        scope = request.scope.scope
+        return await self._page(
+            scope, lambda after: self._streams.names(scope, after), request.continuationToken.token, caller
+        )
+
+    async def list_streams_in_scope_for_tag(
+        self, request: m.StreamsInScopeWithTagRequest, caller: Caller
+    ) -> m.StreamsInScopeResponse:
+        scope, tag = request.scope.scope, request.tag
+        require(scope=scope, tag=tag)
+        return await self._page(
+            scope, lambda after: self._streams.tagged(scope, after, tag), request.continuationToken.token, caller
+        )
+
+    async def _page(
+        self, scope: str, fetch: Callable[[str], Awaitable[tuple[list[str], str]]], token: str, caller: Caller
+    ) -> m.StreamsInScopeResponse:
+        caller.needs(scope_resource(scope), READ)
+        names, token = await caller.page(fetch, token, lambda name: stream_resource(scope, name))
+        return m.StreamsInScopeResponse(
+            streams=[convert.stream_info(scope, name) for name in names],
+            continuationToken=convert.page_token(token),
+            status=m.StreamsInScopeResponse.SUCCESS,
+        )
+
+    async def note_timestamp_from_writer(self, request: m.TimestampFromWriter, caller: Caller) -> m.TimestampResponse:
+        scope, stream = request.position.streamInfo.scope, request.position.streamInfo.stream
+        caller.needs(stream_resource(scope, stream), UPDATE)
+        self._streams.get(scope, stream)
+        if not request.writer:
+            raise ControllerError(f"a writer without a name notes times of stream {scope}/{stream}")
+        result = self._writers.note(scope, stream, request.writer, request.timestamp, request.position.cut)
+        return m.TimestampResponse(result=m.TimestampResponse.Status.Value(result))
+
+    async def remove_writer(self, request: m.RemoveWriterRequest, caller: Caller) -> m.RemoveWriterResponse:
+        scope, stream = request.stream.scope, request.stream.stream
+        caller.needs(stream_resource(scope, stream), UPDATE)
+        self._streams.get(scope, stream)
+        if not request.writer:
+            return m.RemoveWriterResponse(result=m.RemoveWriterResponse.INTERNAL_ERROR)
+        self._writers.remove(scope, stream, request.writer)
+        return m.RemoveWriterResponse(result=m.RemoveWriterResponse.SUCCESS)

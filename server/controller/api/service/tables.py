@@ -1,0 +1,66 @@
+"""Key-value tables."""
+
+from __future__ import annotations
+
+from segstore.server.controller.api import convert
+from segstore.server.controller.api.resources import scope_resource, table_resource
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
+from segstore.server.controller.controller import Controller
+from segstore.wire.controller_api import messages as m
+
+__all__ = ["TableService"]
+
+
+class TableService:
+    """Methods about key-value tables."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._tables = controller.tables
+        self._pace = controller.pace
+
+    async def create_key_value_table(
+        self, request: m.KeyValueTableConfig, caller: Caller
+    ) -> m.CreateKeyValueTableStatus:
+        caller.needs(scope_resource(request.scope), UPDATE)
+        await self._tables.create(request.scope, request.kvtName, convert.to_table(request))
+        return m.CreateKeyValueTableStatus(status=m.CreateKeyValueTableStatus.SUCCESS)
+
+    async def get_key_value_table_configuration(
+        self, request: m.KeyValueTableInfo, caller: Caller
+    ) -> m.KeyValueTableConfigResponse:
+        scope, name = request.scope, request.kvtName
+        caller.needs(table_resource(scope, name), READ)
+        return m.KeyValueTableConfigResponse(
+            config=convert.from_table(scope, name, self._tables.get(scope, name)),
+            status=m.KeyValueTableConfigResponse.SUCCESS,
+        )
+
+    async def get_current_segments_key_value_table(
+        self, request: m.KeyValueTableInfo, caller: Caller
+    ) -> m.SegmentRanges:
+        scope, name = request.scope, request.kvtName
+        token = caller.token(table_resource(scope, name), UPDATE)
+        segments = self._tables.partitions(scope, name)
+        ranges = await convert.segment_ranges(self._pace, scope, name, segments)
+        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
+
+    async def list_key_value_tables_in_scope(
+        self, request: m.KVTablesInScopeRequest, caller: Caller
+    ) -> m.KVTablesInScopeResponse:
+        scope = request.scope.scope
+        caller.needs(scope_resource(scope), READ)
+        names, token = await caller.page(
+            lambda after: self._tables.names(scope, after),
+            request.continuationToken.token,
+            lambda name: table_resource(scope, name),
+        )
+        return m.KVTablesInScopeResponse(
+            kvtables=[m.KeyValueTableInfo(scope=scope, kvtName=name) for name in names],
+            continuationToken=convert.page_token(token),
+            status=m.KVTablesInScopeResponse.SUCCESS,
+        )
+
+    async def delete_key_value_table(self, request: m.KeyValueTableInfo, caller: Caller) -> m.DeleteKVTableStatus:
+        caller.needs(table_resource(request.scope, request.kvtName), UPDATE)
+        await self._tables.delete(request.scope, request.kvtName)
+        return m.DeleteKVTableStatus(status=m.DeleteKVTableStatus.SUCCESS)

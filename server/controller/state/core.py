@@ -1,0 +1,151 @@
+"""What the parts of the controller share: the state and its journal, the segment store, time, locks and timers.
+
+Invariant: the state changes through `record` only, between two awaits, so whoever reads it without awaiting reads it
+whole. What takes several steps on one stream holds that stream's lock from its first look to its last record. Timers
+say only that something may be due; who handles one looks at the state again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from enum import Enum
+from itertools import count
+from random import Random
+from typing import Final, NamedTuple
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller.errors import EmptyName, TooMany
+from segstore.server.controller.pace import Pace
+from segstore.server.controller.segment_admin import SegmentAdmin
+from segstore.server.controller.state.memory import StateMemory
+from segstore.server.controller.state.operations import Operation
+from segstore.server.controller.state.state import State
+from segstore.server.store.memory import MemoryAccount
+
+__all__ = ["Core", "Due", "Timer", "require"]
+
+_NAME_MAX: Final = 1_024
+
+
+class Due(Enum):
+    """What a timer is for."""
+
+    SCALE = "scale"
+    TRANSACTION = "transaction"
+    RETENTION = "retention"
+    LOAD = "load"
+    WATERMARK = "watermark"
+
+
+class Timer(NamedTuple):
+    """Something that may be due for a stream, or for one of its transactions, at a time."""
+
+    due_ms: int
+    order: int
+    kind: Due
+    scope: str
+    stream: str
+    transaction: UUID | None
+
+
+def require(**names: str) -> None:
+    """Refuse the first empty name with `EmptyName`."""
+    for kind, name in names.items():
+        if not name:
+            raise EmptyName(kind)
+
+
+class Core:
+    """The shared part. `journal` receives each operation before it is applied; `transaction_ids`: see `Controller`."""
+
+    def __init__(
+        self,
+        segments: SegmentAdmin,
+        config: ControllerConfig,
+        now_ms: Callable[[], int],
+        random: Random,
+        journal: Callable[[Operation], None] | None,
+        state: State,
+        transaction_ids: Iterator[int] | None,
+        memory: MemoryAccount,
+    ) -> None:
+        self.segments = segments
+        self.config = config
+        self.now_ms = now_ms
+        self.random = random
+        self.state = state
+        # As in Pravega: a transaction's epoch and a counter. The counter of a new state starts at the current time, so
+        # that ids of an earlier run are unknown.
+        self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
+        self.memory = StateMemory(memory, state)
+        self.pace = Pace()
+        self.woken = asyncio.Event()
+        self._journal = journal
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._timers: list[Timer] = []
+        self._order = 0
+        self._once: set[tuple[Due, str, str]] = set()
+
+    def check_segments(self, what: str, count: int) -> None:
+        """Raise `TooMany` for more segments than a stream or a table may have."""
+        if count > self.config.max_segments:
+            raise TooMany(what, count, self.config.max_segments)
+
+    def check_cut(self, count: int) -> None:
+        """Raise `TooMany` for more entries than the stream cuts of a request may have."""
+        if count > self.config.max_cut_entries:
+            raise TooMany("entries of stream cuts", count, self.config.max_cut_entries)
+
+    def check_name(self, *parts: str) -> None:
+        """Raise `TooMany` for a name, perhaps of several parts, that is longer than any valid one."""
+        length = sum(map(len, parts))
+        if length > _NAME_MAX:
+            raise TooMany("characters of a name", length, _NAME_MAX)
+
+    def record(self, operation: Operation) -> None:
+        """Write an operation down and apply it."""
+        if self._journal is not None:
+            self._journal(operation)
+        operation.apply(self.state)
+        self.memory.applied(operation)
+
+    @asynccontextmanager
+    async def lock(self, *names: str) -> AsyncIterator[None]:
+        """Hold what is done to the thing of this name, such as a stream's scope and name; not reentrant."""
+        name = "/".join(names)
+        held = self._locks.get(name)
+        if held is None:
+            held = self._locks[name] = asyncio.Lock()
+        async with held:
+            yield
+
+    def schedule(self, due_ms: int, kind: Due, scope: str, stream: str, transaction: UUID | None = None) -> None:
+        """Look at something again at a time."""
+        self._order += 1
+        heapq.heappush(self._timers, Timer(due_ms, self._order, kind, scope, stream, transaction))
+        if self._timers[0].order == self._order:
+            self.woken.set()
+
+    def schedule_once(self, after_ms: int, kind: Due, scope: str, stream: str) -> None:
+        """Look at a stream after a while, unless that is to be done already."""
+        if (kind, scope, stream) not in self._once:
+            self._once.add((kind, scope, stream))
+            self.schedule(self.now_ms() + after_ms, kind, scope, stream)
+
+    def next_due_ms(self) -> int | None:
+        """When the next timer is due; None if there is none."""
+        return self._timers[0].due_ms if self._timers else None
+
+    def take_due(self, now_ms: int) -> list[Timer]:
+        """Take the timers that are due, earliest first."""
+        due = []
+        while self._timers and self._timers[0].due_ms <= now_ms:
+            timer = heapq.heappop(self._timers)
+            self._once.discard((timer.kind, timer.scope, timer.stream))
+            due.append(timer)
+        return due

@@ -1,0 +1,39 @@
+"""The controller's state in a data directory: what a snapshot keeps of it, and how it is recovered.
+
+Invariant: `recovered(image(state), operations)` is the state to which the operations were applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.state.operations import decode
+from segstore.server.controller.state.state import State
+
+__all__ = ["image", "recovered"]
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(State)
+
+
+def image(state: State) -> bytes:
+    """All of the state as bytes."""
+    return _ENCODER.encode(state)
+
+
+def recovered(image: bytes, operations: Iterable[bytes]) -> State:
+    """The state of an image (none: an empty state) after operations, as their `encode` gave them.
+
+    Raises `ValueError` for what is no image, or no operation that such a state can undergo.
+    """
+    try:
+        state = _DECODER.decode(image) if image else State()
+        for each in operations:
+            decode(each).apply(state)
+    except (ControllerError, KeyError) as error:
+        raise ValueError(f"an operation does not fit: {error}") from error
+    return state

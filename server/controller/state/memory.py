@@ -1,0 +1,95 @@
+"""What the controller's state takes of an account of memory.
+
+A stream, reader group or table is charged what operations on it take, and measured again once that has doubled: so an
+operation costs no more than its own size, on average. Deleting one gives back all of it, but for its name where segment
+numbers of it are used up. Invariant: only growth is refused, and before it begins.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from segstore.server.controller.errors import MemoryFull
+from segstore.server.controller.state.operations import (
+    Operation,
+    ReaderGroupDeleted,
+    ReaderGroupSet,
+    ScopeCreated,
+    ScopeDeleted,
+    TableCreated,
+    TableDeleted,
+    encode,
+)
+from segstore.server.controller.state.state import State
+from segstore.server.store.errors import StoreFull
+from segstore.server.store.memory import MemoryAccount, name_bytes
+
+__all__ = ["StateMemory"]
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_FACTOR: Final = 6
+"""Bytes that a value takes for each byte of its encoding, about."""
+_THING_BYTES: Final = 2_000
+_SLACK_BYTES: Final = 64 * 1024
+
+
+class StateMemory:
+    """Charges `account` for `state`, also for what it has already."""
+
+    def __init__(self, account: MemoryAccount, state: State) -> None:
+        self._account = account
+        self._state = state
+        self._charged: dict[tuple[str, str, str], int] = {}
+        self._measured_again_at: dict[tuple[str, str, str], int] = {}
+        self._numbers = 0
+        for scope, held in state.scopes.items():
+            self._charge(("scopes", scope, ""), 0)
+            for kind in ("streams", "reader_groups", "tables"):
+                for name in getattr(held, kind):
+                    self._charge((kind, scope, name), 0)
+        for name in state.numbers:
+            self._account.charge(name_bytes(name))
+        self._numbers = len(state.numbers)
+
+    def check(self, request_bytes: int) -> None:
+        """Refuse a request that makes the state grow with `MemoryFull` if there is no room for it."""
+        try:
+            self._account.check(_THING_BYTES + _FACTOR * request_bytes)
+        except StoreFull as error:
+            raise MemoryFull(error.used, error.limit) from error
+
+    def applied(self, operation: Operation) -> None:
+        """Charge for an operation that was applied."""
+        match operation:
+            case ScopeCreated() | ScopeDeleted():
+                key = "scopes", operation.scope, ""
+            case ReaderGroupSet() | ReaderGroupDeleted():
+                key = "reader_groups", operation.scope, operation.name
+            case TableCreated() | TableDeleted():
+                key = "tables", operation.scope, operation.name
+            case _:
+                key = "streams", operation.scope, operation.stream
+        self._charge(key, _FACTOR * len(encode(operation)))
+        if len(self._state.numbers) > self._numbers:
+            self._numbers += 1
+            self._account.charge(name_bytes("/".join(key[1:])))
+
+    def _charge(self, key: tuple[str, str, str], size: int) -> None:
+        """Charge `size` more for a thing, or what it takes, or give all back if it is gone."""
+        kind, scope, name = key
+        held = self._state.scopes.get(scope)
+        thing = held if held is None or kind == "scopes" else getattr(held, kind).get(name)
+        before = self._charged.pop(key, 0)
+        if thing is None:
+            self._measured_again_at.pop(key, None)
+            self._account.charge(-before)
+            return
+        now = before + size
+        if now >= self._measured_again_at.get(key, 0):
+            encoded = b"" if kind == "scopes" else _ENCODER.encode(thing)
+            now = _THING_BYTES + _FACTOR * (len(encoded) + len(name))
+            self._measured_again_at[key] = 2 * now + _SLACK_BYTES
+        self._charged[key] = now
+        self._account.charge(now - before)

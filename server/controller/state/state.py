@@ -1,0 +1,284 @@
+"""All that the controller remembers, as plain values, and the questions that need nothing else.
+
+Invariant: nothing here changes itself. What changes the state are the operations of `operations`, each applied as a
+whole; so a state is the sum of its operations, can be written down as it is (`msgspec.msgpack.encode`), and a journal
+of operations rebuilds it. There is no clock and no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from segstore.server.controller.errors import NotFound
+from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, TableConfig
+from segstore.server.controller.state.epochs import Epoch, KeyRange, Segment, between, find_segment, size_between
+from segstore.wire.names import segment_name, split_segment_id, transaction_name
+
+__all__ = [
+    "MARK_PREFIX",
+    "READER_GROUP_PREFIX",
+    "SYSTEM_SCOPE",
+    "TABLE_SUFFIX",
+    "Completed",
+    "RetentionCut",
+    "Scale",
+    "Scope",
+    "State",
+    "Stream",
+    "Subscriber",
+    "Table",
+    "Transaction",
+    "TransactionStatus",
+    "Watermark",
+    "WriterMark",
+    "segment_text",
+    "transaction_epoch",
+]
+
+SYSTEM_SCOPE: Final = "_system"
+"""The scope of Pravega's internal streams and tables; here, if configured, an empty scope."""
+
+READER_GROUP_PREFIX: Final = "_RG"
+"""Before a reader group's name: the stream through which its readers agree."""
+
+MARK_PREFIX: Final = "_MARK"
+"""Before a stream's name: the stream of its watermarks."""
+
+TABLE_SUFFIX: Final = "_kvtable"
+"""After a key-value table's name, where a stream's name stands in the names of its segments."""
+
+
+class TransactionStatus(Enum):
+    """Where a transaction stands; the values are the names on the wire."""
+
+    OPEN = "OPEN"
+    COMMITTING = "COMMITTING"
+    COMMITTED = "COMMITTED"
+    ABORTING = "ABORTING"
+    ABORTED = "ABORTED"
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """A transaction that has not ended. `due_ms` is when a commit or abort that was asked for is carried out."""
+
+    status: TransactionStatus
+    opened_ms: int
+    lease_until_ms: int
+    must_end_ms: int
+    order: int = 0
+    due_ms: int = 0
+    writer: str = ""
+    timestamp: int = 0
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """How and when a transaction ended."""
+
+    status: TransactionStatus
+    ended_ms: int
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """A scale that was accepted and is carried out at `due_ms`."""
+
+    epoch: int
+    sealed: tuple[int, ...]
+    ranges: tuple[KeyRange, ...]
+    due_ms: int
+
+
+class Subscriber(msgspec.Struct, frozen=True):
+    """A reader group that holds back retention, and how far it has come."""
+
+    generation: int
+    cut: Cut = {}
+
+
+class WriterMark(msgspec.Struct, frozen=True):
+    """The last time that a writer noted, and where it was then."""
+
+    timestamp: int
+    position: Cut
+    alive: bool = True
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """What was last told to the readers: all up to `cut` belongs to times from `lower` on, as far as `upper` is known.
+
+    `number` counts the watermarks of the stream.
+    """
+
+    number: int
+    lower: int
+    upper: int
+    cut: Cut
+
+
+class RetentionCut(msgspec.Struct, frozen=True):
+    """The end of a stream at a time, and the bytes ever written up to there."""
+
+    recorded_ms: int
+    size: int
+    cut: Cut
+
+
+class Stream(msgspec.Struct):
+    """One stream. `sizes` are the lengths of sealed segments, `cut` where it was truncated (empty: never)."""
+
+    scope: str
+    name: str
+    config: StreamConfig
+    created_ms: int
+    epochs: list[Epoch]
+    sealed: bool = False
+    sizes: dict[int, int] = {}
+    cut: Cut = {}
+    deleted: set[int] = set()
+    scale: Scale | None = None
+    transactions: dict[UUID, Transaction] = {}
+    completed: dict[UUID, Completed] = {}
+    commits: int = 0
+    subscribers: dict[str, Subscriber] = {}
+    writers: dict[str, WriterMark] = {}
+    retention_cuts: list[RetentionCut] = []
+    watermark: Watermark | None = None
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.scope}/{self.name}"
+
+    @property
+    def current(self) -> Epoch:
+        """The epoch that takes writes, or took the last ones."""
+        return self.epochs[-1]
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name.startswith("_")
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next new segment. The last epoch has the highest number so far."""
+        return 1 + max(segment.number for segment in self.current.segments)
+
+    def segment(self, identifier: int) -> Segment:
+        """The segment with this id, current or not; `NotFound` if there never was one."""
+        found = find_segment(self.epochs, identifier)
+        if found is None:
+            raise NotFound("segment", segment_text(self, identifier))
+        return found
+
+    def epoch(self, number: int) -> Epoch:
+        """The epoch of this number; `NotFound` if it has not begun."""
+        if not 0 <= number < len(self.epochs):
+            raise NotFound("epoch", f"{number} of stream {self.full_name}")
+        return self.epochs[number]
+
+    def segment_name(self, segment: Segment) -> str:
+        return segment.name(self.scope, self.name)
+
+    def all_segments(self) -> Iterator[Segment]:
+        """Every segment that was not deleted, each once."""
+        for epoch in self.epochs:
+            for segment in epoch.made.values():
+                if segment.id not in self.deleted:
+                    yield segment
+
+    def head(self) -> Cut:
+        """Where a reader that wants everything starts."""
+        return dict(self.cut) if self.cut else {segment.id: 0 for segment in self.epochs[0].segments}
+
+    def transaction_segments(self, transaction_id: UUID) -> Iterator[tuple[Segment, str]]:
+        """Each segment of the transaction's epoch and the name of the transaction's segment on it.
+
+        The name is that of the number in the transaction's own epoch, whatever epoch made the segment: so it can be
+        merged into any later segment of that number.
+        """
+        epoch = transaction_epoch(transaction_id)
+        for segment in self.epoch(epoch).segments:
+            parent = segment_name(self.scope, self.name, segment.number, epoch)
+            yield segment, transaction_name(parent, transaction_id)
+
+    def size_till(self, cut: Cut) -> int:
+        """The bytes ever written before a valid cut."""
+        return size_between(between(self.epochs, {}, cut), {}, cut, self.sizes)
+
+
+def transaction_epoch(transaction_id: UUID) -> int:
+    """The epoch in the top 32 bits of a transaction id."""
+    return transaction_id.int >> 96
+
+
+def segment_text(stream: Stream, identifier: int) -> str:
+    """A segment as people call it, also when it does not exist."""
+    epoch, number = split_segment_id(identifier)
+    return f"{stream.full_name}/{number}.#epoch.{epoch}"
+
+
+class Table(msgspec.Struct):
+    """One key-value table; its partitions never change."""
+
+    scope: str
+    name: str
+    config: TableConfig
+    created_ms: int
+    epoch: Epoch
+
+    def segment_name(self, segment: Segment) -> str:
+        return segment.name(self.scope, self.name + TABLE_SUFFIX)
+
+
+class Scope(msgspec.Struct):
+    """One scope and what is in it, by name."""
+
+    name: str
+    created_ms: int
+    streams: dict[str, Stream] = {}
+    reader_groups: dict[str, ReaderGroupConfig] = {}
+    tables: dict[str, Table] = {}
+
+
+class State(msgspec.Struct):
+    """Everything. `numbers` outlives what was deleted: the first segment number that a thing of that name may use."""
+
+    scopes: dict[str, Scope] = {}
+    numbers: dict[str, int] = {}
+    transactions: int = 0
+
+    def scope(self, name: str) -> Scope:
+        try:
+            return self.scopes[name]
+        except KeyError:
+            raise NotFound("scope", name) from None
+
+    def find_stream(self, scope: str, name: str) -> Stream | None:
+        """The stream; None if the stream or its scope does not exist."""
+        holder = self.scopes.get(scope)
+        return None if holder is None else holder.streams.get(name)
+
+    def stream(self, scope: str, name: str) -> Stream:
+        found = self.find_stream(scope, name)
+        if found is None:
+            raise NotFound("stream", f"{scope}/{name}")
+        return found
+
+    def reader_group(self, scope: str, name: str) -> ReaderGroupConfig:
+        try:
+            return self.scopes[scope].reader_groups[name]
+        except KeyError:
+            raise NotFound("reader group", f"{scope}/{name}") from None
+
+    def table(self, scope: str, name: str) -> Table:
+        try:
+            return self.scopes[scope].tables[name]
+        except KeyError:
+            raise NotFound("key-value table", f"{scope}/{name}") from None
+
+    def streams(self) -> Iterator[Stream]:
+        for scope in self.scopes.values():
+            yield from scope.streams.values()

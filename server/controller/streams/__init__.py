@@ -1,0 +1,1 @@
+"""What the controller does with streams, transactions, reader groups, tables and scopes."""

@@ -1,0 +1,164 @@
+"""Scaling by load: rates of segments, and what they say should be split or merged. Pure: no clock, no store.
+
+A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay. Well above the policy's target for a
+while asks for a split, below it for 20 minutes makes the segment cold, and cold neighbours merge. The thresholds are
+Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); what a minute is can be set (`minute_ms`).
+
+A segment without events for `silence_minutes` is cold, whatever its rates were. Invariant: new segments always cover
+the keys of those that they replace, and their number stays between the policy's minimum and the maximum of a stream.
+Deliberate difference: rates are taken at every tick, also of idle segments; Pravega's segment store reports on writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from segstore.server.controller.config import AutoScaling
+from segstore.server.controller.policies import ScalingPolicy, ScalingType
+from segstore.server.controller.segment_admin import Load
+from segstore.server.controller.state.epochs import Epoch, KeyRange, equal_ranges
+
+__all__ = ["Decision", "Watch", "decide", "measure", "parts_wanted"]
+
+_COLD_MINUTES = 10
+"""How long a segment stays cold after it was found so."""
+
+
+class Decision(NamedTuple):
+    """Let these segments give way to new ones with these ranges."""
+
+    sealed: tuple[int, ...]
+    ranges: tuple[KeyRange, ...]
+
+
+class Watch(msgspec.Struct):
+    """What is known of one segment's load; times in milliseconds, rates in the policy's unit per second."""
+
+    since_ms: int
+    taken_ms: int
+    total: float
+    written_ms: int
+    asked_up_ms: int
+    asked_down_ms: int
+    cold_until_ms: int = 0
+    rate_2: float = 0.0
+    rate_5: float = 0.0
+    rate_10: float = 0.0
+    rate_20: float = 0.0
+
+    @classmethod
+    def begin(cls, now_ms: int, total: float) -> Watch:
+        """Start to watch; what was written before does not count, and a new segment is left alone for a while."""
+        return cls(
+            since_ms=now_ms,
+            taken_ms=now_ms,
+            total=total,
+            written_ms=now_ms,
+            asked_up_ms=now_ms,
+            asked_down_ms=now_ms,
+        )
+
+    def take(self, now_ms: int, total: float, minute_ms: int) -> None:
+        """Account for what was written since the last time."""
+        elapsed_ms = now_ms - self.taken_ms
+        if elapsed_ms <= 0:
+            return
+        if total > self.total:
+            self.written_ms = now_ms
+        rate = max(total - self.total, 0.0) * 1000.0 / elapsed_ms
+        self.taken_ms, self.total = now_ms, total
+        self.rate_2 = _decayed(self.rate_2, rate, elapsed_ms, 2 * minute_ms)
+        self.rate_5 = _decayed(self.rate_5, rate, elapsed_ms, 5 * minute_ms)
+        self.rate_10 = _decayed(self.rate_10, rate, elapsed_ms, 10 * minute_ms)
+        self.rate_20 = _decayed(self.rate_20, rate, elapsed_ms, 20 * minute_ms)
+
+
+def _decayed(before: float, rate: float, elapsed_ms: int, window_ms: int) -> float:
+    if before == 0.0:
+        return rate
+    return before + (1.0 - math.exp(-elapsed_ms / window_ms)) * (rate - before)
+
+
+def measure(load: Load, policy: ScalingPolicy) -> float:
+    """What the policy counts of a load."""
+    return load.bytes / 1024 if policy.kind is ScalingType.KBYTES_PER_S else float(load.events)
+
+
+def _is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
+    """Whether a segment has had no events for so long that it is cold, whatever its rates."""
+    return now_ms - watch.written_ms >= settings.silence_minutes * settings.minute_ms
+
+
+def parts_wanted(watch: Watch, target: int, now_ms: int, settings: AutoScaling) -> int:
+    """Into how many segments the load asks that this one be split; 1: leave it, 0: it is cold."""
+    if target > 0 and _is_silent(watch, now_ms, settings):
+        return 0
+    age = (now_ms - watch.since_ms) / settings.minute_ms
+    if target <= 0 or age <= settings.cooldown_minutes:
+        return 1
+    if (
+        (watch.rate_2 > 5.0 * target and age > 2)
+        or (watch.rate_5 > 2.0 * target and age > 5)
+        or (watch.rate_10 > target and age > 10)
+    ):
+        return max(2, int(max(watch.rate_2, watch.rate_5, watch.rate_10) / target))
+    low = watch.rate_2 < target and watch.rate_5 < target and watch.rate_10 < target
+    return 0 if low and watch.rate_20 < target / 2 and age > 20 else 1
+
+
+def decide(
+    current: Epoch,
+    policy: ScalingPolicy,
+    watches: Mapping[int, Watch],
+    now_ms: int,
+    settings: AutoScaling,
+    max_segments: int,
+) -> Decision | None:
+    """The next thing to do for a stream, if there is one; marks in the watches what was asked for and found cold.
+
+    Splits come first, as long as the stream may have more segments. Only one thing is decided at a time: the next tick
+    sees the epoch that it made. A silent segment is considered regardless of its last request.
+    """
+    mute_ms = settings.mute_minutes * settings.minute_ms
+    room = max_segments - len(current.segments) + 1
+    wanted = {
+        segment.id: parts_wanted(watches[segment.id], policy.target_rate, now_ms, settings)
+        for segment in current.segments
+        if segment.id in watches
+    }
+    for segment in current.segments:
+        watch = watches.get(segment.id)
+        if watch is not None and wanted[segment.id] > 1 < room and now_ms - watch.asked_up_ms > mute_ms:
+            watch.asked_up_ms = watch.asked_down_ms = now_ms
+            parts = min(max(2, wanted[segment.id]), max(2, policy.factor), room)
+            return Decision((segment.id,), tuple(equal_ranges(parts, segment.start, segment.end)))
+    for at, segment in enumerate(current.segments):
+        watch = watches.get(segment.id)
+        if watch is None or wanted[segment.id] != 0:
+            continue
+        if now_ms - watch.asked_down_ms > mute_ms or _is_silent(watch, now_ms, settings):
+            watch.asked_up_ms, watch.asked_down_ms = 0, now_ms
+            watch.cold_until_ms = now_ms + _COLD_MINUTES * settings.minute_ms
+            if (merge := _merge(current, policy, watches, at, now_ms)) is not None:
+                return merge
+    return None
+
+
+def _merge(
+    current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], at: int, now_ms: int
+) -> Decision | None:
+    """Merge the cold segment at an index with its cold neighbours, as far as the minimum allows."""
+    spare = len(current.segments) - policy.min_segments
+    together = [
+        each
+        for each in current.segments[max(at - 1, 0) : at + 2]
+        if each.id in watches and watches[each.id].cold_until_ms > now_ms
+    ]
+    together = together[: max(spare, 0) + 1]
+    if len(together) < 2:
+        return None
+    return Decision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))

@@ -1,0 +1,143 @@
+"""Reader groups and the subscribers that they are: configurations with an id and a generation.
+
+A reader group has a stream of its own, `_RG` and its name, through which its readers agree on who reads what. A group
+that asks for it subscribes to its streams; then how far it has come holds back their retention.
+
+Invariant: a configuration is replaced only by one who names the current generation and id, and each replacement adds
+one to the generation. Follows the reader-group part of `StreamMetadataTasks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from uuid import UUID
+
+import msgspec
+
+from segstore.server.controller.errors import (
+    AlreadyExists,
+    GenerationMismatch,
+    IllegalState,
+    InvalidArgument,
+    InvalidName,
+    NotFound,
+)
+from segstore.server.controller.policies import NO_ID, ReaderGroupConfig, StreamConfig, SubscriberRetention
+from segstore.server.controller.state.core import Core, require
+from segstore.server.controller.state.operations import ReaderGroupDeleted, ReaderGroupSet, SubscriberMoved
+from segstore.server.controller.state.state import READER_GROUP_PREFIX, Stream
+from segstore.server.controller.streams.streams import Streams
+from segstore.wire.names import is_user_stream_name
+
+__all__ = ["ReaderGroups"]
+
+_STREAM_CONFIG = StreamConfig(rollover_bytes=4 * 1024 * 1024)
+"""Of a group's own stream: one segment, as in `StreamMetadataTasks`."""
+
+
+class ReaderGroups:
+    """All that is done to reader groups and subscribers."""
+
+    def __init__(self, core: Core, streams: Streams) -> None:
+        self._core = core
+        self._streams = streams
+
+    def check_entries(self, count: int) -> None:
+        """Raise `TooMany` for a configuration whose stream cuts name more segments than one request may."""
+        self._core.check_cut(count)
+
+    async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
+        """Make a group with its stream; give its configuration, or that of the group that has the name already."""
+        require(scope=scope)
+        if not is_user_stream_name(name):
+            raise InvalidName("reader group", name)
+        core = self._core
+        async with core.lock("reader group", scope, name):
+            held = core.state.scope(scope).reader_groups.get(name)
+            if held is not None:
+                return held
+            if config.retention is not SubscriberRetention.NONE:
+                for full_name in config.starting_cuts:
+                    core.state.stream(*_split(full_name))
+            group_id = config.group_id
+            if group_id == NO_ID:
+                group_id = str(UUID(int=core.random.getrandbits(128), version=4))
+            config = msgspec.structs.replace(config, group_id=group_id, generation=0)
+            with suppress(AlreadyExists):  # a client of an older kind may have made the stream itself
+                await self._streams.create(scope, READER_GROUP_PREFIX + name, _STREAM_CONFIG)
+            core.state.scope(scope)  # it may have been deleted while the store worked
+            core.record(ReaderGroupSet(scope, name, config))
+        return config
+
+    def get(self, scope: str, name: str) -> ReaderGroupConfig:
+        return self._find(scope, name)
+
+    def update(self, scope: str, name: str, config: ReaderGroupConfig) -> int:
+        """Replace a configuration; give its generation."""
+        held = self._find(scope, name)
+        if held.generation != config.generation:
+            raise GenerationMismatch(f"{scope}/{name}", config.generation, held.generation)
+        if held.group_id != config.group_id:
+            raise IllegalState(f"the id of reader group {scope}/{name} is not {config.group_id}")
+        updated = msgspec.structs.replace(config, generation=held.generation + 1)
+        self._core.record(ReaderGroupSet(scope, name, updated))
+        return updated.generation
+
+    async def delete(self, scope: str, name: str, group_id: str) -> None:
+        """Delete a group with its stream; the id must be the group's."""
+        core = self._core
+        async with core.lock("reader group", scope, name):
+            self._check_id("reader group", f"{scope}/{name}", self._find(scope, name), group_id)
+            stream = READER_GROUP_PREFIX + name
+            if self._streams.exists(scope, stream):
+                await self._streams.seal(scope, stream)
+                await self._streams.delete(scope, stream)
+            core.record(ReaderGroupDeleted(scope, name))
+
+    # Subscribers -----------------------------------------------------------------------------------------------
+
+    def subscribers(self, scope: str, stream: str) -> list[str]:
+        """The groups, as "scope/name", that hold back a stream's retention."""
+        return sorted(self._stream(scope, stream).subscribers)
+
+    def move(
+        self, scope: str, stream: str, subscriber: str, group_id: str, generation: int, cut: Mapping[int, int]
+    ) -> None:
+        """Note how far a subscriber has come."""
+        found = self._stream(scope, stream)
+        held = found.subscribers.get(subscriber)
+        if held is None:
+            raise NotFound("subscriber", f"{subscriber} of stream {found.full_name}")
+        group_scope, group = _split(subscriber)
+        self._check_id("subscriber", subscriber, self._core.state.reader_group(group_scope, group), group_id)
+        if held.generation != generation:
+            raise GenerationMismatch(subscriber, generation, held.generation)
+        self._streams.check_progress(found, held.cut, cut)
+        self._core.record(SubscriberMoved(scope, stream, subscriber, dict(cut)))
+
+    def _find(self, scope: str, name: str) -> ReaderGroupConfig:
+        """The group; `NotFound` of its scope if there is not even that."""
+        require(scope=scope, reader_group=name)
+        self._core.state.scope(scope)
+        return self._core.state.reader_group(scope, name)
+
+    def _stream(self, scope: str, stream: str) -> Stream:
+        """The stream; `NotFound` of its scope if there is not even that."""
+        require(scope=scope, stream=stream)
+        self._core.state.scope(scope)
+        return self._streams.get(scope, stream)
+
+    def _check_id(self, kind: str, name: str, held: ReaderGroupConfig, group_id: str) -> None:
+        """Refuse another id than the group's; it is read no sooner, as in Pravega."""
+        try:
+            same = UUID(held.group_id) == UUID(group_id)
+        except ValueError as error:
+            raise InvalidArgument(f"{group_id[:80]!r} is no id of a reader group") from error
+        if not same:
+            raise NotFound(kind, f"{name} with id {group_id}")
+
+
+def _split(full_name: str) -> tuple[str, str]:
+    scope, _, name = full_name.partition("/")
+    return scope, name

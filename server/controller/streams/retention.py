@@ -1,0 +1,101 @@
+"""Where a stream's retention policy allows it to be truncated. Pure: cuts in, a cut out.
+
+Stream cuts are kept from time to time, each with its time and the bytes written before it. Without subscribers a stream
+is truncated at the latest kept cut that still leaves what the policy asks for. With them it is truncated where the
+slowest subscriber stands, but not beyond that cut's opposite bound: at least the limit is always kept, and at most the
+maximum where one is set.
+
+Invariant: no kept cut lies before an earlier one, so that cuts can be found by bisection.
+
+Follows the retention part of `StreamMetadataTasks`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from segstore.server.controller.policies import Cut, RetentionPolicy, RetentionType
+from segstore.server.controller.state.epochs import Comparison, Epoch, compare
+from segstore.server.controller.state.state import RetentionCut, Stream
+
+__all__ = ["obsolete", "truncation_point"]
+
+
+def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, now_ms: int) -> Cut | None:
+    """Where to truncate, given how far the slowest subscribers have come ({}: there are none); None: nowhere yet."""
+    kept = stream.retention_cuts
+    if not kept:
+        return None
+    if policy.kind is RetentionType.SIZE:
+        return _by_size(stream, policy, kept, subscribers)
+    return _by_time(stream, policy, kept, subscribers, now_ms)
+
+
+def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) -> int:
+    """How many of the kept cuts, from the first, lie at or before a truncation and are of no more use."""
+    return bisect_left(
+        kept, True, key=lambda each: each.cut != cut and compare(epochs, each.cut, cut) is not Comparison.BEFORE
+    )
+
+
+def _bounds(
+    policy: RetentionPolicy, kept: Sequence[RetentionCut], left: Callable[[RetentionCut], int]
+) -> tuple[RetentionCut | None, RetentionCut | None]:
+    """The kept cuts that leave the least above the limit, and the most within the maximum (else the same).
+
+    `left` tells how much, in the policy's unit, a truncation at a cut would leave.
+    """
+    enough = [each for each in kept if left(each) >= policy.limit]
+    if not enough:
+        return None, None
+    least = min(enough, key=left)
+    within = [each for each in enough if not policy.maximum or left(each) <= policy.maximum]
+    return least, max(within, key=left) if within else least
+
+
+def _before(stream: Stream, kept: Sequence[RetentionCut], bound: Cut) -> Cut | None:
+    """The latest kept cut that lies before a position."""
+    count = bisect_left(kept, True, key=lambda each: compare(stream.epochs, each.cut, bound) is not Comparison.BEFORE)
+    return kept[count - 1].cut if count else None
+
+
+def _by_size(stream: Stream, policy: RetentionPolicy, kept: Sequence[RetentionCut], subscribers: Cut) -> Cut | None:
+    size = kept[-1].size
+    least, most = _bounds(policy, kept, lambda each: size - each.size)
+    if not subscribers:
+        return None if least is None else least.cut
+    left = size - stream.size_till(subscribers)
+    if left < policy.limit:
+        # The subscribers are so far ahead that truncating there would leave too little.
+        if least is None:
+            return None
+        if compare(stream.epochs, least.cut, subscribers) is Comparison.BEFORE:
+            return least.cut
+        return _before(stream, kept, subscribers)
+    if not policy.maximum or left < policy.maximum or most is None:
+        return subscribers
+    return most.cut if size - most.size < left else subscribers
+
+
+def _by_time(
+    stream: Stream, policy: RetentionPolicy, kept: Sequence[RetentionCut], subscribers: Cut, now_ms: int
+) -> Cut | None:
+    least, most = _bounds(policy, kept, lambda each: now_ms - each.recorded_ms)
+    if least is None or most is None:
+        return None
+    if not subscribers:
+        return least.cut
+    order = compare(stream.epochs, least.cut, subscribers)
+    if order is Comparison.BEFORE:
+        return least.cut
+    if order is Comparison.OVERLAPS:
+        return _before(stream, kept, subscribers)
+    overdue = [each for each in kept if policy.maximum and now_ms - each.recorded_ms >= policy.maximum]
+    if not overdue:
+        return subscribers
+    latest = overdue[-1].cut
+    order = compare(stream.epochs, subscribers, latest)
+    if order is Comparison.EQUAL_OR_AFTER:
+        return subscribers
+    return most.cut if order is Comparison.BEFORE else latest

@@ -1,0 +1,158 @@
+"""Scaling a stream: some of its segments give way to others that cover the same keys.
+
+Invariant: a new epoch is recorded once its segments exist and those that gave way are sealed, so a reader that comes to
+the end of a segment finds what follows it. Until then the current epoch is the old one; with a delay configured that
+lasts, and `status` says so. Refused: segments that are not current, ranges that do not cover the same keys, fewer
+segments than the policy's minimum. Follows `PersistentStreamBase.submitScale`, `ScaleOperationTask` and
+`StreamMetadataTasks.checkScale`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
+from segstore.server.controller.state.core import Core, Due, require
+from segstore.server.controller.state.epochs import KeyRange, Segment, next_epoch, ranges_match
+from segstore.server.controller.state.operations import ScaleFinished, ScaleStarted
+from segstore.server.controller.state.state import Scale, Stream
+from segstore.wire.names import split_segment_id
+
+__all__ = ["ScaleStatus", "Scaling"]
+
+_log = logging.getLogger(__name__)
+
+ScaleStatus = Literal["IN_PROGRESS", "SUCCESS", "INVALID_INPUT"]
+
+
+class Scaling:
+    """Scales streams, by hand and for those who decide by load."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def check_size(self, sealed: int, ranges: int) -> None:
+        """Raise `TooMany` for more segments to seal, or more new key ranges, than a stream can have."""
+        self._core.check_segments("segments to seal", sealed)
+        self._core.check_segments("new key ranges", ranges)
+
+    async def start(
+        self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
+    ) -> tuple[list[Segment], int]:
+        """Accept a scale; give the segments to come and the epoch that is left. Asking again for the same is fine.
+
+        The segments to come are numbered, and told, in the order of `ranges`.
+        """
+        require(scope=scope, stream=stream)
+        wanted = tuple(ranges)
+        async with self._core.lock(scope, stream):
+            found = self._core.state.stream(scope, stream)
+            if found.sealed:
+                raise IllegalState(f"stream {found.full_name} is sealed")
+            left = found.current
+            if found.scale is not None:
+                if set(found.scale.sealed) != set(sealed) or set(found.scale.ranges) != set(wanted):
+                    raise IllegalState(f"stream {found.full_name} is being scaled otherwise")
+            else:
+                self._check(found, sealed, wanted)
+                self._begin(found, tuple(sealed), wanted)
+            accepted = wanted if found.scale is None else found.scale.ranges
+            coming = next_epoch(left, sealed, accepted, self._core.now_ms()).segments
+            await self._finish_or_retry(found)
+        new = (segment for segment in coming if segment.epoch == left.number + 1)
+        return sorted(new, key=lambda segment: segment.number), left.number
+
+    def status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
+        """How far the scale is that left `epoch`."""
+        require(scope=scope, stream=stream)
+        if epoch < 0:
+            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+        current = self._core.state.stream(scope, stream).current
+        if epoch > current.number:
+            return "INVALID_INPUT"
+        return "IN_PROGRESS" if epoch in (current.number, current.reference) else "SUCCESS"
+
+    async def run(self, scope: str, stream: str) -> None:
+        """Carry out what is due; a stream that is gone has nothing to carry out."""
+        async with self._core.lock(scope, stream):
+            found = self._core.state.find_stream(scope, stream)
+            if found:
+                await self._finish_or_retry(found)
+
+    async def replace(self, stream: Stream, ranges: Sequence[KeyRange]) -> None:
+        """Let all segments give way to new ones at once. The caller holds the stream's lock."""
+        self._begin(stream, tuple(segment.id for segment in stream.current.segments), tuple(ranges))
+        self._try_again_later(stream)
+        await self.finish(stream)
+
+    async def finish(self, stream: Stream) -> None:
+        """Carry out the scale that was accepted, if there is one. The caller holds the stream's lock."""
+        if stream.scale is None:
+            return
+        core = self._core
+        sealed = _as_current(stream, stream.scale)
+        now_ms = core.now_ms()
+        coming = next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
+        async for segment in core.pace.over(list(coming.made.values())):
+            name = stream.segment_name(segment)
+            await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
+        sizes = {}
+        async for identifier in core.pace.over(sealed):
+            sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
+        core.record(ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
+
+    async def finish_due(self, stream: Stream) -> None:
+        """As `finish`, if it is time. The caller holds the stream's lock."""
+        if stream.scale is not None and stream.scale.due_ms <= self._core.now_ms():
+            await self.finish(stream)
+
+    def _check(self, stream: Stream, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> None:
+        current = stream.current
+        known = {segment.id for segment in current.segments}
+        for identifier in sealed:
+            if identifier not in known:
+                raise ScaleRefused(stream.full_name, f"segment {identifier} is not a current one")
+        if not ranges_match(current, sealed, ranges):
+            raise InvalidArgument(f"the new key ranges do not cover the keys of segments {list(sealed)}")
+        count = len(current.segments) - len(sealed) + len(ranges)
+        self._core.check_segments("segments of a stream", count)
+        if count < stream.config.scaling.min_segments:
+            raise ScaleRefused(stream.full_name, f"{count} segments are below {stream.config.scaling.min_segments}")
+
+    def _begin(self, stream: Stream, sealed: tuple[int, ...], ranges: tuple[KeyRange, ...]) -> None:
+        due_ms = self._core.now_ms() + self._core.config.scale_delay_ms
+        self._core.record(ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
+
+    async def _finish_or_retry(self, stream: Stream) -> None:
+        """Carry out the scale if it is due. A timer is set first: work that fails, or whose caller goes away, is done
+        at last.
+        """
+        core = self._core
+        if stream.scale is None:
+            return
+        due_ms, now_ms = stream.scale.due_ms, core.now_ms()
+        if due_ms > now_ms:
+            core.schedule(due_ms, Due.SCALE, stream.scope, stream.name)
+            return
+        self._try_again_later(stream)
+        try:
+            await self.finish(stream)
+        except SegmentStoreFailed as error:
+            _log.warning("scaling stream %s is tried again: %s", stream.full_name, error)
+
+    def _try_again_later(self, stream: Stream) -> None:
+        core = self._core
+        core.schedule(core.now_ms() + core.config.retry_ms, Due.SCALE, stream.scope, stream.name)
+
+
+def _as_current(stream: Stream, scale: Scale) -> tuple[int, ...]:
+    """The segments to seal, as the current epoch names them.
+
+    Transactions rolled since the scale was accepted have given every segment a new epoch, and kept its number.
+    """
+    if scale.epoch == stream.current.number:
+        return scale.sealed
+    numbers = {split_segment_id(identifier)[1] for identifier in scale.sealed}
+    return tuple(segment.id for segment in stream.current.segments if segment.number in numbers)

@@ -1,0 +1,67 @@
+"""Scopes: made, listed, deleted when empty or with all that they hold. Follows `Scope` and `DeleteScopeTask`."""
+
+from __future__ import annotations
+
+from segstore.server.controller.errors import AlreadyExists, InvalidName, ScopeNotEmpty
+from segstore.server.controller.state.core import Core, require
+from segstore.server.controller.state.operations import ScopeCreated, ScopeDeleted
+from segstore.server.controller.streams.reader_groups import ReaderGroups
+from segstore.server.controller.streams.streams import Streams, page
+from segstore.server.controller.streams.tables import Tables
+from segstore.wire.names import is_stream_name
+
+__all__ = ["Scopes"]
+
+
+class Scopes:
+    """All that is done to scopes. A scope's name follows the rules of a stream's."""
+
+    def __init__(self, core: Core, streams: Streams, reader_groups: ReaderGroups, tables: Tables) -> None:
+        self._core = core
+        self._streams = streams
+        self._reader_groups = reader_groups
+        self._tables = tables
+
+    def create(self, scope: str) -> None:
+        require(scope=scope)
+        if not is_stream_name(scope):
+            raise InvalidName("scope", scope)
+        if scope in self._core.state.scopes:
+            raise AlreadyExists("scope", scope)
+        self._core.record(ScopeCreated(scope, self._core.now_ms()))
+
+    def exists(self, scope: str) -> bool:
+        require(scope=scope)
+        return scope in self._core.state.scopes
+
+    async def names(self, token: str) -> tuple[list[str], str]:
+        """A page of the names of all scopes."""
+        return await page(self._core, self._core.state.scopes, token)
+
+    def delete(self, scope: str) -> None:
+        """Delete an empty scope."""
+        require(scope=scope)
+        found = self._core.state.scope(scope)
+        held = len(found.streams) + len(found.reader_groups) + len(found.tables)
+        if held:
+            raise ScopeNotEmpty(scope, held)
+        self._core.record(ScopeDeleted(scope))
+
+    async def delete_recursively(self, scope: str) -> None:
+        """Delete a scope with all that it holds; one that is not there is deleted already."""
+        require(scope=scope)
+        state = self._core.state
+        while scope in state.scopes:
+            found = state.scopes[scope]
+            # Streams created meanwhile are deleted, too. The last one comes first: a dictionary finds it in O(1).
+            if found.reader_groups:
+                name, config = next(reversed(found.reader_groups.items()))
+                await self._reader_groups.delete(scope, name, config.group_id)
+            elif found.streams:
+                name = next(reversed(found.streams))
+                await self._streams.seal(scope, name)
+                await self._streams.delete(scope, name)
+            elif found.tables:
+                await self._tables.delete(scope, next(reversed(found.tables)))
+            else:
+                self.delete(scope)

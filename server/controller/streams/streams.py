@@ -1,0 +1,369 @@
+"""Streams: made, configured, truncated, sealed, deleted, listed; and the questions about their segments.
+
+Invariant: the segment store has what a stream's current epoch names before the state says so, and loses what was
+deleted before the state forgets it; a call that fails in between can be made again. A stream that is made again under
+an old name numbers its segments after the old ones, because their names are used up.
+
+Follows `StreamMetadataTasks`, `ControllerService`, `AbstractStreamMetadataStore`. Deliberate differences: the stream of
+watermarks (`_MARK…`) is made when a client first asks for its segments, and is not listed, unless configured; a stream
+cannot be made with no segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from heapq import nsmallest
+from itertools import chain
+from typing import Any, Final
+
+from segstore.server.controller.errors import (
+    AlreadyExists,
+    BrokenStreamCut,
+    InvalidArgument,
+    InvalidName,
+    InvalidStreamCut,
+    NotFound,
+    StreamNotSealed,
+    StreamSealed,
+)
+from segstore.server.controller.pace import PER_TICK
+from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.state.core import Core, require
+from segstore.server.controller.state.epochs import (
+    Segment,
+    between,
+    cut_span,
+    equal_ranges,
+    find_segment,
+    first_epoch,
+    is_at_or_after,
+    pieces_between,
+    successors,
+    why_invalid,
+)
+from segstore.server.controller.state.operations import (
+    StreamCreated,
+    StreamDeleted,
+    StreamTruncated,
+    StreamUpdated,
+)
+from segstore.server.controller.state.operations import (
+    StreamSealed as Sealed,
+)
+from segstore.server.controller.state.state import MARK_PREFIX, Stream
+from segstore.server.controller.streams.scaling import Scaling
+from segstore.server.controller.streams.transactions import Transactions
+from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low, utf16
+from segstore.wire.names import is_stream_name, split_segment_id
+
+__all__ = ["Streams", "page"]
+
+_AT_ONCE: Final = 500
+"""Number of names that a listing examines per loop iteration."""
+
+_AT_ONCE_BETWEEN: Final = 8
+"""Number of segments between cuts that count as one unit of `Pace`."""
+
+_TAG_PARTS: Final = 25
+_TAG_SEED: Final = java_hash_code("StreamTags")
+
+
+async def page(
+    core: Core,
+    names: Iterable[str],
+    token: str,
+    order: Callable[[str], Any] = str,
+    listed: Callable[[str], bool] = bool,
+) -> tuple[list[str], str]:
+    """The listed names after `token`, in order, at most one page; and the token of the next page.
+
+    A listing ends with an empty page. Names that come and go meanwhile are listed or not, others exactly once.
+    """
+    every, found = list(names), list[str]()
+    after = order(token) if token else None
+    for at in range(0, len(every), _AT_ONCE):
+        piece = every[at : at + _AT_ONCE]
+        await core.pace.take(1 + PER_TICK * len(piece) // _AT_ONCE)
+        more = (name for name in piece if listed(name) and (after is None or order(name) > after))
+        found = nsmallest(core.config.page_size, chain(found, more), key=order)
+    return found, found[-1] if found else token
+
+
+def _tag_order(stream: str) -> tuple[int, str]:
+    """Sort key for the streams of a tag: Pravega keeps them in 25 parts, by a hash of their names."""
+    return consistent_hash(murmur3_128_low(utf16(stream), _TAG_SEED), _TAG_PARTS), stream
+
+
+class Streams:
+    """All that is done to streams, but for their scaling and their transactions."""
+
+    def __init__(self, core: Core, scaling: Scaling, transactions: Transactions) -> None:
+        self._core = core
+        self._scaling = scaling
+        self._transactions = transactions
+
+    # Changes ---------------------------------------------------------------------------------------------------
+
+    async def create(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Make a stream with its first segments."""
+        require(scope=scope)
+        if not is_stream_name(stream):
+            raise InvalidName("stream", stream)
+        self._check_config(config)
+        await self._create(scope, stream, config)
+        if self._core.config.watermark_streams and not stream.startswith(MARK_PREFIX):
+            await self._create_mark(scope, MARK_PREFIX + stream)
+
+    async def _create_mark(self, scope: str, stream: str) -> None:
+        """Create a stream of watermarks, unless it exists. Its name is valid if that of its stream is."""
+        with suppress(AlreadyExists):
+            await self._create(scope, stream, StreamConfig())
+
+    async def _create(self, scope: str, stream: str, config: StreamConfig) -> None:
+        core = self._core
+        async with core.lock(scope, stream):
+            if stream in core.state.scope(scope).streams:
+                raise AlreadyExists("stream", f"{scope}/{stream}")
+            number = core.state.numbers.get(f"{scope}/{stream}", 0)
+            now_ms = core.now_ms()
+            async for segment in core.pace.over(first_epoch(config.scaling.min_segments, number, now_ms).segments):
+                await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
+            core.state.scope(scope)  # it may have been deleted while the store worked
+            core.record(StreamCreated(scope, stream, config, number, now_ms))
+
+    async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Give a stream another configuration; its segments follow a fixed or a higher minimum number at once."""
+        require(scope=scope, stream=stream)
+        self._check_config(config)
+        async with self._core.lock(scope, stream):
+            found = self._unsealed(scope, stream)
+            await self._scaling.finish(found)
+            async for segment in self._core.pace.over(found.current.segments):
+                await self._core.segments.update_policy(found.segment_name(segment), config.scaling)
+            self._core.record(StreamUpdated(scope, stream, config))
+            count, wanted = len(found.current.segments), config.scaling.min_segments
+            if count < wanted or (count > wanted and config.scaling.kind is ScalingType.FIXED):
+                await self._scaling.replace(found, equal_ranges(wanted))
+
+    async def truncate(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+        """Drop what lies before a stream cut, which must not lie before the last one."""
+        require(scope=scope, stream=stream)
+        async with self._core.lock(scope, stream):
+            found = self._unsealed(scope, stream)
+            self._check_truncation(found, found.cut, cut)
+            gone = [
+                segment
+                for segment in between(found.epochs, found.cut, cut)
+                if segment.id not in cut and segment.id not in found.deleted
+            ]
+            async for identifier, offset in self._core.pace.over(list(cut.items())):
+                if offset > 0:
+                    name = found.segment_name(found.segment(identifier))
+                    # Beyond the end nothing is dropped; the stream begins there all the same, as in Pravega.
+                    if offset <= await self._core.segments.segment_length(name):
+                        await self._core.segments.truncate_segment(name, offset)
+            async for segment in self._core.pace.over(gone):
+                await self._core.segments.delete_segment(found.segment_name(segment))
+            self._core.record(StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
+
+    async def seal(self, scope: str, stream: str) -> None:
+        """Let a stream take no more writes; sealing again is fine. Open transactions are aborted."""
+        require(scope=scope, stream=stream)
+        async with self._core.lock(scope, stream):
+            found = self._core.state.stream(scope, stream)
+            if found.sealed:
+                return
+            await self._scaling.finish(found)
+            await self._transactions.settle(found)
+            sizes = {}
+            async for segment in self._core.pace.over(found.current.segments):
+                sizes[segment.id] = await self._core.segments.seal_segment(found.segment_name(segment))
+            self._core.record(Sealed(scope, stream, sizes))
+
+    async def delete(self, scope: str, stream: str) -> None:
+        """Delete a sealed stream, its segments and its watermarks."""
+        require(scope=scope, stream=stream)
+        async with self._core.lock(scope, stream):
+            found = self._core.state.stream(scope, stream)
+            if not found.sealed:
+                raise StreamNotSealed(found.full_name)
+            mark = self._core.state.scope(scope).streams.get(MARK_PREFIX + stream)
+            if mark is not None:
+                await self._delete_segments(mark)
+                self._core.record(StreamDeleted(scope, mark.name))
+            await self._delete_segments(found)
+            self._core.record(StreamDeleted(scope, stream))
+
+    async def _delete_segments(self, stream: Stream) -> None:
+        async for segment in self._core.pace.over(list(stream.all_segments())):
+            await self._core.segments.delete_segment(stream.segment_name(segment))
+
+    # Questions -------------------------------------------------------------------------------------------------
+
+    def exists(self, scope: str, stream: str) -> bool:
+        require(scope=scope, stream=stream)
+        return self._core.state.find_stream(scope, stream) is not None
+
+    def get(self, scope: str, stream: str) -> Stream:
+        """The stream, to be read and not changed; `NotFound` without one."""
+        require(scope=scope, stream=stream)
+        return self._core.state.stream(scope, stream)
+
+    async def names(self, scope: str, token: str) -> tuple[list[str], str]:
+        """A page of the names of a scope's streams."""
+        require(scope=scope)
+        streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
+
+        def listed(name: str) -> bool:
+            return marks or not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
+
+        return await page(self._core, streams, token, listed=listed)
+
+    async def tagged(self, scope: str, token: str, tag: str) -> tuple[list[str], str]:
+        """A page of the names of a scope's streams that carry a tag, without internal ones."""
+        require(scope=scope, tag=tag)
+        streams = self._core.state.scope(scope).streams
+
+        def listed(name: str) -> bool:
+            stream = streams.get(name)
+            return stream is not None and tag in stream.config.tags and not stream.is_internal
+
+        return await page(self._core, streams, token, _tag_order, listed)
+
+    async def current(self, scope: str, stream: str) -> list[Segment]:
+        """The segments that take writes, by key; none if the stream is sealed."""
+        found = await self._get_or_mark(scope, stream)
+        return [] if found.sealed else list(found.current.segments)
+
+    async def head(self, scope: str, stream: str) -> Cut:
+        """Where a reader that wants everything starts."""
+        return (await self._get_or_mark(scope, stream)).head()
+
+    def at_epoch(self, scope: str, stream: str, epoch: int) -> list[Segment]:
+        """The segments of an epoch, by key."""
+        if epoch < 0:
+            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+        return list(self.get(scope, stream).epoch(epoch).segments)
+
+    async def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
+        """The segments that follow one, each with all that it follows; none after the last of a sealed stream.
+
+        Who asks may have come to the end of a segment whose epoch is about to end: for a reader, none would mean that
+        the stream is over. So what has begun to seal segments is finished first.
+        """
+        found = self.get(scope, stream)
+        following = successors(found.epochs, identifier)
+        if following or found.sealed:
+            return following
+        async with self._core.lock(scope, stream):
+            found = self.get(scope, stream)
+            if not found.sealed:
+                await self._scaling.finish_due(found)
+                await self._transactions.finish_due(found)
+            return successors(found.epochs, identifier)
+
+    async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
+        """The segments from one stream cut to another; an empty one is the beginning or the end, not both.
+
+        A cut need not cover all keys here, and what it names besides segments of the stream is not looked at.
+        """
+        if not start and not end:
+            raise InvalidArgument("one of the two stream cuts must be given")
+        self._core.check_cut(max(len(start), len(end)))
+        found = self.get(scope, stream)
+        cuts = [cut for cut in (start, end) if cut]
+        for cut in cuts:
+            _check_epochs(found, cut)
+            if all(find_segment(found.epochs, identifier) is None for identifier in cut):
+                raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
+        segments: list[Segment] = []
+        try:
+            for piece in pieces_between(tuple(found.epochs), start, end):
+                await self._core.pace.take(1 + len(piece) // _AT_ONCE_BETWEEN)
+                segments += piece
+        except ValueError as error:
+            raise InvalidStreamCut(found.full_name, str(error)) from error
+        return segments
+
+    def is_current(self, scope: str, stream: str, identifier: int) -> bool:
+        """Whether a segment takes writes."""
+        found = self.get(scope, stream)
+        segment = find_segment(found.epochs, identifier)
+        return not found.sealed and segment is not None and found.current.holds(segment)
+
+    def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
+        """Whether a cut that names segments of the stream covers all keys in an order that can be read."""
+        self._core.check_cut(len(cut))
+        if not cut:
+            raise InvalidArgument("the stream cut is empty")
+        return _why_invalid(self.get(scope, stream), cut) is None
+
+    def endpoint(self, scope: str, stream: str, identifier: int) -> Endpoint:
+        """The store that owns a segment, whether or not the segment exists, or could."""
+        epoch, number = split_segment_id(identifier)
+        require(scope=scope, stream=stream)
+        self._core.check_name(scope, stream)
+        return self._core.segments.owner_of(f"{scope}/{stream}/{number}.#epoch.{epoch}")
+
+    def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+        """Refuse a cut that is none of this stream's, or lies before an earlier one."""
+        self._check_truncation(stream, earlier, cut)
+
+    def _check_config(self, config: StreamConfig) -> None:
+        count = config.scaling.min_segments
+        self._core.check_segments("segments of a stream", count)
+        if count < 1 or config.rollover_bytes < 0:
+            raise InvalidArgument(f"no stream can have {count} segments that roll at {config.rollover_bytes} bytes")
+
+    def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+        self._core.check_cut(len(cut))
+        if not cut:
+            raise InvalidArgument("the stream cut is empty")
+        if (why := _why_invalid(stream, cut)) is not None:
+            raise InvalidStreamCut(stream.full_name, why)
+        if earlier:
+            span, earlier_span = cut_span(stream.epochs, cut), cut_span(stream.epochs, earlier)
+            if not is_at_or_after(cut, span, earlier, earlier_span):
+                raise InvalidStreamCut(stream.full_name, "it lies before the last one")
+
+    def _unsealed(self, scope: str, stream: str) -> Stream:
+        found = self._core.state.stream(scope, stream)
+        if found.sealed:
+            raise StreamSealed(found.full_name)
+        return found
+
+    async def _get_or_mark(self, scope: str, stream: str) -> Stream:
+        """The stream; one of watermarks is made when the stream exists that it is about."""
+        require(scope=scope, stream=stream)
+        try:
+            return self._core.state.stream(scope, stream)
+        except NotFound:
+            about = stream.removeprefix(MARK_PREFIX)
+            if about == stream or not self.exists(scope, about):
+                raise
+        await self._create_mark(scope, stream)
+        return self._core.state.stream(scope, stream)
+
+
+def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
+    """Refuse a cut that names an epoch that there is not; with `NotFound` if it names none that there is."""
+    named = sorted({split_segment_id(identifier)[0] for identifier in cut})
+    if named[0] >= 0:
+        stream.epoch(named[0])
+    if named[0] < 0 or named[-1] > stream.current.number:
+        raise BrokenStreamCut(stream.full_name, f"not all of the epochs {named} are there")
+
+
+def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
+    """What is wrong with a cut that names segments of the stream; whatever else it may be is refused."""
+    _check_epochs(stream, cut)
+    for identifier in cut:
+        try:
+            stream.segment(identifier)
+        except NotFound as error:
+            raise BrokenStreamCut(stream.full_name, str(error)) from error
+    if all(offset < 0 for offset in cut.values()):
+        raise BrokenStreamCut(stream.full_name, "it has reached no segment")
+    return why_invalid(stream.epochs, cut)

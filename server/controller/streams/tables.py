@@ -1,0 +1,75 @@
+"""Key-value tables: partitions that are table segments, made with the table and deleted with it.
+
+Invariant: a table's partitions never change; a table that is made again under an old name numbers them after the old
+ones. Follows `TableMetadataTasks` and `ControllerService`.
+"""
+
+from __future__ import annotations
+
+from segstore.server.controller.errors import AlreadyExists, InvalidArgument, InvalidName
+from segstore.server.controller.policies import TableConfig
+from segstore.server.controller.state.core import Core, require
+from segstore.server.controller.state.epochs import Segment, first_epoch
+from segstore.server.controller.state.operations import TableCreated, TableDeleted
+from segstore.server.controller.state.state import TABLE_SUFFIX, Table
+from segstore.server.controller.streams.streams import page
+from segstore.wire.names import is_user_stream_name
+
+__all__ = ["Tables"]
+
+
+class Tables:
+    """All that is done to key-value tables; their entries are between clients and the segment store."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def create(self, scope: str, name: str, config: TableConfig) -> None:
+        """Make a table with its partitions, whose keys have a fixed length."""
+        require(scope=scope)
+        self._core.check_segments("partitions of a table", config.partitions)
+        if (
+            config.partitions < 1
+            or config.primary_key_bytes < 1
+            or config.secondary_key_bytes < 0
+            or config.rollover_bytes < 0
+        ):
+            raise InvalidArgument(f"{config} makes no key-value table")
+        if not is_user_stream_name(name):
+            raise InvalidName("key-value table", name)
+        core = self._core
+        async with core.lock("table", scope, name):
+            if name in core.state.scope(scope).tables:
+                raise AlreadyExists("key-value table", f"{scope}/{name}")
+            number = core.state.numbers.get(f"{scope}/{name}{TABLE_SUFFIX}", 0)
+            now_ms = core.now_ms()
+            table = Table(scope, name, config, now_ms, first_epoch(config.partitions, number, now_ms))
+            key_bytes = config.primary_key_bytes + config.secondary_key_bytes
+            async for segment in core.pace.over(table.epoch.segments):
+                await core.segments.create_table(table.segment_name(segment), key_bytes, config.rollover_bytes)
+            core.state.scope(scope)  # it may have been deleted while the store worked
+            core.record(TableCreated(scope, name, config, number, now_ms))
+
+    def get(self, scope: str, name: str) -> TableConfig:
+        require(scope=scope, table=name)
+        return self._core.state.table(scope, name).config
+
+    def partitions(self, scope: str, name: str) -> list[Segment]:
+        """The table's segments, by key."""
+        require(scope=scope, table=name)
+        return list(self._core.state.table(scope, name).epoch.segments)
+
+    async def names(self, scope: str, token: str) -> tuple[list[str], str]:
+        """A page of the names of a scope's tables."""
+        require(scope=scope)
+        return await page(self._core, self._core.state.scope(scope).tables, token)
+
+    async def delete(self, scope: str, name: str) -> None:
+        """Delete a table with all that is in it."""
+        require(scope=scope, table=name)
+        core = self._core
+        async with core.lock("table", scope, name):
+            table = core.state.table(scope, name)
+            async for segment in core.pace.over(table.epoch.segments):
+                await core.segments.delete_table(table.segment_name(segment))
+            core.record(TableDeleted(scope, name))

@@ -1,0 +1,310 @@
+"""Transactions of a stream: events written aside, which all become part of the stream or none.
+
+A transaction belongs to the epoch in which it was opened, told by the top 32 bits of its id, and has a segment beside
+each segment of that epoch. Committing merges these into the current segments of the same numbers. If the stream was
+scaled since, the transaction's epoch comes again to take them in, and after it the current one (a rolling transaction).
+
+Long work is done in pieces, and a stream has at most `max_transactions` open.
+
+Invariant: `OPEN → COMMITTING → COMMITTED` or `OPEN → ABORTING → ABORTED`, nothing else; the first request to end a
+transaction decides, asking the same again is fine, asking the opposite is refused. Commits happen in the order in which
+they were asked for, those of older epochs first. A lease that ended, with some slack, aborts.
+
+Follows `StreamTransactionMetadataTasks`, `CommitRequestHandler` and `AbortRequestHandler`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import groupby, islice
+from typing import Final
+from uuid import UUID
+
+from segstore.server.controller.errors import (
+    ExecutionTimeExceeded,
+    IllegalState,
+    InvalidArgument,
+    LeaseTooLarge,
+    NotFound,
+    SegmentStoreFailed,
+    TooMany,
+)
+from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.controller.state.core import Core, Due, Timer, require
+from segstore.server.controller.state.epochs import Segment
+from segstore.server.controller.state.operations import (
+    AbortStarted,
+    CommitStarted,
+    CompletedForgotten,
+    EpochRolled,
+    TransactionEnded,
+    TransactionOpened,
+    TransactionPinged,
+    rolled,
+)
+from segstore.server.controller.state.state import Stream, Transaction, TransactionStatus, transaction_epoch
+from segstore.server.controller.streams.writers import note
+
+__all__ = ["Transactions"]
+
+_log = logging.getLogger(__name__)
+
+_LEASES_MAX: Final = 1000
+"""No transaction lives longer than this many of its leases (`StreamTransactionMetadataTasks`)."""
+
+_NO_TIME: Final = -(2**63)
+"""The timestamp of a commit whose writer noted none."""
+
+_PLAIN: Final = ScalingPolicy()
+
+_MERGED_AT_ONCE: Final = 100
+"""`CommitRequestHandler.MAX_TRANSACTION_COMMIT_BATCH_SIZE`."""
+
+
+def _opening(transaction: UUID) -> int:
+    """Sort key for the order in which transactions were opened."""
+    return transaction.int & (1 << 96) - 1
+
+
+class Transactions:
+    """Opens, pings and ends transactions, on request and by time."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[Segment]]:
+        """Open one; give its id and the segments of its epoch, beside each of which its own segment exists now."""
+        require(scope=scope, stream=stream)
+        core = self._core
+        core.state.stream(scope, stream)
+        if not core.config.min_lease_ms <= lease_ms <= core.config.max_lease_ms:
+            raise InvalidArgument(
+                f"a lease of {lease_ms} ms is not between {core.config.min_lease_ms} and {core.config.max_lease_ms} ms"
+            )
+        async with core.lock(scope, stream):
+            found = core.state.stream(scope, stream)
+            if found.sealed:
+                raise IllegalState(f"stream {found.full_name} is sealed")
+            count, limit = len(found.transactions) + 1, core.config.max_transactions
+            if count > limit:
+                raise TooMany("open transactions of a stream", count, limit)
+            epoch = found.current.reference
+            identifier = UUID(int=epoch << 96 | next(core.transaction_ids))
+            segments = []
+            async for segment, name in core.pace.over(list(found.transaction_segments(identifier))):
+                await core.segments.create_segment(name, _PLAIN, found.config.rollover_bytes)
+                segments.append(Segment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
+            now_ms = core.now_ms()
+            must_end_ms = now_ms + min(_LEASES_MAX * lease_ms, core.config.max_transaction_ms)
+            core.record(TransactionOpened(scope, stream, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
+            self._watch(found, identifier)
+        return identifier, segments
+
+    def ping(self, scope: str, stream: str, identifier: UUID, lease_ms: int) -> TransactionStatus | None:
+        """Give an open transaction a new lease; give how it stands, None if it is not known."""
+        require(scope=scope, stream=stream)
+        core = self._core
+        status = self.status(scope, stream, identifier)
+        if status is not TransactionStatus.OPEN:
+            return status
+        if lease_ms > core.config.max_lease_ms:
+            raise LeaseTooLarge(lease_ms, core.config.max_lease_ms)
+        transaction = core.state.stream(scope, stream).transactions[identifier]
+        if core.now_ms() + lease_ms > transaction.must_end_ms:
+            raise ExecutionTimeExceeded(identifier, core.now_ms() + lease_ms, transaction.must_end_ms)
+        core.record(TransactionPinged(scope, stream, identifier, self._lease_end(lease_ms)))
+        return status
+
+    def status(self, scope: str, stream: str, identifier: UUID) -> TransactionStatus | None:
+        """How a transaction stands; None if it, or its stream, is not known."""
+        require(scope=scope, stream=stream)
+        found = self._core.state.find_stream(scope, stream)
+        if found is None:
+            return None
+        known = found.transactions.get(identifier) or found.completed.get(identifier)
+        return None if known is None else known.status
+
+    def completed(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
+        """The transactions of a stream that ended last, with their outcomes, in the order in which they were opened."""
+        require(scope=scope, stream=stream)
+        found = self._core.state.stream(scope, stream)
+        last = islice(reversed(found.completed), self._core.config.completed_listed)
+        return {each: found.completed[each].status for each in sorted(last, key=_opening)}
+
+    async def commit(self, scope: str, stream: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
+        """Ask for a commit; without a delay it has happened when this returns."""
+        require(scope=scope, stream=stream)
+        core = self._core
+        core.check_name(writer)
+        async with core.lock(scope, stream):
+            found = core.state.stream(scope, stream)
+            if self._may_end(found, identifier, commit=True):
+                due_ms = core.now_ms() + core.config.commit_delay_ms
+                core.record(CommitStarted(scope, stream, identifier, writer, timestamp, due_ms))
+                await self._end_or_retry(found, identifier)
+
+    async def abort(self, scope: str, stream: str, identifier: UUID) -> None:
+        """Ask for an abort; without a delay it has happened when this returns."""
+        require(scope=scope, stream=stream)
+        core = self._core
+        async with core.lock(scope, stream):
+            found = core.state.stream(scope, stream)
+            if self._may_end(found, identifier, commit=False):
+                core.record(AbortStarted(scope, stream, identifier, core.now_ms() + core.config.commit_delay_ms))
+                await self._end_or_retry(found, identifier)
+
+    async def run(self, timer: Timer) -> None:
+        """Look at a transaction again: its lease may have ended, or what was asked for may be due."""
+        core = self._core
+        async with core.lock(timer.scope, timer.stream):
+            found = core.state.find_stream(timer.scope, timer.stream)
+            if found is None or timer.transaction is None or timer.transaction not in found.transactions:
+                return
+            transaction = found.transactions[timer.transaction]
+            if transaction.status is TransactionStatus.OPEN and self._due_ms(transaction) <= core.now_ms():
+                core.record(AbortStarted(timer.scope, timer.stream, timer.transaction, core.now_ms()))
+            await self._end_or_retry(found, timer.transaction)
+
+    async def settle(self, stream: Stream) -> None:
+        """End every transaction: commit what was to be committed, abort the others. The caller holds the lock."""
+        core = self._core
+        async for identifier, transaction in core.pace.over(list(stream.transactions.items())):
+            if transaction.status is TransactionStatus.OPEN:
+                core.record(AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
+        await self._end(stream, list(stream.transactions))
+
+    async def finish_due(self, stream: Stream) -> None:
+        """End the transactions for which that was asked for and is due. The caller holds the lock."""
+        now_ms = self._core.now_ms()
+        due = [
+            each
+            for each, other in stream.transactions.items()
+            if other.status is not TransactionStatus.OPEN and other.due_ms <= now_ms
+        ]
+        await self._end(stream, due)
+
+    def watch_all(self, stream: Stream) -> None:
+        """Set the timers of all transactions, of a state that was read."""
+        for identifier in stream.transactions:
+            self._watch(stream, identifier)
+
+    # Ending ----------------------------------------------------------------------------------------------------
+
+    def _may_end(self, stream: Stream, identifier: UUID, *, commit: bool) -> bool:
+        """Whether ending is still to be asked for; refuses the opposite of what was asked before."""
+        status = self.status(stream.scope, stream.name, identifier)
+        if status is None:
+            raise NotFound("transaction", f"{identifier} of stream {stream.full_name}")
+        if status is TransactionStatus.OPEN:
+            return True
+        if commit is (status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)):
+            return False
+        raise IllegalState(f"transaction {identifier} of stream {stream.full_name} is {status.value}")
+
+    async def _end_or_retry(self, stream: Stream, identifier: UUID) -> None:
+        core = self._core
+        transaction = stream.transactions[identifier]
+        self._watch(stream, identifier)
+        if transaction.status is TransactionStatus.OPEN or transaction.due_ms > core.now_ms():
+            return
+        try:
+            await self.finish_due(stream)
+        except SegmentStoreFailed as error:
+            _log.warning("ending transaction %s of stream %s is tried again: %s", identifier, stream.full_name, error)
+
+    async def _end(self, stream: Stream, identifiers: Iterable[UUID]) -> None:
+        """Carry out what was asked for these transactions; the caller holds the lock."""
+        core = self._core
+        committing = []
+        for identifier in identifiers:
+            if stream.transactions[identifier].status is TransactionStatus.COMMITTING:
+                committing.append(identifier)
+                continue
+            async for _, name in core.pace.over(list(stream.transaction_segments(identifier))):
+                await core.segments.delete_segment(name)
+            self._ended(stream, identifier, committed=False)
+        committing.sort(key=lambda each: (transaction_epoch(each), stream.transactions[each].order))
+        for epoch, group in groupby(committing, key=transaction_epoch):
+            together = list(group)
+            if stream.epoch(epoch).reference == stream.current.reference:
+                await self._merge(stream, stream.current.segments, together)
+            else:
+                await self._roll(stream, epoch, together)
+            async for identifier in core.pace.over(together):
+                await self._note_time(stream, stream.transactions[identifier])
+                self._ended(stream, identifier, committed=True)
+
+    async def _merge(self, stream: Stream, targets: Sequence[Segment], identifiers: Sequence[UUID]) -> None:
+        sources: dict[int, list[str]] = {}
+        for identifier in identifiers:
+            async for segment, name in self._core.pace.over(list(stream.transaction_segments(identifier))):
+                sources.setdefault(segment.number, []).append(name)
+        for target in targets:
+            names = sources[target.number]
+            for start in range(0, len(names), _MERGED_AT_ONCE):
+                some = names[start : start + _MERGED_AT_ONCE]
+                await self._core.pace.take(len(some))
+                await self._core.segments.merge_segments(stream.segment_name(target), some)
+
+    async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
+        """Take transactions of an older epoch in; every step can be done twice."""
+        segments, pace = self._core.segments, self._core.pace
+        now_ms = self._core.now_ms()
+        again, current = rolled(stream, epoch, now_ms)
+        async for segment in pace.over(again.segments):
+            await segments.create_segment(stream.segment_name(segment), _PLAIN, stream.config.rollover_bytes)
+        await self._merge(stream, again.segments, identifiers)
+        async for segment in pace.over(current.segments):
+            name = stream.segment_name(segment)
+            await segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
+        sizes = {}
+        async for segment in pace.over((*again.segments, *stream.current.segments)):
+            sizes[segment.id] = await segments.seal_segment(stream.segment_name(segment))
+        self._core.record(EpochRolled(stream.scope, stream.name, epoch, sizes, now_ms))
+
+    async def _note_time(self, stream: Stream, transaction: Transaction) -> None:
+        if not transaction.writer or transaction.timestamp == _NO_TIME:
+            return
+        position = {}
+        async for segment in self._core.pace.over(stream.current.segments):
+            position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
+        # A time before the writer's last one, or of a writer too many, does not count, and the transaction is committed
+        # all the same.
+        with suppress(TooMany):
+            note(self._core, stream, transaction.writer, transaction.timestamp, position)
+
+    def _ended(self, stream: Stream, identifier: UUID, *, committed: bool) -> None:
+        core = self._core
+        now_ms = core.now_ms()
+        core.record(TransactionEnded(stream.scope, stream.name, identifier, committed, now_ms))
+        before_ms = now_ms - core.config.completed_ttl_ms
+        beyond = len(stream.completed) - core.config.completed_max
+        if beyond > core.config.completed_max // 10:  # in batches, because each batch is an operation in the journal
+            before_ms = max(before_ms, next(islice(stream.completed.values(), beyond, None)).ended_ms)
+        if next(iter(stream.completed.values())).ended_ms < before_ms:
+            core.record(CompletedForgotten(stream.scope, stream.name, before_ms))
+
+    # Time ------------------------------------------------------------------------------------------------------
+
+    def _lease_end(self, lease_ms: int) -> int:
+        cap_ms = self._core.config.lease_cap_ms
+        return self._core.now_ms() + (lease_ms if cap_ms is None else min(lease_ms, cap_ms))
+
+    def _due_ms(self, transaction: Transaction) -> int:
+        if transaction.status is TransactionStatus.OPEN:
+            return transaction.lease_until_ms + self._core.config.slack_ms
+        return transaction.due_ms
+
+    def _watch(self, stream: Stream, identifier: UUID) -> None:
+        """Look again when the lease has ended or what was asked for is due; if that is now, a little later.
+
+        The timer is set before the work is begun, so that work which fails, or whose caller goes away, is done at last.
+        """
+        core = self._core
+        transaction = stream.transactions[identifier]
+        due_ms = self._due_ms(transaction)
+        if transaction.status is not TransactionStatus.OPEN:
+            due_ms = max(due_ms, core.now_ms() + core.config.retry_ms) if due_ms <= core.now_ms() else due_ms
+        core.schedule(due_ms, Due.TRANSACTION, stream.scope, stream.name, identifier)

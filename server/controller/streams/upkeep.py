@@ -1,0 +1,129 @@
+"""What the controller does by itself for a stream, at its time: retention, and scaling by load.
+
+Invariant: a stream has at most one timer of each kind, and none once it is gone, sealed, or has no such policy. The
+averages of load are no part of the state: a controller that starts again begins to watch anew.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from segstore.server.controller.errors import ControllerError
+from segstore.server.controller.policies import ScalingType
+from segstore.server.controller.segment_admin import Load
+from segstore.server.controller.state.core import Core, Due
+from segstore.server.controller.state.epochs import lower_bound
+from segstore.server.controller.state.operations import RetentionCutRecorded, RetentionCutsForgotten
+from segstore.server.controller.state.state import RetentionCut, Stream
+from segstore.server.controller.streams.autoscale import Watch, decide, measure
+from segstore.server.controller.streams.retention import obsolete, truncation_point
+from segstore.server.controller.streams.scaling import Scaling
+from segstore.server.controller.streams.streams import Streams
+
+__all__ = ["Upkeep"]
+
+_log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Retention and scaling by load, for streams whose policies ask for it."""
+
+    def __init__(self, core: Core, streams: Streams, scaling: Scaling) -> None:
+        self._core = core
+        self._streams = streams
+        self._scaling = scaling
+        self._watches: dict[str, dict[int, Watch]] = {}
+        self._timed: set[tuple[Due, str]] = set()
+
+    def watch(self, scope: str, stream: str) -> None:
+        """Set the timers that a stream's configuration asks for; to be called when it may have changed."""
+        found = self._find(scope, stream)
+        if found is None:
+            return
+        if found.config.retention is not None:
+            self._schedule(Due.RETENTION, found, self._core.config.retention_every_ms)
+        if self._scales(found):
+            self._schedule(Due.LOAD, found, self._core.config.scaling.tick_ms)
+
+    async def run_retention(self, scope: str, stream: str) -> None:
+        """Keep a stream cut and truncate what the policy no longer asks for."""
+        self._timed.discard((Due.RETENTION, f"{scope}/{stream}"))
+        found = self._find(scope, stream)
+        if found is None or found.config.retention is None:
+            return
+        try:
+            await self.retain(found)
+        except ControllerError as error:
+            _log.warning("retention of stream %s waits for the next time: %s", found.full_name, error)
+        self.watch(scope, stream)
+
+    async def retain(self, stream: Stream) -> None:
+        """The work of `run_retention`, once; raises what goes wrong."""
+        policy = stream.config.retention
+        if policy is None:
+            return
+        core = self._core
+        cut = {}
+        async for segment in core.pace.over(stream.current.segments):
+            cut[segment.id] = await core.segments.segment_length(stream.segment_name(segment))
+        if self._find(stream.scope, stream.name) is not stream:  # it was deleted meanwhile
+            return
+        now_ms = core.now_ms()
+        kept = RetentionCut(now_ms, stream.size_till(cut), cut)
+        core.record(RetentionCutRecorded(stream.scope, stream.name, kept))
+        subscribers = lower_bound(stream.epochs, [each.cut for each in stream.subscribers.values() if each.cut])
+        point = truncation_point(stream, policy, subscribers, now_ms)
+        if point is None:
+            return
+        await self._streams.truncate(stream.scope, stream.name, point)
+        count = obsolete(stream.epochs, stream.retention_cuts, point)
+        core.record(RetentionCutsForgotten(stream.scope, stream.name, count))
+
+    async def run_load(self, scope: str, stream: str) -> None:
+        """Take the rates of a stream's segments and scale it if they ask for it."""
+        name = f"{scope}/{stream}"
+        self._timed.discard((Due.LOAD, name))
+        found = self._find(scope, stream)
+        if found is None or not self._scales(found):
+            self._watches.pop(name, None)
+            return
+        try:
+            await self._take_load(found, self._watches.setdefault(name, {}))
+        except ControllerError as error:
+            _log.warning("scaling of stream %s by load waits for the next time: %s", name, error)
+        self.watch(scope, stream)
+
+    async def _take_load(self, stream: Stream, watches: dict[int, Watch]) -> None:
+        core = self._core
+        settings = core.config.scaling
+        current = stream.current
+        names = {stream.segment_name(segment): segment.id for segment in current.segments}
+        loads: dict[str, Load] = {}
+        async for name in core.pace.over(list(names)):
+            loads |= await core.segments.loads([name])
+        now_ms = core.now_ms()
+        for name, load in loads.items():
+            total = measure(load, stream.config.scaling)
+            watch = watches.get(names[name])
+            if watch is None:
+                watches[names[name]] = Watch.begin(now_ms, total)
+            else:
+                watch.take(now_ms, total, settings.minute_ms)
+        for identifier in watches.keys() - names.values():
+            del watches[identifier]
+        decision = decide(current, stream.config.scaling, watches, now_ms, settings, core.config.max_segments)
+        if decision is not None:
+            _log.info("load scales stream %s: %s to %s", stream.full_name, decision.sealed, decision.ranges)
+            await self._scaling.start(stream.scope, stream.name, decision.sealed, decision.ranges)
+
+    def _scales(self, stream: Stream) -> bool:
+        return self._core.config.scaling.enabled and stream.config.scaling.kind is not ScalingType.FIXED
+
+    def _find(self, scope: str, stream: str) -> Stream | None:
+        found = self._core.state.find_stream(scope, stream)
+        return None if found is None or found.sealed else found
+
+    def _schedule(self, kind: Due, stream: Stream, after_ms: int) -> None:
+        if (kind, stream.full_name) not in self._timed:
+            self._timed.add((kind, stream.full_name))
+            self._core.schedule(self._core.now_ms() + after_ms, kind, stream.scope, stream.name)

@@ -1,0 +1,202 @@
+"""Watermarks: the times that a stream's writers noted, told to its readers in a stream of its own (`_MARK…`).
+
+While writers note times, every so often the lowest time that all active ones have reached, and the farthest positions
+at which they stood, become one event of that stream. Readers hold their own position against it and so know between
+which times they are.
+
+Invariant: from one watermark to the next the lower time rises and no position goes back; an event is written before the
+state tells of it, and once. A writer that has not noted a time above the last watermark's is waited for as long as the
+stream's timestamp aggregation timeout allows, then forgotten; one that said it is gone, at once.
+
+Follows `PeriodicWatermarking` and `Watermark` (Pravega). Deliberate difference: the last watermark is kept here, and
+the mark that Pravega sets in the stream of watermarks, for its controllers alone, is not.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from struct import Struct
+from typing import Final
+
+from segstore.server.controller.errors import ControllerError, StreamSealed
+from segstore.server.controller.policies import Cut
+from segstore.server.controller.state.core import Core, Due
+from segstore.server.controller.state.epochs import KeyRange, Segment, find_segment, uncovered
+from segstore.server.controller.state.operations import WatermarkWritten, WriterForgotten
+from segstore.server.controller.state.state import MARK_PREFIX, Stream, Watermark, WriterMark
+from segstore.server.controller.streams.streams import Streams
+from segstore.wire import Event, encode
+
+__all__ = ["UpperBound", "Watermarks", "encode_watermark"]
+
+_log = logging.getLogger(__name__)
+
+_TIMES: Final = Struct(">qq")
+_SEGMENT: Final = Struct(">qdd")
+_OFFSET: Final = Struct(">q")
+_REVISION: Final = Struct(">BBBBi")
+"""Of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
+
+_AT_ONCE: Final = 16
+"""Number of positions that count as one unit of `Pace`."""
+
+_SHORT, _MIDDLE = 1 << 7, 1 << 14
+
+
+class Watermarks:
+    """Writes them, for streams whose writers note times."""
+
+    def __init__(self, core: Core, streams: Streams) -> None:
+        self._core = core
+        self._streams = streams
+        self._behind_since: dict[str, dict[str, int]] = {}
+
+    async def run(self, scope: str, stream: str) -> None:
+        """Write a watermark if there is one to write; look again later while there are writers to look at."""
+        found = self._core.state.find_stream(scope, stream)
+        if found is None:
+            self._behind_since.pop(f"{scope}/{stream}", None)
+            return
+        active = await self._active(found)
+        if not active:
+            return
+        self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
+        last = found.watermark
+        if last is not None and any(mark.timestamp <= last.lower for mark in active):
+            return
+        bound = UpperBound(found)
+        for mark in active:
+            await self._core.pace.take(1 + len(mark.position) // _AT_ONCE)
+            bound.add(mark.position)
+        cut = bound.cut({} if last is None else last.cut)
+        if not cut:
+            return
+        times = [mark.timestamp for mark in active]
+        number = 1 if last is None else last.number + 1
+        try:
+            await self._write(found, Watermark(number, min(times), max(times), cut))
+        except ControllerError as error:
+            _log.warning("the watermark of stream %s waits for the next time: %s", found.full_name, error)
+
+    async def _write(self, stream: Stream, watermark: Watermark) -> None:
+        scope, name = stream.scope, MARK_PREFIX + stream.name
+        segments = await self._streams.current(scope, name)
+        if not segments:
+            raise StreamSealed(f"{scope}/{name}")
+        event = encode(Event(encode_watermark(stream, watermark)))
+        await self._core.segments.append_event(segments[0].name(scope, name), watermark.number, event)
+        if self._core.state.find_stream(scope, stream.name) is stream:  # not deleted or recreated meanwhile
+            self._core.record(WatermarkWritten(scope, stream.name, watermark))
+
+    async def _active(self, stream: Stream) -> list[WriterMark]:
+        """The marks of the writers that count; forgets the others."""
+        last, now_ms = stream.watermark, self._core.now_ms()
+        behind_since = self._behind_since.setdefault(stream.full_name, {})
+        active = []
+        async for writer in self._core.pace.over(list(stream.writers)):
+            if self._core.state.find_stream(stream.scope, stream.name) is not stream:
+                self._behind_since.pop(stream.full_name, None)
+                return []
+            mark = stream.writers[writer]
+            if last is None or mark.timestamp > last.lower:
+                behind_since.pop(writer, None)
+                active.append(mark)
+                continue
+            since_ms = behind_since.setdefault(writer, now_ms)
+            if mark.alive and now_ms - since_ms < stream.config.timestamp_aggregation_timeout_ms:
+                active.append(mark)
+            else:
+                del behind_since[writer]
+                self._core.record(WriterForgotten(stream.scope, stream.name, writer))
+        if not behind_since:
+            del self._behind_since[stream.full_name]
+        return active
+
+
+class UpperBound:
+    """Builds the least stream cut that none of the added positions lies beyond."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._segments: list[Segment] = []
+        """Sorted by key; no two overlap."""
+        self._offsets: dict[int, int] = {}
+        self._unknown = 0
+        self._example = 0
+
+    def add(self, position: Mapping[int, int]) -> None:
+        """Add a position. Segments that the stream never had are ignored."""
+        for identifier, offset in position.items():
+            segment = find_segment(self._stream.epochs, identifier)
+            if segment is None:
+                self._unknown += 1
+                self._example = identifier
+            else:
+                self._raise_to(segment, offset)
+
+    def cut(self, last: Mapping[int, int]) -> Cut:
+        """The stream cut, which does not lie before the last one; empty if no position was in the stream.
+
+        As in Pravega, keys that the positions leave out are covered by segments of the newest epoch named by them or
+        the last cut, even where the last cut covers them.
+        """
+        if self._unknown:
+            _log.warning(
+                "writers of stream %s reported %d positions in segments that it never had, such as %d",
+                self._stream.full_name,
+                self._unknown,
+                self._example,
+            )
+        if not self._segments:
+            return {}
+        missing = uncovered(self._segments)
+        self.add(last)
+        self._fill(missing)
+        while missing := uncovered(self._segments):
+            self._fill(missing)
+        return dict(sorted(self._offsets.items()))
+
+    def _fill(self, missing: Iterable[KeyRange]) -> None:
+        newest = self._stream.epoch(max(each.epoch for each in self._segments))
+        for start, end in missing:
+            for segment in newest.overlapping(start, end):
+                self._raise_to(segment, 0)
+
+    def _raise_to(self, segment: Segment, offset: int) -> None:
+        """Raise the bound to an offset of a segment, which stands for all segments before it."""
+        # A writer that has written nothing to a segment reports -1, but readers cannot start from such a cut.
+        offset = max(offset, 0)
+        first = bisect_right(self._segments, segment.start, key=attrgetter("end"))
+        across = self._segments[first : bisect_left(self._segments, segment.end, key=attrgetter("start"))]
+        if any(each.id > segment.id for each in across):
+            return
+        self._segments[first : first + len(across)] = [segment]
+        self._offsets[segment.id] = max(offset, self._offsets.get(segment.id, 0))
+        for each in across:
+            if each.id != segment.id:
+                del self._offsets[each.id]
+
+
+def encode_watermark(stream: Stream, watermark: Watermark) -> bytes:
+    """A watermark as the events of its stream hold it."""
+    parts = [_TIMES.pack(watermark.lower, watermark.upper), _count(len(watermark.cut))]
+    for identifier, offset in watermark.cut.items():
+        segment = stream.segment(identifier)
+        parts += (_value(_SEGMENT.pack(identifier, segment.start, segment.end)), _OFFSET.pack(offset))
+    return _value(b"".join(parts))
+
+
+def _value(content: bytes) -> bytes:
+    return _REVISION.pack(0, 0, 1, 0, len(content)) + content
+
+
+def _count(number: int) -> bytes:
+    """A number in one, two or four bytes; the first bits tell in how many."""
+    if number < _SHORT:
+        return number.to_bytes(1, "big")
+    if number < _MIDDLE:
+        return (number | 0x8000).to_bytes(2, "big")
+    return (number | 0xC000_0000).to_bytes(4, "big")

@@ -1,0 +1,66 @@
+"""The times that writers note, each with the position that the writer had reached.
+
+Invariant: for one writer neither time nor position goes back. Follows `PersistentStreamBase.noteWriterMark`. What they
+become for readers is in `watermarks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from segstore.server.controller.errors import NotFound, TooMany
+from segstore.server.controller.state.core import Core, Due, require
+from segstore.server.controller.state.operations import WriterGone, WriterNoted
+from segstore.server.controller.state.state import Stream
+
+__all__ = ["NoteResult", "Writers", "note"]
+
+NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
+
+_SMALL: Final = 64
+"""Segments of a position. Longer positions are taken while all together have no more than that for each writer."""
+
+
+def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
+    """Note a writer's time, unless it or the position goes back; have the stream's watermarks looked after.
+
+    Raises `TooMany` for a writer, or a long position, that there is no room for.
+    """
+    mark, limit = stream.writers.get(writer), core.config.max_writers
+    if mark is None and len(stream.writers) >= limit:
+        raise TooMany("writers that note times", len(stream.writers) + 1, limit)
+    if len(position) > _SMALL:
+        count = len(position) + sum(len(each.position) for each in stream.writers.values() if each is not mark)
+        room = max(_SMALL * limit, core.config.max_cut_entries)
+        if count > room:
+            raise TooMany("segments in the positions of all writers", count, room)
+    if mark is not None:
+        if mark.timestamp > timestamp:
+            return "INVALID_TIME"
+        if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
+            return "INVALID_POSITION"
+    core.record(WriterNoted(stream.scope, stream.name, writer, timestamp, dict(position)))
+    core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
+    return "SUCCESS"
+
+
+class Writers:
+    """Notes times and forgets writers."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
+        """Note that everything this writer wrote up to `position` belongs to times up to `timestamp`."""
+        require(scope=scope, stream=stream)
+        self._core.check_cut(len(position))
+        self._core.check_name(writer)
+        return note(self._core, self._core.state.stream(scope, stream), writer, timestamp, position)
+
+    def remove(self, scope: str, stream: str, writer: str) -> None:
+        """The writer notes no more."""
+        require(scope=scope, stream=stream)
+        if writer not in self._core.state.stream(scope, stream).writers:
+            raise NotFound("writer", f"{writer} of stream {scope}/{stream}")
+        self._core.record(WriterGone(scope, stream, writer))

@@ -1,0 +1,417 @@
+"""Sessions with a real ZooKeeper, through kazoo (the extra `zookeeper`).
+
+A session object is one session, from its beginning to its end; who wants another connects again. kazoo, which would go
+on with a new session by itself, gets no connection any more once it says that the session is lost. kazoo calls back on
+threads of its own; everything is handed to the loop's thread before anybody hears of it.
+
+A ZooKeeper that has lost its data, or was restored from an older copy, closes connections of sessions that have seen
+newer data, without a reply. So a session without a connection reads the servers' last change through a new connection,
+and is lost if it has seen a newer one.
+
+Invariants: no request outlives its session or waits longer than its timeout, and none is kept for later: what is asked
+while there is no connection is `Disconnected` at once. After `aclose`, no thread of kazoo's and none of ours is left.
+With credentials, every node that is created is accessible with them only.
+Refused: with `Unreachable`, in one sentence, servers that do not answer, invalid names, a missing kazoo, and a tree
+that can be changed without the credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from segstore.server.coordination.types import (
+    BadVersion,
+    CoordinationError,
+    Disconnected,
+    Node,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    SessionState,
+    Unreachable,
+)
+from segstore.server.coordination.zookeeper.kazoo_line import KazooLine
+
+__all__ = ["ZooKeeperCoordinator", "ZooKeeperSession"]
+
+log = logging.getLogger(__name__)
+
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.setLevel(logging.ERROR)  # each attempt is a warning there; who has the session says what its loss means
+
+_TREE: Final = "/segstore"
+_OPEN_TO: Final = ("world", "ip")
+"""Schemes of ZooKeeper's access-control lists that need no credentials."""
+
+_FIRST_RETRY_S: Final = 0.1
+_LAST_RETRY_S: Final = 1.0
+"""Between attempts to reach the servers, for a session that may live."""
+
+_LOOK_S: Final = 1.0
+"""Time from the loss of a connection to the first check of the servers' last change, and between checks."""
+_LOOK_TIMEOUT_S: Final = 3.0
+"""Timeout of a check. A server that has just started may not answer the request for a session."""
+
+_FAREWELL_S: Final = 1.0
+"""How long the servers have to answer when a session is closed; without an answer it ends when its timeout is over."""
+
+
+class ZooKeeperCoordinator:
+    """Where sessions with a ZooKeeper come from (`Coordinator`)."""
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: float = 10_000,
+        connect_timeout_ms: float = 10_000,
+        credentials: SecretStr | None = None,
+    ) -> None:
+        """hosts: "host:port", several with commas, and a path at the end to stay below. session_timeout_ms: what is
+        asked for; the servers may bound it. connect_timeout_ms: how long one of them has to answer. credentials:
+        "user:password" for the scheme `digest`; nodes created with them can be read and changed with them only.
+
+        Raises ValueError for malformed credentials.
+        """
+        if credentials is not None and not all(credentials.get_secret_value().partition(":")):
+            raise ValueError("the credentials for ZooKeeper are not user:password")
+        self.hosts = hosts
+        self._credentials = credentials
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._connect_timeout_s = connect_timeout_ms / 1000
+
+    async def connect(self) -> ZooKeeperSession:
+        session = ZooKeeperSession(self.hosts, self._session_timeout_s, self._credentials)
+        try:
+            await session.begin(self._connect_timeout_s)
+        except BaseException:
+            await session.aclose()
+            raise
+        return session
+
+
+class ZooKeeperSession:
+    """One session (`CoordinationSession`).
+
+    Attributes:
+        session_id: the service's number for it.
+        client: kazoo's; for looking at its id and password.
+        why: why it was lost, if more is known than the service reported; else "".
+    """
+
+    def __init__(self, hosts: str, timeout_s: float, credentials: SecretStr | None) -> None:
+        """To be called in the loop's thread. Raises Unreachable."""
+        try:
+            from kazoo.client import KazooClient
+            from kazoo.handlers.threading import SequentialThreadingHandler
+            from kazoo.retry import KazooRetry
+            from kazoo.security import CREATOR_ALL_ACL
+        except ModuleNotFoundError as error:
+            raise Unreachable("ZooKeeper needs kazoo: pip install 'segstore[zookeeper]'") from error
+        handler = SequentialThreadingHandler()
+        self._line = KazooLine(handler)
+        pause = {"delay": _FIRST_RETRY_S, "max_delay": _LAST_RETRY_S, "sleep_func": self._line.sleep}
+        servers, _, below = hosts.partition("/")
+        try:
+            self.client = KazooClient(
+                servers,
+                timeout=timeout_s,
+                handler=handler,
+                connection_retry=KazooRetry(max_tries=-1, **pause),
+                command_retry=KazooRetry(max_tries=0, **pause),
+                logger=_kazoo_log,
+                auth_data=None if credentials is None else [("digest", credentials.get_secret_value())],
+                default_acl=None if credentials is None else CREATOR_ALL_ACL,
+            )
+        except ValueError as error:
+            raise Unreachable(f"{hosts!r} is not how to find a ZooKeeper, which is HOST:PORT: {error}") from error
+        self.session_id = 0
+        self.why = ""
+        self._hosts = hosts
+        self._credentials = credentials
+        self._root = f"/{below}".rstrip("/")
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout_s
+        self._state = SessionState.SUSPENDED
+        self._callbacks: list[Callable[[SessionState], None]] = []
+        self._connected: asyncio.Future[None] = self._loop.create_future()
+        self._answers: set[asyncio.Future[Any]] = set()
+        self._watches: set[_Watch] = set()
+        self._looks: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Future[None] | None = None
+        self._last: threading.Thread | None = None
+        self.client.add_listener(self._listen)
+
+    async def begin(self, connect_timeout_s: float) -> None:
+        """Waits for the session. Raises Unreachable."""
+        self.client.start_async()
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                await self._connected
+        except TimeoutError as error:
+            why: object = self._line.failed or f"it gave no session within {connect_timeout_s:g} s"
+            if not self._line.tried:
+                why = "no such name is known"
+            raise Unreachable(
+                f"ZooKeeper at {self._hosts} does not answer: {why}; see that it runs there, or name another one"
+            ) from error
+        if self._credentials is not None:
+            await self._check_tree()
+
+    async def _check_tree(self) -> None:
+        """Raises Unreachable if the stores' nodes can be changed without credentials, or not with these."""
+        from kazoo.security import Permissions
+
+        try:
+            entries, _ = await self._ask(_TREE, "get_acls_async")
+        except NoNode:
+            return
+        except CoordinationError as error:
+            raise Unreachable(str(error)) from error
+        if any(each.id.scheme in _OPEN_TO and each.perms & ~Permissions.READ for each in entries):
+            raise Unreachable(
+                f"node {self._root}{_TREE} of ZooKeeper can be changed without credentials: it was made without them; "
+                "delete it, or use another name: HOST:PORT/NAME"
+            )
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    def on_change(self, callback: Callable[[SessionState], None]) -> None:
+        self._callbacks.append(callback)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        await self._ask(path, "create_async", data, ephemeral=ephemeral, makepath=True)
+
+    async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
+        # A node that is not there is watched by `exists`, one that is there by either.
+        heard = self._watcher(watch)
+        if await self._ask(path, "exists_async", heard) is None:
+            return None
+        try:
+            data, stat = await self._ask(path, "get_async")
+        except NoNode:
+            return None
+        return Node(data, stat.version, stat.ephemeralOwner)
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> None:
+        await self._ask(path, "set_async", data, version)
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self._ask(path, "delete_async", version)
+
+    async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
+        heard = self._watcher(watch)
+        while True:
+            try:
+                return sorted(await self._ask(path, "get_children_async", heard))
+            except NoNode:
+                if await self._ask(path, "exists_async", heard) is None:
+                    return []
+
+    async def aclose(self) -> None:
+        self._become(SessionState.CLOSED)
+        await asyncio.shield(self._stop())
+        await asyncio.gather(*self._looks, return_exceptions=True)
+        if self._last is not None:
+            self._last.join()  # it has said its last
+
+    async def _ask(self, path: str, name: str, *args: Any, **named: Any) -> Any:
+        from kazoo import exceptions as kazoo_errors
+
+        self._check(path)
+        answered: asyncio.Future[Any] = self._loop.create_future()
+        self._answers.add(answered)
+
+        def hand_over(result: Any) -> None:
+            self._to_loop(_settle, answered, result)
+
+        try:
+            getattr(self.client, name)((self._root + path).rstrip("/") or "/", *args, **named).rawlink(hand_over)
+            async with asyncio.timeout(self._timeout_s):
+                return await answered
+        except kazoo_errors.NodeExistsError as error:
+            raise NodeExists(f"node {path} exists", path) from error
+        except kazoo_errors.NoNodeError as error:
+            raise NoNode(f"there is no node {path}", path) from error
+        except kazoo_errors.BadVersionError as error:
+            raise BadVersion(f"node {path} has another version", path) from error
+        except kazoo_errors.NoAuthError as error:
+            raise CoordinationError(
+                f"ZooKeeper refuses these credentials for node {path}; give those used to create it", path
+            ) from error
+        except kazoo_errors.SessionExpiredError as error:
+            raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error
+        except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError) as error:
+            raise Disconnected(f"the connection to ZooKeeper was lost while {path} was asked for", path) from error
+        except kazoo_errors.ConnectionClosedError as error:
+            self._check(path)
+            raise Disconnected(f"the connection to ZooKeeper was closed while {path} was asked for", path) from error
+        except kazoo_errors.KazooException as error:
+            raise CoordinationError(f"ZooKeeper refused what was asked of {path}: {error!r}", path) from error
+        except TimeoutError as error:
+            raise Disconnected(f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path) from error
+        finally:
+            self._answers.discard(answered)
+
+    def _check(self, path: str) -> None:
+        if self._state in (SessionState.LOST, SessionState.CLOSED):
+            raise SessionExpired(f"session {self.session_id:#x} is {self._state.value}", path)
+        if self._state is SessionState.SUSPENDED:
+            raise Disconnected(f"there is no connection to ZooKeeper at {self._hosts}", path)
+
+    # --- what kazoo's threads say -----------------------------------------------------------------------------------
+
+    def _watcher(self, watch: Callable[[], None] | None) -> Callable[[Any], None] | None:
+        """What kazoo is to call; it also does when the connection is lost, for then its watches are gone."""
+        if watch is None:
+            return None
+        set_now = _Watch(watch)
+        self._watches.add(set_now)
+        return lambda _: self._to_loop(self._fire, set_now)
+
+    def _fire(self, watch: _Watch) -> None:
+        if watch in self._watches:
+            self._watches.discard(watch)
+            watch.callback()
+
+    def _listen(self, state: str) -> None:
+        """Called by kazoo, on the thread that holds its connection: it does nothing else before this returns."""
+        if state == "LOST":
+            self._line.end()
+        elif state == "CONNECTED" and not self.session_id:
+            self.session_id = self.client.client_id[0]
+        self._to_loop(self._hear, state)
+
+    def _hear(self, state: str) -> None:
+        match state:
+            case "CONNECTED":
+                self._become(SessionState.CONNECTED)
+            case "SUSPENDED":
+                self._become(SessionState.SUSPENDED)
+            case "LOST":
+                self._become(SessionState.LOST)
+                self._stop()
+
+    def _become(self, state: SessionState) -> None:
+        over = (SessionState.LOST, SessionState.CLOSED)
+        if self._state in (state, SessionState.CLOSED) or (self._state in over and state not in over):
+            return
+        self._state = state
+        here = asyncio.current_task()
+        for look in self._looks:
+            if look is not here:
+                look.cancel()
+        if state is SessionState.SUSPENDED:
+            look = self._loop.create_task(self._look(), name=f"looking for session {self.session_id:#x}")
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
+        if state in over:
+            expired = SessionExpired(f"session {self.session_id:#x} is {state.value}")
+            for answered in self._answers | {self._connected}:
+                if not answered.done():
+                    answered.set_exception(expired)
+            if not self._connected.cancelled():
+                self._connected.exception()  # it may be that nobody waits for it
+            for watch in tuple(self._watches):
+                self._loop.call_soon(self._fire, watch)
+        elif state is SessionState.CONNECTED and not self._connected.done():
+            self._connected.set_result(None)
+        for callback in self._callbacks:
+            callback(state)
+
+    def _to_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            log.debug("ZooKeeper said something after the loop was closed")
+
+    # --- a service that has lost its data ---------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """While there is no connection: marks the session as lost if the service is older than what it has seen."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                last = await self._last_change()
+            except CoordinationError as error:
+                log.debug("cannot read the last change of ZooKeeper at %s: %s", self._hosts, error)
+                continue
+            seen = self.client.last_zxid
+            if last < seen:
+                self.why = (
+                    f"ZooKeeper at {self._hosts} has lost its data: its last change is {last:#x}, "
+                    f"and session {self.session_id:#x} has seen {seen:#x}"
+                )
+                self._hear("LOST")
+                return
+
+    async def _last_change(self) -> int:
+        """The number of the service's last change (zxid). Raises CoordinationError.
+
+        The `sync` makes sure that a server that lags behind others has everything that they had shown before.
+        """
+        fresh = ZooKeeperSession(self._hosts, _LOOK_TIMEOUT_S, self._credentials)
+        try:
+            await fresh.begin(_LOOK_TIMEOUT_S)
+            await fresh._ask("/", "sync_async")
+            return int(fresh.client.last_zxid)
+        finally:
+            await fresh.aclose()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> asyncio.Future[None]:
+        """kazoo's threads end, which a thread of ours waits for; begun once."""
+        if self._stopping is None:
+            self._stopping = self._loop.create_future()
+            name = f"end of ZooKeeper session {self.session_id:#x}"
+            self._last = threading.Thread(target=self._stop_client, name=name, daemon=True)
+            self._last.start()
+        return self._stopping
+
+    def _stop_client(self) -> None:
+        patience = threading.Timer(_FAREWELL_S if self.client.connected else 0, self._line.cut)
+        self._line.end()
+        patience.start()
+        try:
+            self.client.stop()
+            self.client.close()
+        except Exception:  # kazoo gave up on its own threads
+            log.exception("ZooKeeper session %#x did not end cleanly", self.session_id)
+        finally:
+            patience.cancel()
+            patience.join()
+            self._to_loop(self._stopped)
+
+    def _stopped(self) -> None:
+        if self._stopping is not None and not self._stopping.done():
+            self._stopping.set_result(None)
+
+
+class _Watch:
+    """A watch that has not fired."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+
+
+def _settle(answered: asyncio.Future[Any], result: Any) -> None:
+    if answered.done():
+        return
+    error = result.exception
+    if error is None:
+        answered.set_result(result.value)
+    else:
+        answered.set_exception(error)

@@ -1,0 +1,1 @@
+"""The durable store: journals, snapshots, chunk files, fences, and their verification."""

@@ -1,0 +1,220 @@
+"""Chunk files: bytes of segments on disk, written once, checked block by block whenever they are read.
+
+A file is data, then a CRC-32 for each 32 KiB block of it, then a footer of 40 bytes: magic, version, the file's number,
+length of the data, block size, CRC of the table, CRC of the footer itself. The table's CRC is kept by the snapshot that
+refers to the file, too, so a file that was exchanged for another one is found out. Several segments may share a file.
+
+Invariant: a byte that is given to a caller was covered by a checksum that was right when it was read from the file;
+``DataDamaged`` otherwise. Blocks that were read are kept, up to a bound in bytes; files are not kept open.
+
+Refused: to write to a file that is there already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from segstore.server.durable.files import Files, open_regular
+from segstore.server.store.chunks import Buffer
+from segstore.server.store.errors import DataDamaged
+
+__all__ = ["BLOCK_BYTES", "BlockCache", "ChunkFile", "ChunkFileInfo", "check", "file_name", "write"]
+
+BLOCK_BYTES: Final = 32 * 1024
+
+_MAGIC: Final = b"SEGCHUNK"
+_VERSION: Final = 1
+_FOOTER: Final = Struct(">8sIQQIII")
+_CRC: Final = Struct(">I")
+
+
+class ChunkFileInfo(NamedTuple):
+    """What a snapshot remembers of a file. length: of its data."""
+
+    number: int
+    length: int
+    table_crc: int
+
+    @property
+    def file_bytes(self) -> int:
+        """How long the whole file is."""
+        return self.length + _blocks(self.length) * _CRC.size + _FOOTER.size
+
+
+def file_name(number: int) -> str:
+    """What the file of a number is called in its folder."""
+    return f"chunk-{number:010d}"
+
+
+def _blocks(length: int) -> int:
+    return -(-length // BLOCK_BYTES)
+
+
+def write(files: Files, folder: Path, number: int, parts: Iterable[Buffer]) -> ChunkFileInfo:
+    """Write a file of these parts, one behind the other, and wait until it is on disk. Raises ``OSError``."""
+    descriptor = files.create(folder / file_name(number))
+    try:
+        table = bytearray()
+        length, in_block, crc = 0, 0, 0
+        for part in parts:
+            view = memoryview(part)
+            files.write(descriptor, view)
+            length += len(view)
+            while view:
+                some = view[: BLOCK_BYTES - in_block]
+                crc = crc32(some, crc)
+                in_block += len(some)
+                view = view[len(some) :]
+                if in_block == BLOCK_BYTES:
+                    table += _CRC.pack(crc)
+                    in_block, crc = 0, 0
+        if in_block:
+            table += _CRC.pack(crc)
+        info = ChunkFileInfo(number, length, crc32(table))
+        files.write(descriptor, bytes(table) + _footer(info))
+        files.sync(descriptor)
+    finally:
+        os.close(descriptor)
+    return info
+
+
+def _footer(info: ChunkFileInfo) -> bytes:
+    whole = _FOOTER.pack(_MAGIC, _VERSION, info.number, info.length, BLOCK_BYTES, info.table_crc, 0)[: -_CRC.size]
+    return whole + _CRC.pack(crc32(whole))
+
+
+class BlockCache:
+    """The blocks that were read last, ``max_bytes`` of them at most."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def get(self, number: int, index: int) -> bytes | None:
+        """A block of a file, if it is here."""
+        block = self._blocks.get((number, index))
+        if block is not None:
+            self._blocks.move_to_end((number, index))
+        return block
+
+    def put(self, number: int, index: int, block: bytes) -> None:
+        """Keep a block; those that were not asked for the longest go."""
+        key = (number, index)
+        if key in self._blocks:
+            return
+        self._blocks[key] = block
+        self.held_bytes += len(block)
+        while self.held_bytes > self.max_bytes and self._blocks:
+            _, gone = self._blocks.popitem(last=False)
+            self.held_bytes -= len(gone)
+
+    def forget(self, number: int, length: int) -> None:
+        """A file is gone."""
+        for index in range(_blocks(length)):
+            gone = self._blocks.pop((number, index), None)
+            if gone is not None:
+                self.held_bytes -= len(gone)
+
+
+class ChunkFile:
+    """One file, for reading.
+
+    Attributes:
+        info: what the snapshot says of it.
+        path: where it lies.
+    """
+
+    __slots__ = ("_cache", "_table", "info", "path")
+
+    def __init__(self, folder: Path, info: ChunkFileInfo, cache: BlockCache) -> None:
+        self.path = folder / file_name(info.number)
+        self.info = info
+        self._cache = cache
+        self._table: bytes | None = None
+
+    def views(self, at: int, size: int) -> list[memoryview]:
+        """The bytes from ``at``, in views that stay what they are. Raises ``DataDamaged``."""
+        if size <= 0:
+            return []
+        first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
+        number, cache = self.info.number, self._cache
+        found = [cache.get(number, index) for index in range(first, last + 1)]
+        missing = [index for index, block in enumerate(found) if block is None]
+        if missing:
+            begin = missing[0]
+            for index, read in enumerate(self.read_blocks(first + begin, first + missing[-1]), begin):
+                found[index] = read
+                cache.put(number, first + index, read)
+        views: list[memoryview] = []
+        at -= first * BLOCK_BYTES
+        for block in found:
+            assert block is not None
+            part = memoryview(block)[at : at + size]
+            views.append(part)
+            size -= len(part)
+            at = 0
+        return views
+
+    def read(self, at: int, size: int) -> bytes:
+        """As ``views``, past the cache, which belongs to another thread. Raises ``DataDamaged``."""
+        first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
+        at -= first * BLOCK_BYTES
+        return b"".join(self.read_blocks(first, last))[at : at + size]
+
+    def read_blocks(self, first: int, last: int) -> list[bytes]:
+        """Blocks from the file, checked. Raises ``DataDamaged``."""
+        start = first * BLOCK_BYTES
+        wanted = min((last + 1) * BLOCK_BYTES, self.info.length) - start
+        try:
+            with open_regular(self.path) as file:
+                if self._table is None:
+                    self._table = self._read_table(file.fileno())
+                data = _read(file.fileno(), start, wanted)
+        except OSError as error:
+            raise DataDamaged(str(self.path), f"it cannot be read: {error.strerror or error}", offset=start) from error
+        blocks = []
+        for index in range(first, last + 1):
+            at = index * BLOCK_BYTES - start
+            block = data[at : at + BLOCK_BYTES]
+            (expected,) = _CRC.unpack_from(self._table, index * _CRC.size)
+            if crc32(block) != expected:
+                raise DataDamaged(str(self.path), "a block does not have its checksum", offset=start + at)
+            blocks.append(block)
+        return blocks
+
+    def _read_table(self, descriptor: int) -> bytes:
+        info = self.info
+        size = os.fstat(descriptor).st_size
+        if size != info.file_bytes:
+            raise DataDamaged(str(self.path), f"it has {size} bytes, {info.file_bytes} were written")
+        tail = _read(descriptor, info.length, size - info.length)
+        table, footer = tail[: -_FOOTER.size], tail[-_FOOTER.size :]
+        if footer != _footer(info):
+            raise DataDamaged(str(self.path), "its footer is not the one that was written", offset=size - _FOOTER.size)
+        if crc32(table) != info.table_crc:
+            raise DataDamaged(str(self.path), "its checksums do not have their checksum", offset=info.length)
+        return table
+
+
+def check(file: ChunkFile) -> None:
+    """Read all of a file. Raises ``DataDamaged``."""
+    blocks = _blocks(file.info.length)
+    for first in range(0, blocks, 128):
+        file.read_blocks(first, min(first + 128, blocks) - 1)
+
+
+def _read(descriptor: int, at: int, size: int) -> bytes:
+    data = os.pread(descriptor, size, at)
+    while len(data) < size:
+        more = os.pread(descriptor, size - len(data), at + len(data))
+        if not more:
+            raise OSError(f"it ends at byte {at + len(data)}")
+        data += more
+    return data

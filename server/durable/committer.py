@@ -1,0 +1,372 @@
+"""The committer: takes operations as they are carried out, writes them to the journal in groups, says what is durable.
+
+What is carried out between two rounds of the loop is a batch, and a batch is whole: a request that changes two
+segments, or two containers, is in one. The thread writes all batches that are there as one group and takes the next
+that have come meanwhile, so a disk that is slow makes groups larger and not the loop slower. The loop never waits.
+
+Visibility: the store answers from what was carried out, and whoever sends an answer, of a read or of a change, waits
+with it until `committed` has reached the `mark` of that moment. So nobody outside sees anything that a crash could
+take back, and answers leave in the order in which they were made. The reference shows readers what is written only
+after its log has it; here a read that comes while a group is written waits for that group, whatever it reads.
+
+Invariant: batches are numbered without a gap, and are durable in that order; after a failure, of which `failure` tells,
+no answer leaves any more. `full` while more than `max_bytes` wait: whoever brings more should wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from math import inf
+from queue import SimpleQueue
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from segstore.server.durable.fence import Fenced
+from segstore.server.durable.journal import Group, Journal, JournalFailed
+
+__all__ = ["BATCH", "Committer", "Gate", "Gated", "Mark", "Watcher", "records"]
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = -2
+"""In place of a container's number: a batch begins, and its number follows."""
+
+_RECORD: Final = Struct(">iI")
+_BEGIN: Final = Struct(">iIQ")
+_NUMBER_BYTES: Final = 8
+_GROUP_BYTES: Final = 8 * 1024 * 1024
+
+
+class Gated(Protocol):
+    """Somebody who holds answers back."""
+
+    def release(self, committed: int) -> int:
+        """What waits for a number up to this may leave; the number that the next waits for, 0 if nothing does."""
+        ...
+
+    def go_on(self) -> None:
+        """There is room again."""
+        ...
+
+    def failed(self, why: str) -> None:
+        """What waits will never leave."""
+        ...
+
+
+class Gate(Protocol):
+    """Says what is durable to those who hold answers back; attributes and methods are as in `Committer`."""
+
+    stalled: dict[Gated, None]
+
+    @property
+    def committed(self) -> int: ...
+
+    @property
+    def failure(self) -> str: ...
+
+    @property
+    def full(self) -> bool: ...
+
+    @property
+    def mark(self) -> int: ...
+
+    def hold(self, gated: Gated, mark: int) -> None: ...
+
+
+class Watcher(Protocol):
+    """Is told by a committer that is one of several."""
+
+    def forming(self, committer: Committer) -> None:
+        """A batch begins."""
+        ...
+
+    def moved(self) -> None:
+        """Something is durable, or there is room."""
+        ...
+
+
+class Mark(Protocol):
+    """Remembers the last group; see `data_directory`."""
+
+    def note(self, number: int) -> None: ...
+
+
+class _Batch(NamedTuple):
+    """Records of `size` bytes together."""
+
+    number: int
+    records: list[bytes]
+    size: int
+
+
+def records(payload: bytes) -> list[tuple[int, memoryview]]:
+    """What a group holds: container number, or `BATCH`, and bytes. `ValueError` for other bytes."""
+    view, at, found = memoryview(payload), 0, []
+    while at < len(payload):
+        if at + _RECORD.size > len(payload):
+            raise ValueError(f"a record is cut off at byte {at}")
+        log_id, size = _RECORD.unpack_from(payload, at)
+        at += _RECORD.size
+        if at + size > len(payload):
+            raise ValueError(f"a record of {size} bytes is cut off at byte {at}")
+        found.append((log_id, view[at : at + size]))
+        at += size
+    return found
+
+
+class Committer:
+    """One thread that writes one journal. Made and called on the loop, but for what `set_next` says.
+
+    Attributes:
+        committed: the number up to which all batches are durable.
+        mark: the number that `committed` must reach before an answer that is made now may leave.
+        failure: why no more is, one sentence; "" while all is well.
+        stalled: who waits for room.
+        batch_bytes: bytes of operations that were ever handed over.
+        room_until_bytes: above so many of them it is full: what they hold is in memory until a snapshot has it.
+        look_at_bytes: above so many, `on_look` is called, once.
+        watcher: None for a committer that is alone.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        mark: Mark,
+        last: int,
+        *,
+        max_bytes: int,
+        on_failure: Callable[[str], None],
+        where: str,
+    ) -> None:
+        """last: the number of the last batch that is durable. where: what a failure's sentence names."""
+        self.committed = last
+        self.mark = last
+        self.failure = ""
+        self.full = False
+        self._waiting: dict[int, list[Gated]] = {}
+        self.stalled: dict[Gated, None] = {}
+        self.batch_bytes = 0
+        self.room_until_bytes: float = inf
+        self.look_at_bytes: float = inf
+        self.on_look: Callable[[], None] = _nothing
+        self.watcher: Watcher | None = None
+        self._max_bytes = max_bytes
+        self._mark = mark
+        self._where = where
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._number = last
+        self._forming: list[bytes] = []
+        self._forming_bytes = 0
+        self._queue: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._queued_bytes = 0
+        self._futures: dict[asyncio.Future[None], int] = {}
+        self._journal = journal
+        self._next: Journal | None = None
+        self._on_switch: Callable[[int], None] = _nowhere
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="segstore journal", daemon=True)
+        self._thread.start()
+
+    # --- on the loop ------------------------------------------------------------------------------------------------
+
+    def hold(self, gated: Gated, mark: int) -> None:
+        """Somebody who held nothing back holds an answer back until `mark` is durable."""
+        waiting = self._waiting.get(mark)
+        if waiting is None:
+            self._waiting[mark] = [gated]
+        else:
+            waiting.append(gated)
+
+    def add(self, log_id: int, data: bytes) -> None:
+        """An operation was carried out."""
+        self.add_record(_RECORD.pack(log_id, len(data)) + data)
+
+    def add_record(self, record: bytes) -> None:
+        """As `add`, of an operation that begins with the container's number and its own size already."""
+        if self.failure:
+            return
+        forming = self._forming
+        if not forming:
+            number = self.mark = self._number + 1
+            forming.append(_BEGIN.pack(BATCH, _NUMBER_BYTES, number))
+            self._forming_bytes = _BEGIN.size
+            self._loop.call_soon(self.hand_over)
+            if self.watcher is not None:
+                self.watcher.forming(self)
+        forming.append(record)
+        size = self._forming_bytes = self._forming_bytes + len(record)
+        if self._queued_bytes + size > self._max_bytes:
+            self.full = True
+
+    def hand_over(self) -> int:
+        """What was carried out so far is a batch; its number, or that of the last one."""
+        if self._forming and not self.failure:
+            self._number += 1
+            size = self._forming_bytes
+            self._queued_bytes += size
+            self.batch_bytes += size
+            self._queue.put(_Batch(self._number, self._forming, size))
+            self._forming, self._forming_bytes = [], 0
+            if self.batch_bytes > self.look_at_bytes:
+                self.look_at_bytes = inf
+                self.on_look()
+            if self.batch_bytes > self.room_until_bytes:
+                self.full = True
+        return self._number
+
+    async def settled(self) -> None:
+        """Return when all that was carried out is durable. Raises `JournalFailed`."""
+        if self.failure:
+            raise JournalFailed(self.failure)
+        mark = self.mark
+        if mark > self.committed:
+            future = self._loop.create_future()
+            self._futures[future] = mark
+            try:
+                await future
+            finally:
+                self._futures.pop(future, None)
+
+    def look_for_room(self) -> None:
+        """Let those go on that wait for room, if there is some."""
+        self.full = self.batch_bytes > self.room_until_bytes or self._queued_bytes > self._max_bytes
+        if not self.full and self.stalled:
+            stalled, self.stalled = self.stalled, {}
+            for each in stalled:
+                each.go_on()
+        if not self.full and self.watcher is not None:
+            self.watcher.moved()
+
+    def _is_committed(self, number: int, size: int) -> None:
+        if self.failure:
+            return
+        self.committed = number
+        self._queued_bytes -= size
+        for mark in [each for each in self._waiting if each <= number]:
+            for gated in self._waiting.pop(mark):
+                if following := gated.release(number):
+                    self.hold(gated, following)
+        for future, mark in tuple(self._futures.items()):
+            if mark <= number and not future.done():
+                future.set_result(None)
+        if self.full:
+            self.look_for_room()
+        if self.watcher is not None:
+            self.watcher.moved()
+
+    def fail(self, why: str, level: int = logging.CRITICAL) -> None:
+        """Nothing is acknowledged any more; `why` is one sentence. The first call counts."""
+        if self.failure:
+            return
+        log.log(level, "%s", why)
+        self.failure = why
+        self._forming.clear()
+        for future in tuple(self._futures):
+            if not future.done():
+                future.set_exception(JournalFailed(why))
+        waiting = dict.fromkeys(each for some in self._waiting.values() for each in some) | self.stalled
+        self._waiting, self.stalled = {}, {}
+        for each in waiting:
+            each.failed(why)
+        self._on_failure(why)
+
+    # --- the journal ------------------------------------------------------------------------------------------------
+
+    @property
+    def has_next(self) -> bool:
+        """Whether there is a journal to go on in."""
+        return self._next is not None
+
+    def set_next(self, journal: Journal, on_switch: Callable[[int], None]) -> None:
+        """Go on in another journal once the present one is full.
+
+        on_switch: is told then, with the last batch of the present one.
+        """
+        self._on_switch = on_switch
+        self._next = journal
+
+    async def close(self) -> None:
+        """Writes what is there, ends the thread, closes the journals."""
+        self.hand_over()
+        self._queue.put(None)
+        await asyncio.shield(self._ended)
+        self._thread.join()
+        for journal in (self._journal, self._next):
+            if journal is not None:
+                journal.close()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._write_all()
+        finally:
+            self._tell(self._has_ended)
+
+    def _has_ended(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _write_all(self) -> None:
+        queue, failed = self._queue, False
+        while True:
+            batch = queue.get()
+            if batch is None:
+                return
+            batches, size = [batch], batch.size
+            ending = False
+            while size < _GROUP_BYTES and not queue.empty():
+                more = queue.get()  # nobody else takes from it
+                if more is None:
+                    ending = True
+                    break
+                batches.append(more)
+                size += more.size
+            if not (failed or self.failure):
+                try:
+                    self._commit(batches, size)
+                except Fenced as error:
+                    failed = True
+                    self._tell(self.fail, str(error), logging.WARNING)
+                except Exception as error:  # whatever it is, those who wait must hear of it
+                    failed = True
+                    if not isinstance(error, (OSError, sqlite3.Error, MemoryError)):
+                        log.exception("a commit to %s failed in a way that nobody foresaw", self._where)
+                    why = (
+                        f"{self._where} cannot be written to ({error}): nothing is acknowledged any more; "
+                        "what was acknowledged is there when the store is started again"
+                    )
+                    self._tell(self.fail, why)
+            if ending:
+                return
+
+    def _commit(self, batches: list[_Batch], size: int) -> None:
+        last = batches[-1].number
+        payload = b"".join([record for batch in batches for record in batch.records])
+        self._journal.append(Group(batches[0].number, last, payload))
+        self._mark.note(last)
+        self._tell(self._is_committed, last, size)
+        following = self._next
+        if following is not None and self._journal.is_full:
+            before, self._journal, self._next = self._journal, following, None
+            before.close()
+            self._tell(self._on_switch, last)
+
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop was closed over our heads: there is nobody to tell
+            log.warning("the loop ended before the journal")
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def _nowhere(_: int) -> None:
+    """Nobody wants to know where."""

@@ -1,0 +1,114 @@
+"""One gate for the answers of a store whose containers have a journal each.
+
+What is carried out between two rounds of the loop is a round, whatever journals it goes to, and a round counts as
+durable when each of its batches is and all rounds before it are. So answers leave in the order in which they were made,
+as with one journal, and nobody sees anything that a crash could take back.
+
+Invariant: `mark` is at least the round of everything that was carried out. A journal that is lost takes the answers
+with it that may tell of what it had not made durable; nothing of it counts from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from segstore.server.durable.committer import Committer, Gated
+
+__all__ = ["Committers"]
+
+
+class Committers:
+    """Several committers as one `Gate`.
+
+    Attributes:
+        committed: the round up to which all is durable.
+        failure: why nothing is acknowledged any more, one sentence; "" while all is well.
+        stalled: who waits for room.
+    """
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self.failure = ""
+        self.stalled: dict[Gated, None] = {}
+        self._committers: dict[Committer, None] = {}
+        self._forming: dict[Committer, None] = {}
+        self._round = 0
+        self._rounds: deque[tuple[int, dict[Committer, int]]] = deque()
+        self._waiting: dict[int, list[Gated]] = {}
+
+    def add(self, committer: Committer) -> None:
+        """A journal is there, to which nothing was written yet."""
+        self._committers[committer] = None
+        committer.watcher = self
+
+    def remove(self, committer: Committer, why: str) -> None:
+        """A journal is gone. If not all in it is durable, those who hold answers back hear `why`, and lose them."""
+        if committer not in self._committers:
+            return
+        del self._committers[committer]
+        committer.watcher = None
+        pending = self._forming.pop(committer, committer) is None
+        for _, numbers in self._rounds:
+            pending = numbers.pop(committer, 0) > committer.committed or pending
+        if pending:
+            self._drop(why)
+        self.moved()
+
+    def fail(self, why: str) -> None:
+        """Nothing is acknowledged any more; `why` is one sentence. The first call counts."""
+        if not self.failure:
+            self.failure = why
+            self._drop(why)
+
+    def _drop(self, why: str) -> None:
+        waiting = dict.fromkeys(each for some in self._waiting.values() for each in some)
+        self._waiting = {}
+        for each in waiting:
+            each.failed(why)
+
+    # --- the gate ---------------------------------------------------------------------------------------------------
+
+    @property
+    def mark(self) -> int:
+        """The number that `committed` must reach before an answer that is made now may leave."""
+        return self._round
+
+    @property
+    def full(self) -> bool:
+        """Whether one of the disks does not keep up."""
+        return any(each.full for each in self._committers)
+
+    def hold(self, gated: Gated, mark: int) -> None:
+        """Somebody who held nothing back holds an answer back until round `mark` is durable."""
+        self._waiting.setdefault(mark, []).append(gated)
+
+    # --- what committers say ----------------------------------------------------------------------------------------
+
+    def forming(self, committer: Committer) -> None:
+        if not self._forming:
+            self._round += 1
+            asyncio.get_running_loop().call_soon(self._end_round)
+        self._forming[committer] = None
+
+    def _end_round(self) -> None:
+        forming, self._forming = self._forming, {}
+        self._rounds.append((self._round, {each: each.hand_over() for each in forming}))
+        self.moved()
+
+    def moved(self) -> None:
+        if self.failure:
+            return
+        rounds, before = self._rounds, self.committed
+        while rounds and all(each.committed >= number for each, number in rounds[0][1].items()):
+            self.committed = rounds.popleft()[0]
+        committed = self.committed
+        if committed > before:
+            for mark in [each for each in self._waiting if each <= committed]:
+                for gated in self._waiting.pop(mark):
+                    if following := gated.release(committed):
+                        self.hold(gated, following)
+        if self.stalled and not self.full:
+            stalled, self.stalled = self.stalled, {}
+            for each in stalled:
+                each.go_on()

@@ -1,0 +1,442 @@
+"""A data directory: whose it is, which files are in force, and what was committed last.
+
+    MANIFEST            which snapshot and journals are in force; replaced as a whole
+    committed           the number of the last batch that was acknowledged, or could have been
+    snapshot-NNNNNNNNNN state of the containers and the controller, see `snapshot`
+    chunk-NNNNNNNNNN    bytes of segments, see `chunk_files`
+    journal-NNNNNNNNNN.sqlite and …-wal, see `journal`
+
+A process owns the directory while it holds a lock on the directory itself, which the system releases when the process
+ends. Earlier versions locked a file in it, `lock`; if it exists, it is locked, too.
+
+Invariant: whatever the manifest names is whole and on disk before it is named, and is removed only when no manifest
+names it any more. Files of these names that the manifest does not name are what a crash left behind, and are removed.
+`committed` is written after a commit and before its acknowledgement, without waiting for the disk: what it says is
+always true, survives the process, and after a loss of power may be older than the journal. A process writes only to
+files that it created, `committed` included, so files with hard links elsewhere are not changed.
+
+Refused, with one sentence that says what and where, and nothing changed: a directory of another process, another
+format, another cluster, or other containers; one with other files in it, or with anything that is neither a regular
+file nor a folder; one that is damaged or cannot be used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import uuid
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+
+from segstore.server.durable import chunk_files, journal
+from segstore.server.durable.files import Files, read_regular
+
+__all__ = [
+    "CLUSTER_FILE",
+    "COMMITTED_FILE",
+    "FORMAT",
+    "MANIFEST_FILE",
+    "DataDirectory",
+    "DataError",
+    "DirectoryDamaged",
+    "DirectoryForeign",
+    "DirectoryInUse",
+    "DirectoryNewer",
+    "DirectoryUnusable",
+    "JournalFile",
+    "Manifest",
+    "SnapshotFile",
+    "check_entries",
+    "numbered",
+    "snapshot_name",
+]
+
+FORMAT: Final = 1
+
+CLUSTER_FILE: Final = "CLUSTER"
+"""In the directory of a cluster of processes, which is none of these but holds some."""
+
+COMMITTED_FILE: Final = "committed"
+
+MANIFEST_FILE: Final = "MANIFEST"
+
+_LOCK: Final = "lock"
+_NEW_COMMITTED: Final = "committed.new"
+_NEW_MANIFEST: Final = "MANIFEST.new"
+_NO_DATA: Final = frozenset({COMMITTED_FILE, _LOCK, _NEW_COMMITTED, _NEW_MANIFEST})
+"""Files that may exist before there is a manifest."""
+_FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
+_MARK: Final = Struct(">8sQI")
+_MARK_MAGIC: Final = b"SEGMARK1"
+_OURS: Final = re.compile(r"(?:snapshot|chunk)-\d{10}|journal-\d{10}\.sqlite(?:-wal|-shm|-journal)?")
+
+
+class DataError(Exception):
+    """Root of what a data directory refuses; the text is one sentence. path: the directory."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class DirectoryInUse(DataError):
+    """Another process has it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, f"{path} is in use by another process; end that one, or choose another directory")
+
+
+class DirectoryNewer(DataError):
+    """Its format is one that this version does not know. version: of the format."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        super().__init__(
+            path,
+            f"{path} is in format {version}, and this version of segstore reads format {FORMAT}; "
+            "start the version that wrote it, or choose another directory",
+        )
+        self.version = version
+
+
+class DirectoryForeign(DataError):
+    """It belongs to another cluster, or is no data directory."""
+
+
+class DirectoryDamaged(DataError):
+    """What is in it is not what was written. file: the one that is damaged. what: is wrong with it."""
+
+    def __init__(self, path: Path, file: Path | str, what: str, *, within: Path | None = None) -> None:
+        """within: the directory to verify, if it is another one."""
+        super().__init__(
+            path,
+            f"{file} is damaged: {what}; restore {path} from a copy, `segstore verify {within or path}` says what "
+            "else is",
+        )
+        self.file = Path(file)
+        self.what = what
+
+
+class DirectoryUnusable(DataError):
+    """The system does not let it be used."""
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        reason = getattr(error, "strerror", None) or error
+        super().__init__(
+            path,
+            f"{path} cannot be used as a data directory: {reason}; see that there is room and that it can be written "
+            "to, or choose another directory",
+        )
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    """number: in its name. size, crc: of the whole file."""
+
+    number: int
+    size: int
+    crc: int
+
+
+class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """number: the number in its name. base_crc: checksum of the database file. last: its last valid batch, also if more
+    follow; None if all are valid."""
+
+    number: int
+    base_crc: int
+    last: int | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is in force.
+
+    cluster: an id that the directory was given. containers: how many the cluster has. held: those of this directory.
+    batch: the batch after which the first journal begins. journals: in order; what they hold follows the snapshot.
+    numbers: the last number that a file was given.
+    """
+
+    cluster: str
+    containers: int
+    held: tuple[int, ...]
+    batch: int = 0
+    snapshot: SnapshotFile | None = None
+    journals: tuple[JournalFile, ...] = ()
+    numbers: int = 0
+
+
+_MANIFEST: Final = msgspec.json.Decoder(Manifest)
+
+
+def snapshot_name(number: int) -> str:
+    """What the snapshot of a number is called."""
+    return f"snapshot-{number:010d}"
+
+
+def numbered(name: str) -> int | None:
+    """The number in a name of a snapshot, chunk file or journal; None for other names."""
+    return int(re.search(r"\d{10}", name)[0]) if _OURS.fullmatch(name) else None  # type: ignore[index]
+
+
+def check_entries(folder: Path) -> set[str]:
+    """The names in a folder. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
+    with os.scandir(folder) as entries:
+        found = {each.name: each for each in entries}
+    for each in found.values():
+        kind_is_right = each.is_file(follow_symlinks=False) or each.is_dir(follow_symlinks=False)
+        if not kind_is_right and os.path.lexists(each):
+            raise DirectoryDamaged(folder, each.path, "it is neither a regular file nor a folder")
+    return set(found)
+
+
+class DataDirectory:
+    """A directory that this process has, or only looks at.
+
+    Attributes:
+        path: where it is.
+        manifest: what is in force.
+        committed: the number in `committed` when it was opened.
+    """
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self.files = files
+        self.manifest = Manifest("", 0, ())
+        self.committed = 0
+        self._folder = -1
+        self._lock = -1
+        self._mark = -1
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        containers: int,
+        held: tuple[int, ...],
+        cluster: str | None = None,
+        files: Files | None = None,
+    ) -> DataDirectory:
+        """Take the directory, and make it if it is not there. Raises `DataError`.
+
+        containers: how many the cluster has. held: those that this process owns. cluster: the id of the cluster, which
+        a new directory is given and an old one must have; None for whatever it has.
+        """
+        self = cls(path, files or Files())
+        try:
+            self._open(containers, held, cluster)
+        except OSError as error:
+            self.close()
+            raise DirectoryUnusable(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @classmethod
+    def look(cls, path: Path) -> DataDirectory:
+        """Take a directory to look at it; nothing is changed. Raises `DataError`."""
+        self = cls(path, Files())
+        try:
+            if not self.is_one(path):
+                raise DirectoryForeign(path, f"{path} is no data directory: it has no {MANIFEST_FILE}")
+            self._take()
+            self._read()
+        except OSError as error:
+            self.close()
+            raise DirectoryUnusable(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @staticmethod
+    def is_one(path: Path) -> bool:
+        """Whether there is a data directory, whole or damaged."""
+        return os.path.lexists(path / MANIFEST_FILE)
+
+    def close(self) -> None:
+        """Let go of the directory. May be called twice."""
+        for name in ("_mark", "_lock", "_folder"):
+            descriptor = getattr(self, name)
+            setattr(self, name, -1)
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _open(self, containers: int, held: tuple[int, ...], cluster: str | None) -> None:
+        path = self.path
+        if path.exists() and not path.is_dir():
+            raise DirectoryForeign(path, f"{path} is no directory")
+        self.files.make_folder(path)
+        names = self._take()
+        if MANIFEST_FILE not in names and (others := sorted(names - _NO_DATA)):
+            if any(numbered(each) is not None for each in others):
+                raise DirectoryDamaged(path, path / MANIFEST_FILE, f"it is missing, and {others[0]} is there")
+            if CLUSTER_FILE in names:
+                raise DirectoryForeign(
+                    path, f"{path} is that of a cluster of processes; start it with --zookeeper, or choose another one"
+                )
+            raise DirectoryForeign(
+                path, f"{path} is no data directory, it holds {others[0]!r}; choose an empty one or a new name"
+            )
+        if MANIFEST_FILE not in names:
+            # A manifest that outlives a loss of power without it would be taken for damage.
+            self._make_mark()
+            self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
+            return
+        self._read()
+        found = self.manifest
+        if found.containers != containers:
+            raise DirectoryForeign(
+                path,
+                f"{path} belongs to a cluster of {found.containers} containers, and this one has {containers}; "
+                f"start it with --containers {found.containers}, or choose another directory",
+            )
+        if cluster is not None and found.cluster != cluster:
+            raise DirectoryForeign(
+                path, f"{path} belongs to cluster {found.cluster}, and this one is {cluster}; choose another directory"
+            )
+        if found.held != held:
+            raise DirectoryForeign(
+                path,
+                f"{path} holds containers {_list(found.held)}, and this store owns {_list(held)}; "
+                f"start it with --own {_list(found.held, ',')}, or choose another directory",
+            )
+        # A directory that cannot be written to is found out before anything depends on it.
+        self._make_mark()
+        self._put(found)
+
+    def look_at(self) -> None:
+        """Read what is in force in a directory that may be another process's. Raises `DataError`, `OSError`."""
+        check_entries(self.path)
+        self._read()
+
+    def _take(self) -> set[str]:
+        """Lock the directory; returns the names in it."""
+        self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            names = check_entries(self.path)
+            if _LOCK in names:
+                self._lock = os.open(self.path / _LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DirectoryInUse(self.path) from None
+        return names
+
+    def _make_mark(self) -> None:
+        files, new = self.files, self.path / _NEW_COMMITTED
+        files.remove(new)
+        self._mark = files.create(new)
+        DataDirectory.note(self, self.committed)
+        files.sync(self._mark)
+        files.replace(new, self.path / COMMITTED_FILE)
+
+    def check_place(self) -> None:
+        """Raises `OSError` if the path now leads to another directory than the locked one."""
+        if not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
+            raise OSError(f"another directory is at {self.path} now")
+
+    def check_owner(self, cluster: str, containers: int, held: tuple[int, ...]) -> None:
+        """Raises `DirectoryForeign` for a directory of another cluster or of other containers."""
+        found = self.manifest
+        for what, here, there in (
+            ("belongs to cluster", found.cluster, cluster),
+            ("counts containers", found.containers, containers),
+            ("holds containers", found.held, held),
+        ):
+            if here != there:
+                raise DirectoryForeign(self.path, f"{self.path} {what} {here}, but this cluster has {there} there")
+
+    def _read(self) -> None:
+        file = self.path / MANIFEST_FILE
+        data = read_regular(file)
+        first = _FIRST_LINE.match(data)
+        if first is None:
+            raise DirectoryDamaged(self.path, file, "its first line is not that of a manifest")
+        body, version = data[first.end() :], int(first[1])
+        if crc32(first[1] + b"\n" + body) != int(first[2], 16):
+            raise DirectoryDamaged(self.path, file, "it does not have its checksum")
+        if version != FORMAT:
+            raise DirectoryNewer(self.path, version)
+        try:
+            self.manifest = _MANIFEST.decode(body)
+        except msgspec.DecodeError as error:
+            raise DirectoryDamaged(self.path, file, str(error)) from error
+        self._read_mark()
+
+    def _read_mark(self) -> None:
+        file = self.path / COMMITTED_FILE
+        if not file.exists():
+            raise DirectoryDamaged(self.path, file, "it is missing")
+        data = read_regular(file)
+        if len(data) != _MARK.size or data[:8] != _MARK_MAGIC or crc32(data[:-4]) != int.from_bytes(data[-4:]):
+            raise DirectoryDamaged(self.path, file, "it does not have its checksum")
+        self.committed = _MARK.unpack(data)[1]
+
+    def committed_there(self) -> int:
+        """What is noted in a directory that nobody has open. Raises `DataError`, `OSError`."""
+        self._read_mark()
+        return self.committed
+
+    # --- what is in force -------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another process has gone on from here, so that what this one does counts no more."""
+        return False
+
+    def note(self, number: int) -> None:
+        """Batches up to `number` are durable. From any thread, one at a time. Raises `OSError`."""
+        head = _MARK.pack(_MARK_MAGIC, number, 0)[:-4]
+        self.files.write_at(self._mark, head + crc32(head).to_bytes(4), 0)
+
+    def put(self, manifest: Manifest) -> None:
+        """This is in force from now on. Raises `OSError`."""
+        self._put(manifest)
+        self.manifest = manifest
+
+    def change(self, **fields: Any) -> None:
+        """As `put`, of the present manifest with other values."""
+        self.put(msgspec.structs.replace(self.manifest, **fields))
+
+    def _put(self, manifest: Manifest) -> None:
+        files, new = self.files, self.path / _NEW_MANIFEST
+        self.check_place()
+        body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
+        version = str(FORMAT).encode()
+        files.remove(new)
+        descriptor = files.create(new)
+        try:
+            line = b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body))
+            files.write(descriptor, line + body)
+            files.sync(descriptor)
+        finally:
+            os.close(descriptor)
+        files.replace(new, self.path / MANIFEST_FILE)
+
+    def remove_leftovers(self, keep: set[str]) -> list[str]:
+        """Remove files of our names that are not to be kept; gives their names."""
+        gone = sorted(
+            each.name for each in self.path.iterdir() if numbered(each.name) is not None and each.name not in keep
+        )
+        for name in gone:
+            self.files.remove(self.path / name)
+        return gone
+
+    def names_in_force(self, chunks: set[int]) -> set[str]:
+        """The files that the manifest stands for, with chunk files of these numbers."""
+        found = self.manifest
+        names = {chunk_files.file_name(each) for each in chunks}
+        if found.snapshot is not None:
+            names.add(snapshot_name(found.snapshot.number))
+        for each in found.journals:
+            names.update(journal.file_names(each.number))
+        return names
+
+
+def _list(numbers: tuple[int, ...], between: str = ", ") -> str:
+    return between.join(map(str, numbers))

@@ -1,0 +1,405 @@
+"""Snapshots: the state of containers at a batch, so that recovery reads no more of a journal than what follows.
+
+Three steps, because the loop must not wait for a disk. `capture` runs on the loop: it takes what a container holds as
+values that no longer change, and cuts the tails of segments, so that their chunks do not either. `save` runs in a
+thread: bytes of segments that are not in chunk files yet go there, a few that are not worth it into the snapshot
+itself, and then the snapshot is written. `install`, on the loop again, puts file chunks in the places of the chunks
+that were saved, which frees their memory.
+
+Containers are captured one after the other, each with the number of the batch up to which it stands; the operations of
+later batches are applied to it when it is recovered. So a capture holds the loop for one container, not for all.
+
+A chunk file of which less than half is still in use is written anew with the others (`sparse`), so that what is
+truncated or deleted gives its place on the disk back.
+
+Invariant: a restored container is equal to the captured one, but for who waits and for owners of transient segments.
+The CRC of the whole file is kept by the manifest; `read` is given bytes that have it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+from zlib import crc32
+
+import msgspec
+
+from segstore.server.durable import chunk_files
+from segstore.server.durable.chunk_files import BlockCache, ChunkFile, ChunkFileInfo
+from segstore.server.durable.files import Files
+from segstore.server.store.chunks import Buffer, FileChunk, Piece
+from segstore.server.store.container import Container
+from segstore.server.store.operations import pack_name, unpack_name
+from segstore.server.store.segment import Kind, Segment
+from segstore.server.store.tables.table import TableSegment
+from segstore.wire.names import is_user_stream_segment
+
+__all__ = ["Captured", "Image", "Saved", "capture", "install", "live_files", "read", "restore", "save", "sparse"]
+
+_MAGIC: Final = b"SEGSNAP1"
+_INLINE_BYTES: Final = 4096
+"""Less than this of a segment that is in no chunk file goes into the snapshot."""
+_FILE_BYTES: Final = 16 * 1024 * 1024
+_OWN_FILE_BYTES: Final = 1024 * 1024
+_TOGETHER: Final = 256
+
+
+class _Extent(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes from offset `start`: in a chunk file, `size` from `at` on, or here."""
+
+    start: int
+    size: int
+    file: int = 0
+    at: int = 0
+    data: bytes = b""
+
+
+class _Segment(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    kind: int
+    values: tuple[tuple[UUID, int], ...]
+    modified_ms: int
+    sealed: bool
+    start_offset: int
+    length: int
+    extents: tuple[_Extent, ...]
+    key_length: int = 0
+    live_bytes: int = 0
+    positions: tuple[tuple[bytes, int], ...] = ()
+    mapped: bool = True
+
+
+class _Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
+    files: tuple[ChunkFileInfo, ...]
+
+
+class _Container(msgspec.Struct, frozen=True, array_like=True, tag="container"):
+    container_id: int
+    batch: int
+    retired: tuple[str, ...]
+    unindexed: tuple[str, ...]
+
+
+class _Segments(msgspec.Struct, frozen=True, array_like=True, tag="segments"):
+    segments: tuple[_Segment, ...]
+
+
+class _Other(msgspec.Struct, frozen=True, array_like=True, tag="other"):
+    """What is no container's: the controller's state."""
+
+    batch: int
+    data: bytes
+
+
+_Record = _Files | _Container | _Segments | _Other
+_ENCODER: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
+_DECODER: Final[msgspec.msgpack.Decoder[_Record]] = msgspec.msgpack.Decoder(_Record)
+
+
+class _Taken(NamedTuple):
+    """A segment that was captured: all but its bytes, and these."""
+
+    segment: Segment
+    image: _Segment
+    pieces: list[Piece]
+    views: list[list[memoryview] | None]
+    """Of each piece that is to be saved, its bytes; none yet for one that lies in a file, None where that is kept.
+
+    The first piece may be the end of its chunk only, if the segment was truncated.
+    """
+
+
+class Captured(NamedTuple):
+    """A container at a batch."""
+
+    container: Container
+    header: _Container
+    segments: list[_Taken]
+
+
+class Saved(NamedTuple):
+    """What `save` wrote. files: all that the snapshot refers to. stored: see `SegmentData.replace`."""
+
+    size: int
+    crc: int
+    files: dict[int, ChunkFile]
+    stored: dict[int, tuple[Piece, FileChunk]]
+
+
+class Image(NamedTuple):
+    """A container as a snapshot has it."""
+
+    container_id: int
+    batch: int
+    header: _Container
+    segments: list[_Segment]
+
+
+def sparse(containers: Iterable[Container]) -> set[int]:
+    """The numbers of the chunk files of which less than half is in use."""
+    used: dict[int, tuple[int, int]] = {}
+    for chunk, size in _file_chunks(containers):
+        assert isinstance(chunk.source, ChunkFile)
+        info = chunk.source.info
+        used[info.number] = info.length, used.get(info.number, (0, 0))[1] + size
+    return {number for number, (length, size) in used.items() if 2 * size < length}
+
+
+def live_files(containers: Iterable[Container]) -> set[int]:
+    """The numbers of the chunk files that segments refer to."""
+    return {chunk.source.info.number for chunk, _ in _file_chunks(containers)}  # type: ignore[attr-defined]
+
+
+def _file_chunks(containers: Iterable[Container]) -> Iterator[tuple[FileChunk, int]]:
+    for container in containers:
+        for segment in container.segments.values():
+            if not segment.in_files:
+                continue
+            for start, size, chunk in segment.pieces():
+                if isinstance(chunk, FileChunk):
+                    yield chunk, min(size, start + size - segment.start_offset)
+
+
+# --- taking -------------------------------------------------------------------------------------------------------
+
+
+def capture(container: Container, batch: int, anew: set[int]) -> Captured:
+    """What a container holds now, batch `batch` being the last; bytes in chunk files `anew` are saved again."""
+    retired = tuple(map(pack_name, container.retired_names))
+    unindexed = tuple(map(pack_name, container.unindexed_names))
+    header = _Container(container.container_id, batch, retired, unindexed)
+    return Captured(container, header, [_take(segment, anew) for segment in container.segments.values()])
+
+
+def _take(segment: Segment, anew: set[int]) -> _Taken:
+    pieces = segment.pieces()
+    first = segment.start_offset
+    if pieces and pieces[0].start < first:
+        start, size, chunk = pieces[0]
+        pieces[0] = Piece(first, size - first + start, chunk)
+    views: list[list[memoryview] | None] = []
+    for start, size, chunk in pieces:
+        if isinstance(chunk, FileChunk) and chunk.source.info.number not in anew:  # type: ignore[attr-defined]
+            views.append(None)
+        elif isinstance(chunk, FileChunk):
+            views.append([])
+        else:
+            views.append(segment.read(start, size))
+    if any(views):
+        segment.cut_tail()
+    table = segment.table
+    kind = Kind.STREAM
+    if segment.is_table:
+        kind = Kind.FIXED_KEY_TABLE if table is not None and table.is_fixed_key else Kind.TABLE
+    if segment.is_transient:
+        kind = Kind.TRANSIENT
+    image = _Segment(
+        pack_name(segment.name),
+        kind.value,
+        tuple(segment.attribute_values()),
+        segment.last_modified_ms,
+        segment.sealed,
+        first,
+        segment.length,
+        (),
+        0 if table is None else table.key_length,
+        0 if table is None else table.live_bytes,
+        () if table is None else table.positions(),
+        segment.mapped,
+    )
+    return _Taken(segment, image, pieces, views)
+
+
+# --- saving -------------------------------------------------------------------------------------------------------
+
+
+class _ChunkWriter:
+    """Collects bytes of segments into chunk files."""
+
+    def __init__(self, files: Files, folder: Path, cache: BlockCache, next_number: Callable[[], int]) -> None:
+        self._files = files
+        self._folder = folder
+        self._cache = cache
+        self._next_number = next_number
+        self._parts: list[Buffer] = []
+        self._waiting: list[tuple[Piece, int]] = []
+        self._bytes = 0
+        self.made: dict[int, ChunkFile] = {}
+        self.stored: dict[int, tuple[Piece, FileChunk]] = {}
+
+    def add(self, pieces: list[tuple[Piece, list[memoryview]]]) -> None:
+        """Save the pieces of one segment."""
+        if self._bytes and sum(piece.size for piece, _ in pieces) >= _OWN_FILE_BYTES:
+            self.flush()
+        for piece, views in pieces:
+            if self._bytes >= _FILE_BYTES:
+                self.flush()
+            if isinstance(piece.chunk, FileChunk):
+                source, skip = piece.chunk.source, piece.chunk.size - piece.size
+                assert isinstance(source, ChunkFile)
+                self._parts.append(source.read(piece.chunk.at + skip, piece.size))
+            else:
+                self._parts += views
+            self._waiting.append((piece, self._bytes))
+            self._bytes += piece.size
+
+    def flush(self) -> None:
+        """End the file that is being collected."""
+        if not self._bytes:
+            return
+        info = chunk_files.write(self._files, self._folder, self._next_number(), self._parts)
+        file = self.made[info.number] = ChunkFile(self._folder, info, self._cache)
+        for piece, at in self._waiting:
+            self.stored[id(piece.chunk)] = piece, FileChunk(file, at, piece.size)
+        self._parts, self._waiting, self._bytes = [], [], 0
+
+
+def save(
+    files: Files,
+    path: Path,
+    captured: Iterable[Captured],
+    other: tuple[int, bytes] | None,
+    cache: BlockCache,
+    next_number: Callable[[], int],
+) -> Saved:
+    """Write chunk files and the snapshot at `path`, and wait until they are on disk. Raises `OSError`, `DataDamaged`.
+
+    other: batch and bytes of what is no container's. next_number: gives numbers for chunk files.
+    """
+    captured = list(captured)
+    writer = _ChunkWriter(files, path.parent, cache, next_number)
+    for each in captured:
+        for taken in each.segments:
+            pending = [
+                (piece, views) for piece, views in zip(taken.pieces, taken.views, strict=True) if views is not None
+            ]
+            if sum(piece.size for piece, _ in pending) >= _INLINE_BYTES:
+                writer.add(pending)
+    writer.flush()
+    used: dict[int, ChunkFile] = {}
+    records: list[bytes] = []
+    for each in captured:
+        records.append(_ENCODER.encode(each.header))
+        for at in range(0, len(each.segments), _TOGETHER):
+            some = tuple(_finished(taken, writer.stored, used) for taken in each.segments[at : at + _TOGETHER])
+            records.append(_ENCODER.encode(_Segments(some)))
+    if other is not None:
+        records.append(_ENCODER.encode(_Other(*other)))
+    first = _ENCODER.encode(_Files(tuple(file.info for file in used.values())))
+    data = b"".join([_MAGIC, *(part for each in (first, *records) for part in (len(each).to_bytes(4), each))])
+    _write(files, path, data)
+    files.sync_folder(path.parent)
+    return Saved(len(data), crc32(data), used, writer.stored)
+
+
+def _finished(taken: _Taken, stored: Mapping[int, tuple[Piece, FileChunk]], used: dict[int, ChunkFile]) -> _Segment:
+    extents: list[_Extent] = []
+    for piece, views in zip(taken.pieces, taken.views, strict=True):
+        found = stored.get(id(piece.chunk))
+        chunk = piece.chunk if found is None else found[1]
+        if not isinstance(chunk, FileChunk):
+            extents.append(_Extent(piece.start, piece.size, data=b"".join(views or ())))
+            continue
+        source = chunk.source
+        assert isinstance(source, ChunkFile)
+        number = source.info.number
+        used[number] = source
+        extent = _Extent(piece.start, piece.size, number, chunk.at + chunk.size - piece.size)
+        before = extents[-1] if extents else None
+        if before is not None and before.file == number and before.at + before.size == extent.at:
+            extents[-1] = _Extent(before.start, before.size + extent.size, number, before.at)
+        else:
+            extents.append(extent)
+    return msgspec.structs.replace(taken.image, extents=tuple(extents))
+
+
+def _write(files: Files, path: Path, data: bytes) -> None:
+    descriptor = files.create(path)
+    try:
+        files.write(descriptor, data)
+        files.sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def install(captured: Iterable[Captured], saved: Saved) -> None:
+    """Let segments read from files what was saved; those that have gone, or were merged, since are left alone."""
+    for each in captured:
+        segments = each.container.segments
+        for taken in each.segments:
+            segment = taken.segment
+            if segments.get(segment.name) is segment and any(id(piece.chunk) in saved.stored for piece in taken.pieces):
+                segment.replace(saved.stored)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def read(
+    data: bytes, folder: Path, cache: BlockCache
+) -> tuple[list[Image], tuple[int, bytes] | None, dict[int, ChunkFile]]:
+    """The containers of a snapshot, what is no container's, and the chunk files. Raises `ValueError`."""
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise ValueError("it does not begin as a snapshot does")
+    images: list[Image] = []
+    other: tuple[int, bytes] | None = None
+    files: dict[int, ChunkFile] = {}
+    at = len(_MAGIC)
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4])
+        try:
+            record = _DECODER.decode(memoryview(data)[at + 4 : at + 4 + size])
+        except RecursionError as cause:
+            raise ValueError(f"the record at byte {at} is nested too deeply") from cause
+        at += 4 + size
+        match record:
+            case _Files():
+                if any(not 0 <= each <= 0xFFFFFFFF for info in record.files for each in (info.number, info.table_crc)):
+                    raise ValueError("a chunk file has an impossible number")
+                files = {info.number: ChunkFile(folder, info, cache) for info in record.files}
+            case _Container():
+                images.append(Image(record.container_id, record.batch, record, []))
+            case _Segments():
+                if not images:
+                    raise ValueError("a segment comes before its container")
+                images[-1].segments.extend(record.segments)
+            case _Other():
+                other = record.batch, record.data
+    return images, other, files
+
+
+def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) -> None:
+    """Give an empty container the state that an image has."""
+    for each in image.segments:
+        container.adopt(_segment(each, container, files))
+    container.adopt_names(
+        retired=map(unpack_name, image.header.retired), unindexed=map(unpack_name, image.header.unindexed)
+    )
+
+
+def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFile]) -> Segment:
+    name = unpack_name(image.name)
+    segment = Segment(name, image.kind, container.pool, image.modified_ms, indexed=is_user_stream_segment(name))
+    segment.kind = None  # an attribute like the others, and one that can be overwritten
+    for attribute_id, value in image.values:
+        segment.set_attribute(attribute_id, value)
+    segment.mapped = image.mapped
+    if image.sealed:
+        segment.seal()
+    pieces = [
+        Piece(
+            extent.start,
+            extent.size,
+            FileChunk(files[extent.file], extent.at, extent.size) if extent.file else bytearray(extent.data),
+        )
+        for extent in image.extents
+    ]
+    segment.restore(image.start_offset, image.length, pieces)
+    if segment.is_table:
+        segment.table = TableSegment(name, segment, image.key_length)
+        segment.table.restore(image.positions, live_bytes=image.live_bytes)
+        segment.charge(segment.table.index_bytes)
+    return segment

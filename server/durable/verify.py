@@ -1,0 +1,102 @@
+"""`segstore verify`: reads every byte of a data directory that nobody has open, and says what is not as it was written.
+
+Invariant: nothing is changed, and one fault does not keep others from being found, but for a manifest that cannot be
+read: it says what else there is. Refused, with `DataError`: a directory that is in use, newer, or none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+from zlib import crc32
+
+from segstore.server.durable import chunk_files, snapshot
+from segstore.server.durable.chunk_files import BlockCache
+from segstore.server.durable.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, snapshot_name
+from segstore.server.durable.files import read_regular
+from segstore.server.durable.journal import JournalDamaged, file_names, padding_fault, read_journal
+from segstore.server.store.errors import DataDamaged
+
+__all__ = ["Verified", "verify"]
+
+
+class Verified(NamedTuple):
+    """What was read, and what is wrong with it, one sentence each."""
+
+    faults: list[str]
+    files: int = 0
+    segments: int = 0
+    batches: int = 0
+
+
+def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verified:
+    """Read all of a directory. Raises `DataError`.
+
+    owner: the expected cluster, its number of containers, and the containers in the directory; None for any.
+    """
+    try:
+        directory = DataDirectory.look(path)
+    except DirectoryDamaged as error:
+        return Verified([str(error)])
+    try:
+        return _verify(directory, owner)
+    finally:
+        directory.close()
+
+
+def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verified:
+    faults: list[str] = []
+    if owner is not None:
+        try:
+            directory.check_owner(*owner)
+        except DirectoryForeign as error:
+            faults.append(str(error))
+    files = segments = 0
+    found = directory.manifest.snapshot
+    if found is not None:
+        files += 1
+        file = directory.path / snapshot_name(found.number)
+        try:
+            data = read_regular(file)
+            if len(data) != found.size or crc32(data) != found.crc:
+                raise ValueError("it does not have its checksum")
+            images, _, chunks = snapshot.read(data, directory.path, BlockCache(0))
+            segments = sum(len(image.segments) for image in images)
+        except (OSError, ValueError) as error:
+            faults.append(f"{file} is damaged: {error}")
+            chunks = {}
+        for each in chunks.values():
+            files += 1
+            try:
+                chunk_files.check(each)
+            except DataDamaged as error:
+                faults.append(str(error).partition("; ")[0])
+    batch = directory.manifest.batch
+    for entry in directory.manifest.journals:
+        files += 1
+        base = directory.path / file_names(entry.number)[0]
+        try:
+            with TemporaryDirectory(prefix="segstore-verify-") as folder:
+                for group in read_journal(base, entry.base_crc, Path(folder)):
+                    if entry.last is not None and group.first > entry.last:
+                        break
+                    if group.first != batch + 1:
+                        raise JournalDamaged(base, f"batch {batch} is followed by batch {group.first}")
+                    batch = group.last
+            log = directory.path / file_names(entry.number)[1]
+            at = padding_fault(log)
+            if at is not None:
+                faults.append(
+                    f"{log} has bytes behind its last group, from byte {at} on: what a loss of power left of a write, "
+                    "or damage to what is not used yet; nothing that was acknowledged is in them"
+                )
+        except JournalDamaged as error:
+            faults.append(str(error))
+        except OSError as error:
+            faults.append(f"{base} cannot be read: {error.strerror or error}")
+    if batch < directory.committed:
+        faults.append(
+            f"the journals in {directory.path} end with batch {batch}, and batch {directory.committed} was committed"
+        )
+    return Verified(faults, files, segments, batch)

@@ -1,0 +1,318 @@
+"""Faults of a mock: rules that are added and cleared while it runs, what is held, and what has been decided.
+
+    store.faults.add('type = APPEND_BLOCK_END', nth=3, do="close after", name="lost ack")
+    store.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
+    store.faults.round_trip_ms = 5
+    ...
+    assert [str(each) for each in store.faults.decisions] == [...]
+
+One `Faults` serves all stores of a cluster. Deciding is `segstore.server.faults.decisions`, pure; carrying it out is
+`segstore.server.faults.connection`. Time is that of the store's clock.
+
+Invariants: nothing that is held outlives `clear` or its connection; what is released goes on in the order in which it
+came to be held; a rule that nothing has fitted is reported by `unmatched` and, when the store stops, in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from segstore.server.connection.service import Clock, TimerHandle
+from segstore.server.faults.decisions import Decider, Decision, Plan, Tally, Wait
+from segstore.server.faults.file import read_faults, rule_problem
+from segstore.server.faults.observe import Observer, Seen
+from segstore.server.faults.rules import Action, FaultSettings, Rule
+from segstore.wire import COMMANDS
+
+__all__ = ["Faults", "NoFaults", "NoSuchRule", "Waiting"]
+
+log = logging.getLogger(__name__)
+
+
+class NoFaults(RuntimeError):
+    """Nothing can be made to go wrong here."""
+
+    def __init__(self) -> None:
+        super().__init__("there are no faults here: the mock was made with watched=False, or the store without faults")
+
+
+class NoSuchRule(KeyError):
+    """No rule has that name. Attributes: name, known (the names that there are)."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+    def __str__(self) -> str:
+        there = f"there are {', '.join(map(repr, self.known))}" if self.known else "there are no rules"
+        return f"no rule has the name {self.name!r}; {there}"
+
+
+class Waiting:
+    """Something that waits for time to pass and for holds to be released, one after the other."""
+
+    __slots__ = ("_faults", "_go_on", "_holds", "_timer")
+
+    def __init__(self, faults: Faults, wait: Wait, go_on: Callable[[], None]) -> None:
+        self._faults = faults
+        self._holds = list(wait.holds)
+        self._go_on: Callable[[], None] | None = go_on
+        self._timer: TimerHandle | None = None
+        if wait.seconds:
+            self._timer = faults.clock.call_later(wait.seconds, self._next)
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        self._timer = None
+        if self._go_on is None:
+            return
+        if self._holds:
+            self._faults._hold(self._holds.pop(0), self)
+            return
+        go_on, self._go_on = self._go_on, None
+        go_on()
+
+    def released(self) -> None:
+        """The hold that it waited for is over."""
+        self._next()
+
+    def cancel(self) -> None:
+        """It waits no longer, and nothing happens."""
+        self._go_on = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._faults._forget(self)
+
+
+class Faults:
+    """The rules of a store or of a cluster, and what has happened there.
+
+    Attributes:
+        clock: of the delays.
+        observer: the requests; None if they are not kept.
+        round_trip_ms: how long every reply takes at least; a number, or one for each store by its number.
+    """
+
+    def __init__(
+        self, clock: Clock, settings: FaultSettings | None = None, *, observer: Observer | None = None
+    ) -> None:
+        settings = settings or FaultSettings()
+        self.clock = clock
+        self.observer = observer
+        self.started_s = clock.now_s()
+        self.round_trip_ms: float | Mapping[int, float] = settings.round_trip_ms
+        self._decider = Decider(settings.seed)
+        self._looks_at_replies = False
+        self._held: dict[str, list[Waiting]] = {}
+        self._holding: list[tuple[str, int, asyncio.Future[None]]] = []
+        self._requests = 0
+        self._connections = 0
+        self._add_all(settings.rules)
+
+    # --- rules ------------------------------------------------------------------------------------------------------
+
+    def add(
+        self, match: str | Rule = "", do: str | Action | Mapping[str, Any] | Sequence[Any] = (), **rest: Any
+    ) -> str:
+        """Adds a rule behind the others and returns its name.
+
+        match: a filter, or a whole `Rule`. do: an action, its word or its object, or a list of these, a stack. Keyword
+        arguments are the fields of `Rule`. Raises ValueError for what does not fit, and for a name that is taken.
+        """
+        try:
+            rule = (
+                match if isinstance(match, Rule) else Rule(match=match, do=do, **rest)  # type: ignore[arg-type]  # checked
+            )
+        except ValidationError as error:
+            raise ValueError(rule_problem(error)) from error
+        name = self._decider.add(rule)
+        self._looks_at_replies = self._decider.looks_at_replies
+        return name
+
+    def load(self, source: Path | str | FaultSettings) -> None:
+        """Adds the rules of a fault file; its seed and round trip times replace those that were. FaultFileError."""
+        settings = source if isinstance(source, FaultSettings) else read_faults(Path(source))
+        self._decider.seed = settings.seed
+        self.round_trip_ms = settings.round_trip_ms
+        self._add_all(settings.rules)
+
+    def _add_all(self, rules: Sequence[Rule]) -> None:
+        for each in rules:
+            self.add(each)
+
+    def clear(self, name: str | None = None) -> None:
+        """Takes a rule out, or all of them, and releases what it holds. Raises NoSuchRule."""
+        if name is not None:
+            self._known(name)
+        self._decider.remove(name)
+        self._looks_at_replies = self._decider.looks_at_replies
+        for each in [name] if name is not None else list(self._held):
+            self._release(each)
+
+    def disable(self, name: str) -> None:
+        """A rule is asked no more, and what it holds goes on; its place and its counts stay. Raises NoSuchRule."""
+        self._enable(name, on=False)
+        self._release(name)
+
+    def enable(self, name: str) -> None:
+        """A rule that was disabled is asked again. Raises NoSuchRule."""
+        self._enable(name, on=True)
+
+    def _enable(self, name: str, *, on: bool) -> None:
+        self._known(name)
+        self._decider.enable(name, on=on)
+        self._looks_at_replies = self._decider.looks_at_replies
+
+    def _known(self, name: str) -> None:
+        if name not in self._decider.names:
+            raise NoSuchRule(name, tuple(self._decider.names))
+
+    @property
+    def rules(self) -> list[str]:
+        """The names of the rules, in the order in which they are asked."""
+        return self._decider.names
+
+    def tallies(self) -> list[Tally]:
+        """How each rule stands: how many have fitted, how often it fired."""
+        return self._decider.tallies()
+
+    @property
+    def seed(self) -> int:
+        return self._decider.seed
+
+    # --- holds ------------------------------------------------------------------------------------------------------
+
+    def held(self, name: str) -> int:
+        """How much a rule holds now."""
+        return len(self._held.get(name, ()))
+
+    def release(self, name: str) -> int:
+        """Lets go on what a rule holds now, oldest first; how much that was. The rule goes on holding what comes.
+
+        Raises NoSuchRule.
+        """
+        self._known(name)
+        return self._release(name)
+
+    def _release(self, name: str) -> int:
+        waiting = self._held.pop(name, [])
+        for each in waiting:
+            each.released()
+        return len(waiting)
+
+    async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
+        """Waits until a rule holds so much. Raises TimeoutError."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (name, count, done)
+        self._holding.append(entry)
+        self._tell_held()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await done
+        except TimeoutError as error:
+            raise TimeoutError(f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s") from error
+        finally:
+            self._holding.remove(entry)
+
+    def _tell_held(self) -> None:
+        for name, count, done in self._holding:
+            if self.held(name) >= count and not done.done():
+                done.set_result(None)
+
+    def _hold(self, name: str, waiting: Waiting) -> None:
+        if not self._decider.is_asked(name):
+            waiting.released()  # the rule was cleared or disabled while this waited for something else
+            return
+        self._held.setdefault(name, []).append(waiting)
+        self._tell_held()
+
+    def _forget(self, waiting: Waiting) -> None:
+        for name, those in list(self._held.items()):
+            if waiting in those:
+                those.remove(waiting)
+                if not those:
+                    del self._held[name]
+
+    # --- what has happened ------------------------------------------------------------------------------------------
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What rules did, in order; without times, so that two runs can be compared. The last 64 MiB."""
+        return list(self._decider.decisions)
+
+    def unmatched(self) -> list[str]:
+        """One line for each rule that nothing has fitted, or that was fitted and has not fired."""
+        never = [
+            f"fault {name!r} has matched nothing: {_said(rule)}{_hint(rule)}"
+            for name, rule in self._decider.unmatched()
+        ]
+        idle = [f"fault {name!r} has matched, but never fired: {_said(rule)}" for name, rule in self._decider.unfired()]
+        return never + idle
+
+    def report(self) -> None:
+        """Says in the log which rules were of no use."""
+        for line in self.unmatched():
+            log.warning(line)
+
+    # --- for connections --------------------------------------------------------------------------------------------
+
+    @property
+    def looks_at_replies(self) -> bool:
+        """Whether there is a rule on replies."""
+        return self._looks_at_replies
+
+    def next_connection(self) -> int:
+        """The number of a connection that begins."""
+        self._connections += 1
+        return self._connections
+
+    def next_request(self) -> int:
+        """The number of a request that has come."""
+        self._requests += 1
+        return self._requests
+
+    def round_trip_s(self, store: int) -> float:
+        """How long replies of a store take at least."""
+        given = self.round_trip_ms
+        return (given.get(store, 0.0) if isinstance(given, Mapping) else given) / 1000
+
+    def decide(self, seen: Seen) -> Plan | None:
+        """What is to happen with a request or a reply."""
+        return self._decider.decide(seen) if self._decider.names else None
+
+    def wait(self, wait: Wait, go_on: Callable[[], None]) -> Waiting:
+        """Calls back when the wait is over, maybe at once."""
+        return Waiting(self, wait, go_on)
+
+
+_REPLIES = {
+    name.casefold(): each.type_name
+    for each in COMMANDS.values()
+    if (each.is_reply or each.is_failure) and not each.is_request
+    for name in (each.type_name, each.__name__)
+}
+"""Commands that only stores send, by both of their spellings."""
+
+
+def _hint(rule: Rule) -> str:
+    """What was meant, probably, where a rule looks at requests and its filter names a reply."""
+    words = re.findall(r"\w+", rule.match) if rule.on == "request" else []
+    replies = [_REPLIES[word.casefold()] for word in words if word.casefold() in _REPLIES]
+    return f"; {replies[0]} is a reply, and replies are looked at with on: reply" if replies else ""
+
+
+def _said(rule: Rule) -> str:
+    """A rule as one wrote it, in short."""
+    return ", ".join(
+        f"{name} {value!r}" for name, value in rule.model_dump(exclude_defaults=True).items() if name != "do"
+    )

@@ -1,0 +1,185 @@
+"""Fault files: YAML or JSON, read with the place of whatever does not fit.
+
+Refused with `FaultFileError`, whose text names file, line and path within the file. A duplicate key is refused: one of
+the two would be lost. YAML anchors, aliases, merge keys and tags are refused: they can make a small file large.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from segstore.server.faults import rules as fault_rules
+from segstore.server.faults.rules import FaultSettings
+from segstore.wire.printable import printable
+
+__all__ = ["FaultFileError", "parse_faults", "read_faults", "rule_problem"]
+
+_LONGEST: Final = 600
+_MOST_BYTES: Final = 256 * 1024
+_FORMS: Final = {
+    "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
+    "tag:yaml.org,2002:int": ("[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    "tag:yaml.org,2002:float": (r"[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)", "-+0123456789"),
+    "tag:yaml.org,2002:null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
+}
+"""Patterns of plain scalars that are not strings. `on` is a string, as in YAML 1.2: it is the name of a condition."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads the part of YAML that JSON can express, so that a document is no larger than its text."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 — as the base class has it
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
+        if getattr(event, "anchor", None) is not None:
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(problem="tags are not allowed", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
+for _tag, (_form, _first) in _FORMS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_form})$"), list(_first))
+
+
+class FaultFileError(ValueError):
+    """A fault file that does not fit. Attributes: source, line (from 1, None if there is none), path, reason."""
+
+    def __init__(self, source: str, line: int | None, path: str, reason: str) -> None:
+        where = f"{source}: line {line}" if line is not None else source
+        super().__init__(printable(f"{where}: {path}: {reason}" if path else f"{where}: {reason}", _LONGEST))
+        self.source = source
+        self.line = line
+        self.path = path
+        self.reason = reason
+
+
+def read_faults(path: Path) -> FaultSettings:
+    """Reads a fault file; its suffix `.json` says JSON, anything else YAML. Raises FaultFileError, OSError."""
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise FaultFileError(str(path), None, "", f"a fault file has at most {_MOST_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise FaultFileError(str(path), None, "", f"not UTF-8 at byte {error.start}") from error
+    return parse_faults(text, str(path), form="json" if path.suffix.lower() == ".json" else "yaml")
+
+
+def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> FaultSettings:
+    """Reads the text of a fault file. Raises FaultFileError."""
+    if form == "json":
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+            raise FaultFileError(source, line, "", f"this is not JSON: {_what(error)}") from error
+        text = text.replace("\t", " ")  # which YAML, read for the lines alone, does not take as a blank
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        _no_key_twice(root, source)
+        if form != "json":
+            given = None if root is None else loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = None if mark is None else mark.line + 1
+        raise FaultFileError(source, line, "", f"this is not YAML: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, FaultFileError):
+            raise
+        raise FaultFileError(source, None, "", f"this is not YAML: {_what(error)}") from error
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise FaultFileError(source, 1, "", f"an object is needed with the keys {_names(FaultSettings)}")
+    try:
+        return FaultSettings.model_validate(given)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        # A wrong key first: what is missing beside it is mostly what was meant.
+        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+        if first["loc"][:1] == ("round_trip_ms",) and isinstance(given["round_trip_ms"], dict):
+            first = found[-1]  # of what is wrong with an object, not that it is no number
+        line, path = _place(root, first["loc"])
+        raise FaultFileError(source, line, path, _reason(first)) from error
+
+
+def _what(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+
+
+def rule_problem(error: ValidationError) -> str:
+    """What is wrong with a rule that was made in Python: the path in it, and a sentence."""
+    found = error.errors(include_url=False)
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    parts = [part for part in first["loc"] if not str(part).startswith("<")]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    reason = _reason({**first, "loc": ("rules", 0, *first["loc"])})
+    return f"{path}: {reason}" if path else reason
+
+
+def _reason(found: Any) -> str:
+    """In a sentence what does not fit; for a key that there is not, those that there are."""
+    message = str(found["msg"]).removeprefix("Value error, ")
+    if found["type"] != "extra_forbidden":
+        return message.replace("a valid tuple", "a list").replace("Tuple should", "The list should")
+    model: type[BaseModel] = FaultSettings
+    for part in found["loc"][:-1]:
+        if part == "rules":
+            model = fault_rules.Rule
+        elif isinstance(part, str) and part.startswith("<"):
+            model = getattr(fault_rules, part[1:-1])
+    near = difflib.get_close_matches(str(found["loc"][-1]), model.model_fields, 1)
+    return "there is no such key" + (f" ({near[0]}?)" if near else f"; there are {_names(model)}")
+
+
+def _names(model: type[BaseModel]) -> str:
+    return ", ".join(model.model_fields)
+
+
+def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]:
+    """The line of what a location means, and its path as a person writes it."""
+    line = None if node is None else node.start_mark.line + 1
+    path = ""
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if found is None:
+                if isinstance(part, int) or part.startswith(("<", "[", "dict[")):
+                    continue  # the first of one action, which action it is, which form: no places in the file
+                path += f".{part}"
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+            path += f".{part}"
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+            path += f"[{part}]"
+    return line, path.lstrip(".")
+
+
+def _no_key_twice(root: Any, source: str) -> None:
+    waiting = [(root, "")]
+    while waiting:
+        node, path = waiting.pop()
+        if isinstance(node, yaml.SequenceNode):
+            waiting.extend((each, f"{path}[{index}]") for index, each in enumerate(node.value))
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        keys: set[str] = set()
+        for key, value in node.value:
+            here = f"{path}.{key.value}".lstrip(".")
+            if str(key.value) in keys:
+                raise FaultFileError(source, key.start_mark.line + 1, here, "the key stands twice")
+            keys.add(str(key.value))
+            waiting.append((value, here))

@@ -1,0 +1,370 @@
+"""What a store was asked: every request with its times, for looking at and for waiting until something has happened.
+
+    await mock.wait_for('type = APPEND_BLOCK_END and segment ~ "scope/*"', count=3, stage="applied")
+    assert [each.type_name for each in mock.requests("failure")] == ["READ_SEGMENT"]
+
+A request passes stages: it was received; it was applied (carried out) or refused (carried out, and the reply says
+that it failed); it was replied to (its reply was given to the socket). `Seen` is the subject of the filter language:
+`latency` is the time from receipt to reply, `failure` that the reply says so, `time` counts from the store's start.
+
+Invariants: memory is bounded in bytes, what is oldest goes first and is counted; payloads and tokens are not kept;
+nothing here waits or reads a clock but `wait_for`, whose deadline is the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from itertools import islice
+from typing import Any, Final, Literal
+from uuid import UUID
+
+import msgspec
+
+from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
+from segstore.wire.blocks.decoder import Append
+from segstore.wire.schema.schema import COMMANDS
+from segstore.wire.trace.exchanges import segments_of
+from segstore.wire.trace.filters import MOST_TERMS, Filter, Subject, parse_filter
+
+__all__ = ["NotObserved", "NotSeen", "Observed", "Observer", "Seen", "Stage", "StageName", "reply_seen", "request_seen"]
+
+_SEEN_BYTES: Final = 700
+_APPEND_FRAMES_BYTES: Final = 24 + 52
+"""Of an AppendBlock and its end, without the events."""
+
+
+class Stage(Enum):
+    """What has become of a request."""
+
+    RECEIVED = "received"
+    APPLIED = "applied"
+    REFUSED = "refused"
+    REPLIED = "replied"
+
+
+StageName = Literal["received", "applied", "refused", "replied"]
+
+
+class Seen(msgspec.Struct, weakref=True, eq=False):
+    """A request, or a reply, and what is known of it. Times are seconds of the store's clock, None if not (yet).
+
+    number: from 1, in the order of receipt. store: its number in the cluster, from 0. connection: from 1, over all
+    stores. offset: of a read, or of a conditional append. event_number, event_count: of an append. size: in bytes, with
+    headers. reply: the type name of the first reply. faults: what rules did with it.
+    """
+
+    number: int
+    store: int
+    connection: int
+    type_name: str
+    code: int
+    segments: tuple[str, ...]
+    request_id: int | None
+    writer_id: UUID | None
+    size: int
+    received_s: float
+    started_s: float
+    offset: int = -1
+    event_number: int = -1
+    event_count: int = 0
+    applied_s: float | None = None
+    refused_s: float | None = None
+    replied_s: float | None = None
+    reply: str | None = None
+    faults: tuple[str, ...] = ()
+    direction: int = 0
+    failure: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "frame"
+
+    @property
+    def malformed(self) -> bool:
+        return False
+
+    @property
+    def latency_ns(self) -> int | None:
+        return None if self.replied_s is None else round((self.replied_s - self.received_s) * 1e9)
+
+    @property
+    def time_ns(self) -> int:
+        return round((self.received_s - self.started_s) * 1e9)
+
+    def reached(self, stage: Stage) -> bool:
+        """Whether it has passed a stage."""
+        match stage:
+            case Stage.APPLIED:
+                return self.applied_s is not None
+            case Stage.REFUSED:
+                return self.refused_s is not None
+            case Stage.REPLIED:
+                return self.replied_s is not None
+        return True
+
+
+def request_seen(
+    item: Command | Append, number: int, *, store: int, connection: int, now_s: float, started_s: float
+) -> Seen:
+    """What is known of a request when it comes. Keeps no view of its payload."""
+    if isinstance(item, Append):
+        conditional = item.expected_offset is not None
+        return Seen(
+            number,
+            store,
+            connection,
+            "CONDITIONAL_APPEND" if conditional else "APPEND_BLOCK_END",
+            5 if conditional else 4,
+            (item.segment,),
+            item.request_id,
+            item.writer_id,
+            len(item.data) + _APPEND_FRAMES_BYTES,
+            now_s,
+            started_s,
+            -1 if item.expected_offset is None else item.expected_offset,
+            item.event_number,
+            item.event_count,
+        )
+    return Seen(
+        number,
+        store,
+        connection,
+        item.type_name,
+        item.code,
+        segments_of(item),
+        None if isinstance(item, Hello | KeepAlive) else getattr(item, "request_id", None),
+        getattr(item, "writer_id", None),
+        len(encode(item)),
+        now_s,
+        started_s,
+        item.offset if isinstance(item, ReadSegment) else -1,
+    )
+
+
+def reply_seen(reply: Command, size: int, request: Seen | None, *, store: int, connection: int, now_s: float) -> Seen:
+    """A reply as a subject; its segments, where it names none, are those of its request."""
+    return Seen(
+        request.number if request is not None else 0,
+        store,
+        connection,
+        reply.type_name,
+        reply.code,
+        segments_of(reply) or (request.segments if request is not None else ()),
+        None if isinstance(reply, Hello | KeepAlive) else getattr(reply, "request_id", None),
+        getattr(reply, "writer_id", request.writer_id if request is not None else None),
+        size,
+        request.received_s if request is not None else now_s,
+        request.started_s if request is not None else now_s,
+        event_number=getattr(reply, "event_number", -1),
+        replied_s=now_s,
+        direction=1,
+        failure=COMMANDS[reply.code].is_failure if reply.code in COMMANDS else False,
+    )
+
+
+class NotSeen(TimeoutError):
+    """What was waited for did not happen in time. Attributes: filter, stage, count, found, timeout_s."""
+
+    def __init__(self, text: str, stage: Stage, count: int, found: int, timeout_s: float, last: Seen | None) -> None:
+        what = f"requests with {text}" if text else "requests"
+        seen = f"; the last request was {last.type_name} on connection {last.connection}" if last else "; none came"
+        super().__init__(f"{found} of {count} {what} were {stage.value} within {timeout_s:g} s{seen}")
+        self.filter = text
+        self.stage = stage
+        self.count = count
+        self.found = found
+        self.timeout_s = timeout_s
+
+
+class NotObserved(RuntimeError):
+    """Requests are not kept here."""
+
+    def __init__(self) -> None:
+        super().__init__("requests are not kept here: the mock was made with watched=False")
+
+
+class _Waiter:
+    """Counts what reaches a stage."""
+
+    __slots__ = ("done", "found", "holds", "stage", "wanted")
+
+    def __init__(self, stage: Stage, holds: Callable[[Subject], bool], wanted: int, done: asyncio.Future[Seen]) -> None:
+        self.stage = stage
+        self.holds = holds
+        self.wanted = wanted
+        self.done = done
+        self.found = 0
+
+    def take(self, seen: Seen) -> None:
+        if not self.done.done() and self.holds(seen):
+            self.found += 1
+            if self.found == self.wanted:
+                self.done.set_result(seen)
+
+
+class Observer:
+    """The requests that came last, and who waits for more.
+
+    max_bytes: about what they may take; the oldest are forgotten. forgotten: how many were.
+    """
+
+    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+        if max_bytes < _SEEN_BYTES:
+            raise ValueError(f"max_bytes must be at least {_SEEN_BYTES}, not {max_bytes}")
+        self.max_bytes = max_bytes
+        self.forgotten = 0
+        self._seen: deque[Seen] = deque()
+        self._bytes = 0
+        self._waiters: list[_Waiter] = []
+        self._looking = asyncio.Lock()
+
+    def add(self, seen: Seen) -> None:
+        """A request was received."""
+        self._seen.append(seen)
+        self._bytes += _cost(seen)
+        while self._bytes > self.max_bytes and len(self._seen) > 1:
+            self._bytes -= _cost(self._seen.popleft())
+            self.forgotten += 1
+        self.tell(seen, Stage.RECEIVED)
+
+    def carried_out(self, seen: Seen, now_s: float, reply: str | None, *, failure: bool) -> None:
+        """The store has carried a request out; `reply` is the type name of its answer."""
+        seen.reply = seen.reply or reply
+        seen.failure = failure
+        if failure:
+            seen.refused_s = now_s
+            self.tell(seen, Stage.REFUSED)
+        else:
+            seen.applied_s = now_s
+            self.tell(seen, Stage.APPLIED)
+
+    def replied(self, seen: Seen, now_s: float) -> None:
+        """A reply to a request was given to the socket."""
+        if seen.replied_s is None:
+            seen.replied_s = now_s
+            self.tell(seen, Stage.REPLIED)
+
+    def tell(self, seen: Seen, stage: Stage) -> None:
+        """A request has reached a stage."""
+        for waiter in self._waiters:
+            if waiter.stage is stage:
+                waiter.take(seen)
+
+    def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
+        """The requests that fit and have reached a stage, oldest first. Raises FilterError."""
+        holds, wanted = _predicate(match), Stage(stage)
+        return [each for each in self._seen if each.reached(wanted) and holds(each)]
+
+    async def latest(
+        self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000
+    ) -> list[Seen]:
+        """The last `limit` requests that match, newest first. Raises FilterError.
+
+        after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
+        """
+        holds = _predicate(match)
+        slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS
+        found: list[Seen] = []
+        async with self._looking:  # one slice per tick, however many ask
+            for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
+                if each.number <= after or len(found) == limit:
+                    break
+                if holds(each):
+                    found.append(each)
+                if looked_at % slice_length == 0:
+                    await asyncio.sleep(0)
+        return found
+
+    def mark(self) -> int:
+        """The number of the last request: `wait_for(since=…)` counts those behind it."""
+        return self._seen[-1].number if self._seen else 0
+
+    async def wait_for(
+        self,
+        match: str | Filter = "",
+        *,
+        count: int = 1,
+        stage: StageName | Stage = "applied",
+        timeout_s: float = 5.0,
+        since: int = 0,
+    ) -> Seen:
+        """Waits until `count` requests that fit have reached a stage, and returns the one that made them so many.
+
+        Those that had reached it before count too, if they are not forgotten; since: only requests with a greater
+        number do. Raises NotSeen, FilterError.
+        """
+        if count < 1:
+            raise ValueError(f"count must be at least 1, not {count}")
+        fits, wanted = _predicate(match), Stage(stage)
+
+        def holds(seen: Any) -> bool:
+            return seen.number > since and fits(seen)
+
+        waiter = _Waiter(wanted, holds, count, asyncio.get_running_loop().create_future())
+        for each in sorted((each for each in self._seen if each.reached(wanted)), key=lambda each: _when(each, wanted)):
+            waiter.take(each)
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await waiter.done
+        except TimeoutError as error:
+            last = self._seen[-1] if self._seen else None
+            text = match if isinstance(match, str) else match.text
+            raise NotSeen(text, wanted, count, waiter.found, timeout_s, last) from error
+        finally:
+            self._waiters.remove(waiter)
+
+
+class Observed:
+    """What a mock can be asked about its requests. observer: keeps them; None if nothing does."""
+
+    observer: Observer | None
+
+    @property
+    def _kept(self) -> Observer:
+        if self.observer is None:
+            raise NotObserved
+        return self.observer
+
+    def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
+        """As `Observer.requests`. Raises FilterError, NotObserved."""
+        return self._kept.requests(match, stage)
+
+    def mark(self) -> int:
+        """As `Observer.mark`."""
+        return self._kept.mark()
+
+    async def wait_for(
+        self,
+        match: str | Filter = "",
+        *,
+        count: int = 1,
+        stage: StageName | Stage = "applied",
+        timeout_s: float = 5.0,
+        since: int = 0,
+    ) -> Seen:
+        """As `Observer.wait_for`: waits until `count` requests that fit have reached a stage."""
+        return await self._kept.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+
+
+def _cost(seen: Seen) -> int:
+    """Memory that it takes, roughly."""
+    return _SEEN_BYTES + 4 * sum(map(len, seen.segments))
+
+
+def _when(seen: Seen, stage: Stage) -> float:
+    found = {Stage.APPLIED: seen.applied_s, Stage.REFUSED: seen.refused_s, Stage.REPLIED: seen.replied_s}.get(stage)
+    return seen.received_s if found is None else found
+
+
+def _predicate(match: str | Filter) -> Callable[[Subject], bool]:
+    if isinstance(match, Filter):
+        return match
+    return parse_filter(match) if match.strip() else _anything
+
+
+def _anything(_: Subject) -> bool:
+    return True

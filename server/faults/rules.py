@@ -1,0 +1,361 @@
+"""Rules of faults: which requests or replies they mean, at which of these they fire, and what is done then.
+
+    Rule(match='type = APPEND_BLOCK_END and segment ~ "scope/*"', nth=3, do="close after")
+    Rule(match="type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
+
+Data only, checked once: the filter parses, an error names a reply that exists and fields that it has. What a rule does
+is written as an object with the key of its action, or for the common ones as a word. A list of actions is a stack: one
+for each time that the rule fires, in order, and then the rule is over.
+
+An append is one request, whatever frames brought it: of the type APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a
+condition.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Collection
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+
+from segstore.wire import COMMANDS, WireError
+from segstore.wire.trace.filters import Filter, FilterError, parse_filter
+
+if TYPE_CHECKING:
+    from segstore.wire import Command
+
+__all__ = [
+    "Action",
+    "Close",
+    "Corrupt",
+    "Delay",
+    "Drop",
+    "Duplicate",
+    "Error",
+    "FaultSettings",
+    "Hold",
+    "Ok",
+    "Rule",
+    "Truncate",
+    "check_size",
+    "reply_class",
+]
+
+_MOST_RULES: Final = 1_000
+_MOST_TERMS: Final = 10_000
+_MOST_LISTED: Final = 1_000
+_MOST_NAME: Final = 255
+
+At = Literal["before", "after"]
+What = Literal["request", "reply"]
+
+
+class _Action(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def word(self) -> str:
+        """The name of what is done, as the log of decisions has it."""
+        return type(self).__name__.lower()
+
+
+class Ok(_Action):
+    """Nothing: the request is served. For stacks."""
+
+    ok: Literal[True] = True
+
+
+class Error(_Action):
+    """Answers with an error.
+
+    error: a reply's name, such as WrongHost or WRONG_HOST. fields: those that differ from what the request suggests.
+    at: "before" answers in place of the store; "after" when the store has carried the request out.
+    """
+
+    error: str
+    fields: dict[str, Any] = {}
+    at: At = "before"
+
+    @property
+    def word(self) -> str:
+        return f"error {reply_class(self.error).type_name}"
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> Error:
+        try:
+            self.reply(request_id=0, segment="", writer_id=None, number=-1, said="")
+        except WireError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def reply(self, *, request_id: int, segment: str, writer_id: UUID | None, number: int, said: str) -> Command:
+        """The reply to a request. number: the offset of a read, the last event number of an append."""
+        cls = reply_class(self.error)
+        known = {
+            "request_id": request_id,
+            "segment": segment,
+            "writer_id": str(writer_id or UUID(int=0)),
+            "offset": number,
+            "event_number": number,
+            "start_offset": 0,
+            "operation_name": said,
+            "message": said,
+            "correct_host": "",
+            "error_code": "UNSPECIFIED",
+        }
+        fields = {name: known[name] for name in cls.__struct_fields__ if name in known}
+        return cls.from_dict({**fields, **self.fields})
+
+
+class Delay(_Action):
+    """Lets time pass, `delay_ms` of the store's clock, before the request is carried out or before its reply leaves.
+
+    What is behind it on its connection waits too, as behind a slow store; with `overtake` it does not.
+    """
+
+    delay_ms: float = Field(ge=0, allow_inf_nan=False)
+    at: At = "before"
+    overtake: bool = False
+
+
+class Hold(_Action):
+    """As Delay, until it is released by the name of its rule."""
+
+    hold: At = "before"
+    overtake: bool = False
+
+    @property
+    def at(self) -> At:
+        return self.hold
+
+
+class Drop(_Action):
+    """The request is not carried out and not answered; or it is carried out, and its reply not sent."""
+
+    drop: What = "request"
+
+    @property
+    def word(self) -> str:
+        return f"drop {self.drop}"
+
+
+class Duplicate(_Action):
+    """The request is carried out twice, or its reply sent twice."""
+
+    duplicate: What = "request"
+
+    @property
+    def word(self) -> str:
+        return f"duplicate {self.duplicate}"
+
+
+class Corrupt(_Action):
+    """A byte of the reply is changed: the one at `corrupt`, from the frame's start or, negative, from its end."""
+
+    corrupt: int
+    xor: int = Field(default=0xFF, ge=1, le=0xFF)
+
+
+class Truncate(_Action):
+    """Only the first `truncate` bytes of the reply are sent, and whatever comes next behind them."""
+
+    truncate: int = Field(ge=0)
+
+
+class Close(_Action):
+    """The connection ends: before the store carries the request out, or after it and before the reply.
+
+    reply_bytes: so many bytes of the reply are sent, then it ends. reset: not orderly; what the client had not read by
+    then may be lost to it.
+    """
+
+    close: At = "before"
+    reply_bytes: int = Field(default=0, ge=0)
+    reset: bool = False
+
+    @property
+    def word(self) -> str:
+        return f"close {self.close}" + (f" {self.reply_bytes} bytes" if self.reply_bytes else "")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Close:
+        if self.reply_bytes and self.close == "before":
+            raise ValueError("reply_bytes goes with `close: after`: there is no reply before")
+        return self
+
+
+_KEYS: Final[dict[str, type[_Action]]] = {
+    "ok": Ok,
+    "error": Error,
+    "delay_ms": Delay,
+    "hold": Hold,
+    "drop": Drop,
+    "duplicate": Duplicate,
+    "corrupt": Corrupt,
+    "truncate": Truncate,
+    "close": Close,
+}
+_WORDS: Final[dict[str, dict[str, Any]]] = {
+    "ok": {"ok": True},
+    "hold": {"hold": "before"},
+    "hold before": {"hold": "before"},
+    "hold after": {"hold": "after"},
+    "drop": {"drop": "request"},
+    "drop request": {"drop": "request"},
+    "drop reply": {"drop": "reply"},
+    "duplicate": {"duplicate": "request"},
+    "duplicate request": {"duplicate": "request"},
+    "duplicate reply": {"duplicate": "reply"},
+    "close": {"close": "before"},
+    "close before": {"close": "before"},
+    "close after": {"close": "after"},
+}
+_REPLIES: Final = {
+    name.casefold(): cls for cls in COMMANDS.values() if cls.is_reply for name in (cls.__name__, cls.type_name)
+}
+
+
+def reply_class(name: str) -> type[Command]:
+    """The class of a reply, by either of its names. Raises ValueError."""
+    try:
+        return _REPLIES[name.casefold()]
+    except KeyError:
+        near = difflib.get_close_matches(name.casefold(), [*_REPLIES, *_WORDS], 1)
+        hint = f" ({_REPLIES[near[0]].__name__ if near[0] in _REPLIES else near[0]}?)" if near else ""
+        raise ValueError(f"{name!r} is no reply{hint}") from None
+
+
+def _from_word(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    words = " ".join(given.split()).casefold()
+    if words in _WORDS:
+        return _WORDS[words]
+    reply_class(given)
+    return {"error": given}
+
+
+def _tag(given: Any) -> str | None:
+    """Which action an object means. The tags stand in the places of errors, where no key looks like them."""
+    if isinstance(given, _Action):
+        return f"<{type(given).__name__}>"
+    if isinstance(given, dict):
+        return next((f"<{cls.__name__}>" for key, cls in _KEYS.items() if key in given), None)
+    return None
+
+
+Action = Annotated[
+    Annotated[Ok, Tag("<Ok>")]
+    | Annotated[Error, Tag("<Error>")]
+    | Annotated[Delay, Tag("<Delay>")]
+    | Annotated[Hold, Tag("<Hold>")]
+    | Annotated[Drop, Tag("<Drop>")]
+    | Annotated[Duplicate, Tag("<Duplicate>")]
+    | Annotated[Corrupt, Tag("<Corrupt>")]
+    | Annotated[Truncate, Tag("<Truncate>")]
+    | Annotated[Close, Tag("<Close>")],
+    Discriminator(
+        _tag,
+        custom_error_type="action",
+        custom_error_message=f"an action has one of the keys {', '.join(_KEYS)}",
+    ),
+    BeforeValidator(_from_word),
+]
+"""One of the actions above, an object with its key, or a word: `close after`, `drop reply`, `WrongHost`."""
+
+
+class Rule(BaseModel):
+    """When something goes wrong, and what.
+
+    name: for `release`, `clear` and reports; at most 255 characters; a number if not given.
+    match: a filter (`segstore.wire.trace.filters`) of what it means; "" for all.
+    on: whether it looks at requests, and acts on them or their replies, or at replies alone.
+    store: the number of the store in its cluster, from 0; all if not given.
+    each: what counts by itself; all that match together if not given.
+    nth: fires at these of them only, from 1. skip: not at the first so many. every: of the others, at each so many-th.
+    probability: of what would fire, so many do; which, the seed says.
+    times: it fires so often, then it is over; no bound if not given, the length of the stack if `do` is a list.
+    do: what is done.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    name: str = Field(default="", max_length=_MOST_NAME)
+    match: str = ""
+    on: What = "request"
+    store: int | None = Field(default=None, ge=0)
+    each: Literal["connection", "segment", "writer", "flow"] | None = None
+    nth: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=_MOST_LISTED)
+    skip: int = Field(default=0, ge=0)
+    every: int = Field(default=1, ge=1)
+    probability: float = Field(default=1.0, ge=0, le=1)
+    times: int | None = Field(default=None, ge=1)
+    do: tuple[Action, ...] = Field(min_length=1, max_length=_MOST_LISTED)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stack(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("do"), (list, tuple)):
+            return {"times": len(given["do"]) or None, **given}
+        return given
+
+    @field_validator("do", "nth", mode="before")
+    @classmethod
+    def _one_is_several(cls, given: Any) -> Any:
+        return given if isinstance(given, (list, tuple)) else (given,)
+
+    @field_validator("match")
+    @classmethod
+    def _parses(cls, given: str) -> str:
+        try:
+            if given.strip():
+                parse_filter(given)
+        except FilterError as error:
+            raise ValueError(str(error)) from error
+        return given
+
+    @cached_property
+    def filter(self) -> Filter | None:
+        """The parsed `match`; None for all."""
+        return parse_filter(self.match) if self.match.strip() else None
+
+
+def check_size(rules: Collection[Rule]) -> None:
+    """Raises ValueError for more rules, or terms of their filters, than may be evaluated for each request."""
+    if len(rules) > _MOST_RULES:
+        raise ValueError(f"{len(rules)} rules exceed the limit of {_MOST_RULES}")
+    terms = sum(each.filter.terms for each in rules if each.filter is not None)
+    if terms > _MOST_TERMS:
+        raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
+
+
+class FaultSettings(BaseModel):
+    """What a fault file holds.
+
+    seed: of what happens by chance.
+    round_trip_ms: how long every reply takes at least; one number, or one for each store by its number.
+    rules: in the order in which they are evaluated; at most 1,000.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int = 0
+    round_trip_ms: (
+        Annotated[float, Field(ge=0, allow_inf_nan=False)]
+        | dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    ) = 0.0
+    rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
+
+    @field_validator("rules")
+    @classmethod
+    def _fit_together(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        check_size(given)
+        names = Counter(each.name for each in given if each.name)
+        twice = next((name for name, count in names.items() if count > 1), None)
+        if twice is not None:
+            raise ValueError(f"two rules have the name {twice!r}")
+        return given

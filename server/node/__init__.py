@@ -1,0 +1,1 @@
+"""A segment store that listens; the mock."""

@@ -1,0 +1,368 @@
+"""A segment store that listens: settings in, addresses out, until it is stopped.
+
+`SegmentStoreServer` puts a store, its service and its sockets together on the running loop. `MockSegmentStore` is the
+same for tests: it picks free ports and shows its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import secrets
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from segstore.server.config import StoreSettings
+from segstore.server.connection.accepting import Listening
+from segstore.server.connection.connection import Connection
+from segstore.server.connection.hub import ConnectionHub
+from segstore.server.connection.service import Clock, StoreService, TimerHandle
+from segstore.server.descriptors import shares
+from segstore.server.durable.durable import Durability
+from segstore.server.faults.connection import FaultyConnection
+from segstore.server.faults.faults import Faults, NoFaults
+from segstore.server.faults.observe import Observed, Observer
+from segstore.server.faults.rules import FaultSettings
+from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.memory import MemoryAccount
+from segstore.server.store.segment import Segment
+from segstore.server.store.store import SegmentStore
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
+
+__all__ = ["AddressInUse", "CannotListen", "LoopClock", "MockSegmentStore", "SegmentStoreServer"]
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_DRAIN_S = 5.0
+_CLEAN_EVERY_S = 60.0
+_MERGED_INDEX_MS = 60_000
+_INDEX_EVERY_S = 0.1
+_AT_ONCE = 256
+"""Segments that are looked after in one loop iteration."""
+
+
+class CannotListen(OSError):
+    """The store cannot listen as it was told to; the text is one sentence that says why.
+
+    Attributes:
+        host, port: where it was to listen.
+    """
+
+    def __init__(self, message: str, host: str, port: int, number: int | None = None) -> None:
+        super().__init__(number, message)
+        self.host = host
+        self.port = port
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class AddressInUse(CannotListen):
+    """The port is taken; the text says which and what to do."""
+
+    def __init__(self, host: str, port: int, use: str = "", option: str = "") -> None:
+        """use, option: what the port is for, and the option that sets it, where a process has several ports."""
+        whose = f"port {port} on {host}, for {use}," if use else f"port {port} on {host}"
+        other = f"choose another with {option}" if option else "choose another"
+        message = f"{whose} is taken by another process; {other}, or 0 for a free one"
+        super().__init__(message, host, port, errno.EADDRINUSE)
+
+
+class LoopClock:
+    """The wall clock, and the timers of the running loop."""
+
+    now_s = staticmethod(time.time)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class SegmentStoreServer:
+    """One segment store with its data port and, where set, its admin port.
+
+    Attributes:
+        settings, store, service, hub, faults: its parts, for looking at.
+        address, admin_address: (host, port) once started; None before, and for an admin port that is not served.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        clock: Clock | None = None,
+        faults: Faults | None = None,
+        number: int = 0,
+        stores: int = 1,
+        durability: Durability | None = None,
+        pool: ChunkPool | None = None,
+    ) -> None:
+        """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
+
+        number: of the store in its cluster, which rules of faults may name.
+        stores: number of stores in this process, which share its connections.
+        pool: the chunks and the memory account shared by all stores of this process; None for ones of its own.
+        durability: the data directory that the store's containers are kept in; None for memory. Whose it is, opens it,
+        recovers it into `store.containers` and starts it before this is started, and closes it after this has stopped.
+        """
+        self.settings = settings
+        self.faults = faults
+        self.number = number
+        if durability is not None:
+            pool = durability.pool
+        elif pool is None:
+            pool = ChunkPool(memory=MemoryAccount(settings.limits.max_memory_bytes))
+        self.store = SegmentStore(
+            settings.containers,
+            settings.own,
+            reuse_names=settings.reuse_names,
+            strict_transient_attributes=settings.strict_transient_attributes,
+            max_attributes=settings.limits.segment_attributes,
+            pool=pool,
+            journal=None if durability is None else durability.journal,
+        )
+        self._durability = durability
+        self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
+        self.hub = ConnectionHub(self.service, stores=stores)
+        self.address: tuple[str, int] | None = None
+        self.admin_address: tuple[str, int] | None = None
+        self._listening: list[Listening] = []
+        self._housekeeping: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Listens. Raises AddressInUse for a port, CannotListen for a host or a certificate that does not do."""
+        if self._durability is not None:
+            self.hub.gate = self._durability.committer
+        try:
+            self.address = await self._listen(self.settings.port, admin=False)
+            if self.settings.admin_port is not None:
+                self.admin_address = await self._listen(self.settings.admin_port, admin=True)
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+        self._housekeeping = asyncio.create_task(self._keep_house(), name="segstore housekeeping")
+
+    async def _listen(self, port: int, *, admin: bool) -> tuple[str, int]:
+        host, limits, context = self.settings.host, self.settings.limits, self._ssl(port)
+        tls: dict[str, Any] = {}
+        if context is not None:
+            tls = {
+                "ssl": context,
+                "ssl_handshake_timeout": limits.first_frame_timeout_s,
+                "ssl_shutdown_timeout": limits.linger_s,
+            }
+        share = shares(self.settings.containers)
+        listening = Listening(
+            lambda: self._connection(admin),
+            self.hub.refused,
+            highest=share.highest,
+            handshakes=share.handshakes,
+            tls=tls,
+        )
+        try:
+            await listening.start(host, port, _BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(host, port) from error
+            reason = error.strerror or error
+            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
+        self._listening.append(listening)
+        return listening.address
+
+    def _connection(self, admin: bool) -> Connection:
+        if self.faults is None:
+            return Connection(self.hub, admin=admin)
+        return FaultyConnection(self.hub, self.faults, self.number, admin=admin)
+
+    def _ssl(self, port: int) -> ssl.SSLContext | None:
+        certificate, key = self.settings.tls_cert, self.settings.tls_key
+        if certificate is None or key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(certificate, key)
+        except OSError as error:
+            reason = "it is not PEM, or the two do not belong together" if isinstance(error, ssl.SSLError) else error
+            message = f"the certificate {certificate} with the key {key} cannot be used: {reason}"
+            raise CannotListen(message, self.settings.host, port, error.errno) from error
+        return context
+
+    async def _keep_house(self) -> None:
+        """Index entries of idle segments, and transient segments that nobody uses."""
+        clean_every_s = min(_CLEAN_EVERY_S, self.settings.transient_idle_s)
+        clean_at = time.monotonic() + clean_every_s
+        while True:
+            await asyncio.sleep(_INDEX_EVERY_S)
+            try:
+                now_ms = self.service.now_ms()
+                more = True
+                while more:
+                    settled = self.store.settle_index(now_ms, _AT_ONCE)
+                    dropped = self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS, _AT_ONCE)
+                    more = max(settled, dropped) >= _AT_ONCE
+                    await asyncio.sleep(0)
+                if time.monotonic() >= clean_at:
+                    clean_at = time.monotonic() + clean_every_s
+                    await self.clean_transients(now_ms)
+                self.service.answer_waiting()
+            except Exception:
+                self.service.counters.internal_errors += 1
+                log.exception("keeping house failed; the next round tries again")
+
+    async def clean_transients(self, now_ms: int) -> int:
+        """Deletes the transient segments that were idle for too long (seed 43.6); how many they were."""
+        idle_ms, deleted = int(self.settings.transient_idle_s * 1000), 0
+        for container in tuple(self.store.containers.values()):
+            for looked_at, name in enumerate(container.transients(), 1):
+                if container.has_expired(name, now_ms, idle_ms):
+                    self.service.drop_transient(name)
+                    deleted += 1
+                if looked_at % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return deleted
+
+    async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
+        """Stops listening, writes what is queued, closes all connections; `drain_s` seconds are theirs to read it.
+
+        May be called again, also while it runs: the second call returns when all is stopped, too. Cancelled, it cuts
+        what is left.
+        """
+        async with self._stopping:
+            try:
+                for each in self._listening:
+                    each.close()
+                for each in self._listening:
+                    await each.wait_closed()
+                if self._housekeeping is not None:
+                    self._housekeeping.cancel()
+                    await asyncio.wait([self._housekeeping])
+                    self._housekeeping = None
+            except asyncio.CancelledError:
+                await self.hub.close(0)
+                raise
+            await self.hub.close(drain_s)
+            self._listening.clear()
+
+    async def __aenter__(self) -> SegmentStoreServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class MockSegmentStore(Observed):
+    """A segment store for a test, on free ports of this machine.
+
+        async with MockSegmentStore() as mock:
+            connect(mock.host, mock.port)
+            mock.faults.add("type = APPEND_BLOCK_END", nth=3, do="close after")
+            await mock.wait_for("type = APPEND_BLOCK_END", count=3, stage="applied")
+            assert mock.store.segment_info("scope/stream/0.#epoch.0").length == 12
+
+    Keyword arguments are those of `StoreSettings`, beside
+        faults: what goes wrong from the start, as from `segstore.server.faults.file.read_faults`.
+        clock: what time the store has, and its faults.
+        watched: False leaves out all that faults and requests need, so that connections are those of a bare `serve`.
+        http_port: where the control API listens; 0 picks a free port, None is for none.
+        http_token_file: file with the token that its requests must carry; None for no token, allowed on loopback only.
+    """
+
+    watched_by_default: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        faults: FaultSettings | None = None,
+        clock: Clock | None = None,
+        watched: bool | None = None,
+        http_port: int | None = None,
+        http_token_file: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        clock = clock or LoopClock()
+        watched = self.watched_by_default if watched is None else watched
+        if faults is not None and not watched:
+            raise ValueError("faults need watched=True")
+        self.observer = Observer() if watched else None
+        made = Faults(clock, faults, observer=self.observer) if watched else None
+        self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}), clock=clock, faults=made)
+        self._http_port = http_port
+        self._http_token_file = http_token_file
+        self._control_api: ControlApi | None = None
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong. Raises NoFaults."""
+        if self.server.faults is None:
+            raise NoFaults
+        return self.server.faults
+
+    @property
+    def host(self) -> str:
+        return self._address(self.server.address)[0]
+
+    @property
+    def port(self) -> int:
+        return self._address(self.server.address)[1]
+
+    @property
+    def admin_port(self) -> int:
+        return self._address(self.server.admin_address)[1]
+
+    @property
+    def http_url(self) -> str:
+        """http://host:port of the control API."""
+        host, port = self._address(None if self._control_api is None else self._control_api.address)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
+    def store(self) -> SegmentStore:
+        """The state: segments, attributes, tables."""
+        return self.server.store
+
+    @property
+    def segments(self) -> dict[str, Segment]:
+        """All segments by name, index segments included."""
+        return {name: each for part in self.store.containers.values() for name, each in part.segments.items()}
+
+    @staticmethod
+    def _address(address: tuple[str, int] | None) -> tuple[str, int]:
+        if address is None:
+            raise RuntimeError("the store does not listen there: it is not started, or the port is not set")
+        return address
+
+    async def __aenter__(self) -> MockSegmentStore:
+        await self.server.start()
+        if self._http_port is not None:
+            from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
+
+            controlled = Controlled([self.server], self.server.faults)
+            self._control_api = ControlApi(
+                controlled, self.server.settings.host, self._http_port, token_file=self._http_token_file
+            )
+            try:
+                await self._control_api.start()
+            except BaseException:
+                await self.server.stop(drain_s=0)
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._control_api is not None:
+            await self._control_api.stop()
+        await self.server.stop(drain_s=1.0)
+        if self.server.faults is not None:
+            self.server.faults.report()

@@ -1,0 +1,1 @@
+"""A recorded trace that answers."""

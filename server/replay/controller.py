@@ -1,0 +1,140 @@
+"""A controller beside a trace that answers clients: it sends them there, and knows the streams that the trace names.
+
+Clients of Pravega ask a controller first. This one is the same as beside a store, but what it asks of segments is not
+asked at all: what became of them, the trace says. Scopes and streams are those of the names in the trace, each with the
+segments of its first epoch and equal key ranges, which is what names can tell; ids of transactions are dealt out as in
+the trace. A client that makes a stream that is known hears that it exists, one that makes another gets it.
+
+Refused: nothing. Not told by names, and so not known: streams whose segments the trace has of later epochs only, the
+ranges of a stream that was scaled, configurations, tags, stream cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.server.controller.controller import Controller, wall_clock_ms
+from segstore.server.controller.policies import ScalingPolicy, StreamConfig
+from segstore.server.controller.segment_admin import Endpoint, Load
+from segstore.server.controller.state.operations import ScopeCreated, StreamCreated
+from segstore.server.controller.state.state import TABLE_SUFFIX, State
+from segstore.wire import DataAppended, SegmentRead, SegmentsBatchMerged, StreamSegmentInfo, WireError, decode
+from segstore.wire.blocks.decoder import Append
+from segstore.wire.names import SegmentName
+
+if TYPE_CHECKING:
+    from segstore.server.replay.script import Step
+
+__all__ = ["ReplayedSegments", "named_segments", "replay_controller"]
+
+_NAMES: Final = ("segment", "segment_name", "target", "source", "target_segment_id", "source_segment_ids")
+_MOST_SEGMENTS: Final = 20_000
+"""Maximum number of segments of all streams together. It is derived from numbers in names, which may be arbitrary."""
+
+
+def named_segments(steps: Iterable[Step]) -> list[SegmentName]:
+    """The segments that the requests of a trace name, in the order in which they appear, each once."""
+    found: dict[str, None] = {}
+    for step in steps:
+        for field in _NAMES:
+            value: Any = getattr(step.item, field, ())
+            for name in (value,) if isinstance(value, str) else value:
+                found.setdefault(name)
+    return [SegmentName.parse(name) for name in found if name]
+
+
+def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller:
+    """A controller that sends clients to host:port, where these requests of a trace are answered."""
+    names = named_segments(steps)
+    transactions = list(dict.fromkeys(each.transaction_id for each in names if each.transaction_id is not None))
+    state, now_ms = State(), wall_clock_ms()
+    sizes: dict[tuple[str, str], int] = {}
+    for each in names:
+        scope, stream, number = each.scope, each.stream, each.number
+        if scope is None or stream is None or number is None or each.epoch or number >= _MOST_SEGMENTS:
+            continue
+        if stream.startswith("_") or stream.endswith(TABLE_SUFFIX):
+            continue  # the controller's own, made when what they belong to is made
+        sizes[scope, stream] = max(sizes.get((scope, stream), 0), number + 1)
+    made = 0
+    for (scope, stream), number in sizes.items():
+        if made + number > _MOST_SEGMENTS:
+            continue
+        made += number
+        if scope not in state.scopes:
+            ScopeCreated(scope, now_ms).apply(state)
+        StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=number)), 0, now_ms).apply(state)
+    known = [each.int & (1 << 96) - 1 for each in transactions]
+    others = count(1 + max((each & (1 << 64) - 1 for each in known), default=0))
+    segments = ReplayedSegments(Endpoint(host, port), _lengths(steps))
+    return Controller(segments, state=state, transaction_ids=chain(known, others))
+
+
+def _lengths(steps: Iterable[Step]) -> dict[str, int]:
+    """How long each segment is known to have been in the end."""
+    found: dict[str, int] = {}
+    for step in steps:
+        for each in step.replies:
+            try:
+                reply = decode(each.frame)
+            except WireError:
+                continue  # it says nothing of lengths
+            match reply:
+                case DataAppended() if isinstance(step.item, Append):
+                    name, length = step.item.segment, reply.current_segment_write_offset
+                case StreamSegmentInfo():
+                    name, length = reply.segment_name, reply.write_offset
+                case SegmentRead():
+                    name, length = reply.segment, reply.offset + len(reply.data)
+                case SegmentsBatchMerged(new_target_write_offset=offsets) if offsets:
+                    name, length = reply.target, offsets[-1]
+                case _:
+                    continue
+            found[name] = max(found.get(name, 0), length)
+    return found
+
+
+class ReplayedSegments:
+    """A `SegmentAdmin` of segments that are in a trace only: all is well, and nothing is done."""
+
+    def __init__(self, endpoint: Endpoint, lengths: Mapping[str, int]) -> None:
+        self._endpoint = endpoint
+        self._lengths = lengths
+
+    def owner_of(self, segment: str) -> Endpoint:
+        return self._endpoint
+
+    async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
+        """It is in the trace, or is not."""
+
+    async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
+        """As `create_segment`."""
+
+    async def seal_segment(self, segment: str) -> int:
+        return self._lengths.get(segment, 0)
+
+    async def segment_length(self, segment: str) -> int:
+        return self._lengths.get(segment, 0)
+
+    async def append_event(self, segment: str, number: int, event: bytes) -> None:
+        """As `create_segment`."""
+
+    async def truncate_segment(self, segment: str, offset: int) -> None:
+        """As `create_segment`."""
+
+    async def delete_segment(self, segment: str) -> None:
+        """As `create_segment`."""
+
+    async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
+        """As `create_segment`."""
+
+    async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
+        """As `create_segment`."""
+
+    async def delete_table(self, segment: str) -> None:
+        """As `create_segment`."""
+
+    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
+        return {}

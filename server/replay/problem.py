@@ -1,0 +1,98 @@
+"""What a trace does not answer, as a sentence: the request, what comes in its place, and the fields that differ.
+
+Invariants: delegation tokens are not told; neither is what is translated from run to run, such as request ids, and so
+never compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from segstore.server.replay.script import Step, type_of
+from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
+from segstore.wire.blocks.decoder import Append
+from segstore.wire.trace.diff import FieldDifference, compare_frames
+
+__all__ = ["Problem", "problem", "request_frame"]
+
+_FIELDS_TOLD: Final = 4
+_BATCHED: Final = "--mode match (mode='match') takes requests in any order, and events that are batched otherwise"
+
+
+class Problem(NamedTuple):
+    """A request that the trace does not answer.
+
+    connection: of the client, from 1. expected: what comes next there, in the mode "strict". fields: what differs; not
+    what is translated. hint: what may help.
+    """
+
+    connection: int
+    request: str
+    expected: str | None
+    fields: tuple[FieldDifference, ...]
+    frame: bytes
+    expected_frame: bytes | None
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return self._said() + (f"; {self.hint}" if self.hint else "")
+
+    def _said(self) -> str:
+        if self.expected is None:
+            return f"connection {self.connection}: {self.request} is not in the trace"
+        if self.expected != self.request:
+            return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
+        told = [each for each in self.fields if not each.secret]
+        said = ", ".join(f"{each.field} is {each.left!r} and not {each.right!r}" for each in told[:_FIELDS_TOLD])
+        if len(told) > _FIELDS_TOLD:  # of an append of many events, each is a field
+            said += f", and {len(told) - _FIELDS_TOLD} more"
+        return f"connection {self.connection}: {self.request} differs from the trace: {said}"
+
+
+def request_frame(item: Command | Append) -> bytes:
+    """A request as frames: an append as a block and its end."""
+    if not isinstance(item, Append):
+        return encode(item)
+    if item.expected_offset is not None:
+        return encode(
+            ConditionalBlockEnd(item.writer_id, item.event_number, item.expected_offset, item.data, item.request_id)
+        )
+    end = AppendBlockEnd(item.writer_id, len(item.data), b"", item.event_count, item.event_number, item.request_id)
+    return encode(AppendBlock(item.writer_id, item.data)) + encode(end)
+
+
+def problem(
+    connection: int,
+    item: Command | Append,
+    step: Step | None = None,
+    names: dict[str, str] | None = None,
+    *,
+    strict: bool = False,
+) -> Problem:
+    """The problem that a request is. step: what comes there in the trace. names: of transient segments, translated."""
+    name, frame = type_of(item), request_frame(item)
+    batched = strict and (isinstance(item, Append) or (step is not None and isinstance(step.item, Append)))
+    hint = _BATCHED if batched else ""
+    if step is None:
+        return Problem(connection, name, None, (), frame, None, hint)
+    fields = _differing(item, step.item, names or {}) if step.type_name == name else ()
+    return Problem(connection, name, step.type_name, fields, frame, request_frame(step.item), hint)
+
+
+def _differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDifference, ...]:
+    """In what a request differs from one of the trace. names: of transient segments, translated."""
+    found = compare_frames(request_frame(item), request_frame(wanted))
+    if isinstance(item, Append):  # what stands behind the block
+        known = {each.field for each in found}
+        for name in ("event_count", "event_number"):
+            mine, its = getattr(item, name), getattr(wanted, name)
+            if mine != its and name not in known:
+                found = (FieldDifference(name, mine, its, secret=False), *found)
+    differing = tuple(
+        each
+        for each in found
+        if each.field not in ("request_id", "writer_id")
+        and not (isinstance(each.left, str) and each.left in names and names[each.left] == each.right)
+    )
+    # If that is all, a writer that stands for another one has come.
+    return differing or tuple(each for each in found if each.field == "writer_id")

@@ -1,0 +1,351 @@
+"""A trace as the script of a store: which request is answered with what.
+
+The requests of a trace are taken as a store takes them: appends made whole again, so that it does not matter how a
+client cuts them into frames. A reply belongs to the last request that it answers; one that answers none, or that does
+not decode, to the request before it. A request of the client fits one of the trace if all their fields are equal, but
+for what differs from run to run: request ids and delegation tokens, and, translated, writer ids and names of transient
+segments. Where any order will do, neither does it matter how events are batched (`segstore.server.replay.batches`).
+Replies are translated back.
+
+Pure: frames in, what to answer out. Invariants: a request of the trace is used once, save Hello and KeepAlive where
+any order will do; a writer of the client stands for one of the trace and the other way round; where nothing is to be
+translated, replies are the bytes of the trace. A Hello is answered as a store of today does where the trace has none,
+such as one that was cut down by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from segstore.server.replay.batches import Batches, as_acknowledged
+from segstore.wire import (
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
+    Command,
+    CreateTransientSegment,
+    Hello,
+    KeepAlive,
+    SegmentCreated,
+    WireError,
+    decode,
+    encode,
+)
+from segstore.wire.blocks.decoder import Append, AppendBlockDecoder
+from segstore.wire.schema.elements import Elements
+from segstore.wire.trace.blocks import Direction, Record, RecordKind, unpack_data
+from segstore.wire.trace.exchanges import Exchange, Exchanges
+
+__all__ = [
+    "Answer",
+    "Ids",
+    "Mode",
+    "Replay",
+    "ScriptedReply",
+    "Step",
+    "of_clients",
+    "own_item",
+    "read_script",
+    "type_of",
+]
+
+Mode = Literal["strict", "match"]
+
+_REPEATABLE: Final = (Hello, KeepAlive)
+_NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sources", "source_segment_ids"})
+
+
+class ScriptedReply(NamedTuple):
+    """A reply of the trace: a frame, or bytes that make none. delay_ns: how long behind its request it came."""
+
+    frame: bytes
+    delay_ns: int
+
+
+class Step:
+    """A request of the trace and its replies.
+
+    number: from 1, over the trace. connection: from 1, in the order of their first requests. closes: the store closed
+        behind it. used: how often.
+    """
+
+    __slots__ = ("closes", "connection", "item", "key", "number", "replies", "ts_ns", "used")
+
+    def __init__(self, number: int, connection: int, item: Command | Append, ts_ns: int) -> None:
+        self.number = number
+        self.connection = connection
+        self.item = item
+        self.key = _key(item, {})
+        self.ts_ns = ts_ns
+        self.replies: list[ScriptedReply] = []
+        self.closes = False
+        self.used = 0
+
+    @property
+    def type_name(self) -> str:
+        return type_of(self.item)
+
+
+class Answer(NamedTuple):
+    """What a request is answered. replies: frames, each with the time (ns) that it took in the trace."""
+
+    step: Step
+    replies: tuple[ScriptedReply, ...]
+    closes: bool
+
+
+def type_of(item: Command | Append) -> str:
+    """The type name of a request; an append is APPEND_BLOCK_END, whatever frames brought it."""
+    return "APPEND_BLOCK_END" if isinstance(item, Append) else item.type_name
+
+
+def own_item(item: Any) -> Any:
+    """The same request with payloads of its own."""
+    if isinstance(item, memoryview):
+        return bytes(item)
+    if isinstance(item, tuple | Elements):
+        return tuple(own_item(each) for each in item)
+    if isinstance(item, msgspec.Struct):
+        return type(item)(*(own_item(getattr(item, name)) for name in item.__struct_fields__))
+    return item
+
+
+def _key(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
+    """What two requests that fit have in common, writers left out. names: of transient segments, translated."""
+    secrets = item.secrets if isinstance(item, Command) else frozenset()
+    fields = []
+    for name in item.__struct_fields__:
+        if name in ("request_id", "writer_id") or name in secrets:
+            continue
+        value = getattr(item, name)
+        if isinstance(value, str):
+            value = names.get(value, value)
+        elif isinstance(value, (memoryview, bytes, bytearray)):
+            value = bytes(value)
+        elif isinstance(value, Iterable):
+            value = tuple(names.get(each, each) if isinstance(each, str) else each for each in value)
+        fields.append(value)
+    return (type(item), *fields)
+
+
+def of_clients(records: Iterable[Record]) -> Iterator[Record]:
+    """The records without those of a controller's connections, which say so when they begin."""
+    left_out: set[int] = set()
+    for record in records:
+        if record.kind is RecordKind.OPEN:
+            facts = unpack_data(record.data)
+            if facts is not None and facts.get("role") == "controller":
+                left_out.add(record.connection)
+            else:
+                left_out.discard(record.connection)
+        if record.connection not in left_out:
+            yield record
+
+
+def read_script(records: Iterable[Record], left_out: list[Record] | None = None) -> list[Step]:
+    """The requests of a trace, in order, with what each was answered.
+
+    left_out: takes the records of a client that make no request: half frames, frames that do not decode, and appends
+    that break the rules of blocks.
+    """
+    return _Script([] if left_out is None else left_out).read(records)
+
+
+class _Script:
+    def __init__(self, left_out: list[Record]) -> None:
+        self.steps: list[Step] = []
+        self._left_out = left_out
+        self._exchanges = Exchanges()
+        self._decoders: dict[int, AppendBlockDecoder] = {}
+        self._last: dict[int, Step] = {}
+        self._serials: dict[int, int] = {}
+        self._serial = 0
+        self._of_frame: dict[int, Step] = {}  # id of the exchange of a request → its step
+        self._kept: list[Exchange] = []  # so that no id comes twice
+
+    def read(self, records: Iterable[Record]) -> list[Step]:
+        for record in records:
+            seen = self._exchanges.see(record)
+            if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
+                last = self._last.pop(record.connection, None)
+                self._decoders.pop(record.connection, None)
+                self._serials.pop(record.connection, None)  # a number that comes again is another connection
+                if last is not None and record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY:
+                    last.closes = True
+            elif record.direction is Direction.REPLY:
+                self._reply(seen)
+            elif seen.command is not None:
+                self._request(seen, seen.command)
+            else:
+                self._left_out.append(record)
+        return self.steps
+
+    def _request(self, seen: Exchange, command: Command) -> None:
+        number = seen.record.connection
+        try:
+            item = self._decoders.setdefault(number, AppendBlockDecoder()).feed(command)
+        except WireError:
+            self._left_out.append(seen.record)  # an append that breaks the rules of blocks: no store answers it
+            return
+        if item is None:
+            return
+        if number not in self._serials:
+            self._serial += 1
+            self._serials[number] = self._serial
+        step = Step(len(self.steps) + 1, self._serials[number], own_item(item), seen.record.ts_ns)
+        self.steps.append(step)
+        self._last[number] = self._of_frame[id(seen)] = step
+        self._kept.append(seen)
+
+    def _reply(self, seen: Exchange) -> None:
+        answered = [step for each in seen.answers if (step := self._of_frame.get(id(each))) is not None]
+        step = answered[-1] if answered else self._last.get(seen.record.connection)
+        if step is not None:
+            step.replies.append(ScriptedReply(seen.record.data, seen.record.ts_ns - step.ts_ns))
+
+
+class Ids:
+    """What of a trace stands for what of the client: writers and names of transient segments, both ways."""
+
+    def __init__(self) -> None:
+        self._live: dict[bytes, UUID] = {}
+        self._traced: dict[bytes, UUID] = {}
+        self.names: dict[str, str] = {}
+        self._traced_names: dict[str, str] = {}
+
+    def fits(self, traced: UUID | None, live: UUID | None) -> bool:
+        """Whether a writer of the trace may stand for one of the client."""
+        if traced is None or live is None:
+            return traced is live
+        return self._live.get(traced.bytes, live) == live and self._traced.get(live.bytes, traced) == traced
+
+    def traced(self, live: UUID) -> UUID:
+        """The writer of the trace for which one of the client stands; itself if none does."""
+        return self._traced.get(live.bytes, live)
+
+    def pair(self, traced: UUID | None, live: UUID | None) -> None:
+        """From now on they stand for each other."""
+        if traced is not None and live is not None:
+            self._live[traced.bytes], self._traced[live.bytes] = live, traced
+
+    def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
+        """A reply of the trace as the client is to have it. request: of the trace; live: the client's.
+
+        What does not decode is given as it is.
+        """
+        try:
+            command = decode(frame)
+        except WireError:
+            return frame
+        changes: dict[str, Any] = {}
+        for name in command.__struct_fields__:
+            value = getattr(command, name)
+            if name == "request_id" and value == getattr(request, "request_id", None):
+                changes[name] = live.request_id
+            elif name == "writer_id":
+                changes[name] = self._live.get(value.bytes, value)
+            elif name in _NAMES and isinstance(value, str):
+                changes[name] = self._name(value, request, command)
+        changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
+        return encode(msgspec.structs.replace(command, **changes)) if changes else frame
+
+    def _name(self, traced: str, request: Any, reply: Command) -> str:
+        known = self._traced_names.get(traced)
+        if known is not None:
+            return known
+        if isinstance(request, CreateTransientSegment) and isinstance(reply, SegmentCreated):
+            writer = self._live.get(request.writer_id.bytes, request.writer_id)
+            live = traced.replace(request.writer_id.hex, writer.hex).replace(str(request.writer_id), str(writer))
+            self.names[live], self._traced_names[traced] = traced, live
+            return live
+        return traced
+
+
+class Replay:
+    """The state of a trace that answers clients.
+
+    mode: "strict": each connection of the client is one of the trace, in the order of their first requests, and its
+    requests come in the order of the trace. "match": requests fit wherever they are in the trace.
+    left_out: records of the trace's clients that make no request, as `read_script` says.
+    """
+
+    def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
+        self.mode = mode
+        self.left_out: list[Record] = []
+        self.steps = read_script(records, self.left_out)
+        self.ids = Ids()
+        self._batches = Batches(self.steps)
+        self._greeted = {step.connection for step in self.steps if isinstance(step.item, Hello)}
+        self._connections: deque[deque[Step]] = deque()
+        self._by_key: dict[Any, list[Step]] = {}  # those that are still to be asked, and what may be asked again
+        order: dict[int, deque[Step]] = {}
+        for step in self.steps:
+            if step.connection not in order:
+                self._connections.append(order.setdefault(step.connection, deque()))
+            order[step.connection].append(step)
+            self._by_key.setdefault(step.key, []).append(step)
+
+    def connection(self) -> deque[Step]:
+        """What the next connection of the client that asks something is to ask, in order.
+
+        Empty in the mode "match" and when all connections of the trace have come.
+        """
+        return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
+
+    def greeting(self, item: Command | Append, expected: deque[Step] | None) -> ScriptedReply | None:
+        """What a Hello is answered where the trace has none; None for what is no Hello, or where it has one.
+
+        expected: as for `answer`; None while the client's connection is not yet one of the trace.
+        """
+        if not isinstance(item, Hello):
+            return None
+        lacking = not self._greeted or (expected and expected[0].connection not in self._greeted)
+        return ScriptedReply(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)), 0) if lacking else None
+
+    def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
+        """What a request is answered; None if it is not the one that is expected, or is not in the trace."""
+        key = _key(item, self.ids.names)
+        live = getattr(item, "writer_id", None)
+        candidates = self._by_key.get(key, []) if self.mode == "match" else islice(expected, 1)
+        step = again = None
+        for each in candidates:
+            if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live):
+                if not each.used:
+                    step = each
+                    break
+                again = each
+        step = step or again
+        if step is None:
+            return self._batched(item) if self.mode == "match" and isinstance(item, Append) else None
+        if self.mode == "match" and not isinstance(item, _REPEATABLE):
+            self._by_key[key].remove(step)
+            self._batches.used(step)
+        if expected and expected[0] is step:
+            expected.popleft()
+        step.used += 1
+        self.ids.pair(getattr(step.item, "writer_id", None), live)
+        replies = tuple(
+            ScriptedReply(self.ids.translate(each.frame, step.item, item), each.delay_ns) for each in step.replies
+        )
+        return Answer(step, replies, step.closes and not (self.mode == "match" and step.used > 1))
+
+    def _batched(self, item: Append) -> Answer | None:
+        """What an append is answered whose events the trace has in other batches."""
+        writer_id = self.ids.traced(item.writer_id)
+        batch = self._batches.take(item, writer_id, self.ids.names.get(item.segment, item.segment))
+        if batch is None:
+            return None
+        for each in batch.finished:
+            each.used += 1
+            self._by_key[each.key].remove(each)
+        frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
+        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), False)
+
+    def unused(self) -> Counter[str]:
+        """The requests of the trace that nobody has made, by command."""
+        return Counter(step.type_name for step in self.steps if not step.used)

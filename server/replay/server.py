@@ -1,0 +1,440 @@
+"""A trace answers clients: a server that says what another store has said.
+
+    async with TraceServer(records, mode="match") as server:
+        connect(server.host, server.port)
+    assert not server.problems and not server.unused()
+
+What is not in the trace, or in the mode "strict" not what comes next, is a `Problem`, and is answered with an error,
+ends the connection, or is passed on to another store, such as a mock, whose replies go back as they are. A Hello that
+the trace lacks is none: without an answer to it no client says anything else.
+
+Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
+scaled; when the server has stopped, no connection and no timer is left. A client that does not read its replies is not
+read either, and neither is the other store. Data queued for forwarding, delayed replies and incomplete frames are
+bounded, too. Clients are answered in slices, in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Literal, cast
+
+from segstore.server.connection.accepting import stop_accepting
+from segstore.server.connection.fair_queue import FairQueue
+from segstore.server.node.runner import AddressInUse, CannotListen
+from segstore.server.replay.problem import Problem, problem, request_frame
+from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, own_item, type_of
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    ErrorMessage,
+    ErrorMessageCode,
+    FrameDecoder,
+    Hello,
+    SetupAppend,
+    WireError,
+    encode,
+)
+from segstore.wire.blocks.decoder import Append, AppendBlockDecoder
+from segstore.wire.trace.blocks import Record
+
+__all__ = ["Missing", "TraceServer"]
+
+Missing = Literal["error", "close", "pass"]
+
+_MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
+_MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
+_PROBLEM_BYTES: Final = 512
+"""Estimated overhead of a problem, in addition to its frames."""
+_MOST_HELD_BYTES: Final = 512 * 1024 * 1024
+"""Maximum size of incomplete frames and open blocks of all clients together."""
+_MOST_DELAYED: Final = 4096
+"""While this many replies to a client are delayed, the client is not read."""
+_STEP: Final = 64
+"""Number of frames that are decoded at a time."""
+_CONNECT_S: Final = 10.0
+
+
+class TraceServer:
+    """Listens, and answers from a trace.
+
+    records: of the trace. mode: "strict" or "match", as in `Replay`. missing: what is done with a request that the
+    trace does not answer: "error", "close", or "pass", on to the store at `upstream`, (host, port).
+    pace: 1 answers after the times of the trace, 2 twice as fast; None at once.
+    problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
+    queue: clients that have sent more than a slice allows. held_bytes: size of incomplete frames and open blocks.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        *,
+        mode: Mode = "strict",
+        missing: Missing = "error",
+        upstream: tuple[str, int] | None = None,
+        pace: float | None = None,
+        tell: Callable[[Problem], object] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        if (missing == "pass") != (upstream is not None):
+            raise ValueError("upstream goes with missing='pass'")
+        if pace is not None and pace <= 0:
+            raise ValueError(f"pace must be above 0, not {pace}")
+        self.replay = Replay(records, mode)
+        self.missing = missing
+        self.upstream = upstream
+        self.pace = pace
+        self.tell = tell
+        self.problems: list[Problem] = []
+        self.connections = 0
+        self.queue = FairQueue()
+        self.held_bytes = 0
+        self._where = (host, port)
+        self._server: asyncio.Server | None = None
+        self._open: set[_Conversation] = set()
+        self._problem_bytes = 0
+
+    @property
+    def host(self) -> str:
+        return self._address[0]
+
+    @property
+    def port(self) -> int:
+        return self._address[1]
+
+    @property
+    def _address(self) -> tuple[str, int]:
+        if self._server is None or not self._server.sockets:
+            raise RuntimeError("the server is not started")
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    def unused(self) -> Counter[str]:
+        """The requests of the trace that nobody has made so far, by command."""
+        return self.replay.unused()
+
+    def add(self, found: Problem) -> None:
+        """Records a request that the trace does not answer."""
+        self._problem_bytes += len(found.frame) + len(found.expected_frame or b"") + _PROBLEM_BYTES
+        if self._problem_bytes <= _MOST_PROBLEM_BYTES:
+            self.problems.append(found)
+        if self.tell is not None:
+            self.tell(found)
+
+    async def start(self) -> None:
+        """Listens. Raises AddressInUse, CannotListen."""
+        loop, (host, port) = asyncio.get_running_loop(), self._where
+        try:
+            self._server = await loop.create_server(lambda: _Conversation(self), host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(host, port) from error
+            reason = error.strerror or error
+            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
+
+    async def stop(self) -> None:
+        """Ends all connections. May be called twice."""
+        server, self._server = self._server, None
+        if server is not None:
+            await stop_accepting(server)
+            gone = [each.end() for each in tuple(self._open)]
+            await asyncio.gather(*gone)
+            await server.wait_closed()
+
+    async def __aenter__(self) -> TraceServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class _Conversation(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: TraceServer) -> None:
+        self._server = server
+        self._decoder = FrameDecoder(unknown="keep")
+        self._blocks = AppendBlockDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._expected: deque[Step] | None = None
+        self._number = 0
+        self._timers: deque[asyncio.TimerHandle] = deque()
+        self._last_at = 0.0
+        self._passing: _Passing | None = None
+        # What was read lies in `_data`, not decoded yet from `_at` on. What is decoded and not answered yet views it.
+        self._data, self._at = b"", 0
+        self._items: deque[Command | Append] = deque()
+        self._broken = self._has_ended = False
+        self._held_bytes = 0
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.connections += 1
+        self._number = self._server.connections
+        self._server._open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._transport = None
+        self._server.queue.discard(self)
+        self._items.clear()
+        self._data = b""
+        self._hold(0)
+        if self._passing is not None:
+            self._passing.close()
+        self._server._open.discard(self)
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._server.queue.add(self)
+
+    async def end(self) -> None:
+        """Closes, and waits until it is."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._passing is not None:
+            await self._passing.aclose()
+        await self._closed
+
+    def data_received(self, data: bytes) -> None:
+        self._data, self._at = (self._data[self._at :] + data if self._is_behind() else data), 0
+        queue = self._server.queue
+        queue.begin()
+        try:
+            left = self.advance()
+        finally:
+            queue.end()
+        if left:
+            queue.add(self, heavy=True)
+
+    def eof_received(self) -> bool:
+        self._has_ended = True
+        return self._is_behind()
+
+    def _is_behind(self) -> bool:
+        return bool(self._items) or self._at < len(self._data) or self._broken
+
+    def advance(self) -> bool:
+        """Answers what was read, for a slice, and reads on when all is answered; whether more can be answered."""
+        is_over = self._server.queue.is_over
+        while (transport := self._transport) is not None and not transport.is_closing():
+            if not self._writable.is_set() or len(self._timers) >= _MOST_DELAYED:
+                transport.pause_reading()
+                return False
+            if self._items:
+                self._take(own_item(self._items.popleft()))
+            elif self._broken or (self._has_ended and not self._is_behind()):
+                self._close()
+            elif self._is_behind():
+                self._decode()
+            else:
+                self._data, self._at = b"", 0
+                self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
+                transport.resume_reading()
+                return False
+            if is_over():
+                transport.pause_reading()
+                return True
+        return False
+
+    def _decode(self) -> None:
+        """Makes requests of the next step's worth of what was read."""
+        try:
+            commands = self._decoder.feed(self._data, start=self._at, most=_STEP)
+            self._at = self._decoder.position
+            items: Any = self._blocks.feed_all(commands)
+        except WireError as error:
+            items, self._broken, self._at = error.decoded, True, len(self._data)
+        self._items.extend(items)
+
+    def _hold(self, size: int) -> None:
+        server = self._server
+        server.held_bytes += size - self._held_bytes
+        self._held_bytes = size
+        if server.held_bytes > _MOST_HELD_BYTES and self._transport is not None:
+            self._transport.abort()
+
+    def _take(self, item: Command | Append) -> None:
+        server = self._server
+        if isinstance(item, SetupAppend) and self._passing is not None:
+            self._passing.set_ups.pop(item.writer_id, None)
+        if self._greet(item):
+            return
+        if self._expected is None:
+            # Now and not before: of a connection on which nothing is asked, a trace has nothing.
+            self._expected = server.replay.connection()
+            if self._greet(item):
+                return
+        found = server.replay.answer(item, self._expected)
+        if found is not None:
+            if isinstance(item, SetupAppend) and server.missing == "pass":
+                self._pass().set_ups[item.writer_id] = item
+            self._say(found.replies, found.closes)
+            return
+        server.add(self._problem(item))
+        if server.missing == "close":
+            self._close()
+        elif server.missing == "pass":
+            self._pass().send(item)
+        else:
+            segment = getattr(item, "segment", "")
+            said = f"{type_of(item)} is not in the trace"
+            request_id = getattr(item, "request_id", 0)
+            self._write(encode(ErrorMessage(request_id, segment, said, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)))
+
+    def _greet(self, item: Command | Append) -> bool:
+        """Answers a Hello that the trace lacks; where requests are passed on, the other store does."""
+        greeting = self._server.replay.greeting(item, self._expected) if self._server.missing != "pass" else None
+        if greeting is not None:
+            self._say((greeting,), closes=False)
+        return greeting is not None
+
+    def _problem(self, item: Command | Append) -> Problem:
+        replay = self._server.replay
+        if replay.mode == "match":
+            return problem(self._number, item)
+        return problem(self._number, item, self._expected[0] if self._expected else None, replay.ids.names, strict=True)
+
+    def _say(self, replies: Iterable[ScriptedReply], closes: bool) -> None:
+        pace = self._server.pace
+        loop = asyncio.get_running_loop()
+        for reply in replies:
+            if pace is None:
+                self._write(reply.frame)
+                continue
+            # Never before the reply in front of it, so that the order is kept.
+            self._last_at = max(self._last_at, loop.time() + reply.delay_ns / 1e9 / pace)
+            self._timers.append(loop.call_at(self._last_at, self._due, reply.frame))
+        if closes:
+            if pace is None:
+                self._close()
+            else:
+                self._timers.append(loop.call_at(max(self._last_at, loop.time()), self._close))
+
+    def _due(self, frame: bytes) -> None:
+        self._timers.popleft()
+        self._write(frame)
+        if self._is_behind():
+            self._server.queue.add(self)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _pass(self) -> _Passing:
+        if self._passing is None:
+            assert self._server.upstream is not None
+            self._passing = _Passing(self._server.upstream, self._write, self._close, self._writable)
+        return self._passing
+
+
+class _Passing:
+    """A connection to another store for what the trace does not answer; its replies go back as they are.
+
+    writable: set while the client reads its replies; otherwise the store is not read.
+    set_ups: of writers that the trace set up; the other store hears them before it gets their first append.
+    """
+
+    def __init__(self, upstream: tuple[str, int], back: Any, closed: Any, writable: asyncio.Event) -> None:
+        self._upstream = upstream
+        self._back = back
+        self._lost = closed
+        self._writable = writable
+        self.set_ups: dict[Any, SetupAppend] = {}
+        self._hidden: set[Any] = set()
+        self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self._out_bytes = 0
+        self._hello_hidden = True
+        self._task = asyncio.create_task(self._run(), name="segstore replay passes on")
+
+    def send(self, item: Command | Append) -> None:
+        """Passes a request on."""
+        if isinstance(item, Hello):
+            self._hello_hidden = False
+            return  # it is the first that is said there in any case, and now its answer goes back
+        writer = getattr(item, "writer_id", None)
+        if isinstance(item, Append) and writer in self.set_ups:
+            set_up = self.set_ups.pop(writer)
+            self._hidden.add(writer)
+            self._put(encode(set_up))
+        self._put(request_frame(item))
+
+    def _put(self, data: bytes) -> None:
+        self._out_bytes += len(data)
+        if self._out_bytes > _MOST_PASSED_BYTES:
+            self._lost()
+        else:
+            self._out.put_nowait(data)
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                reader, writer = await asyncio.open_connection(*self._upstream)
+        except OSError:
+            self._lost()
+            return
+        try:
+            writer.write(encode(Hello(17, 5)))
+            sending = asyncio.create_task(self._send(writer), name="segstore replay sends on")
+            try:
+                decoder = FrameDecoder(unknown="keep")
+                while data := await reader.read(1 << 16):
+                    for command in decoder.feed(data):
+                        self._reply(command)
+                    await self._writable.wait()
+                self._lost()
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+        except (WireError, OSError):
+            self._lost()
+        finally:
+            writer.close()
+
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            data = await self._out.get()
+            writer.write(data)
+            await writer.drain()
+            self._out_bytes -= len(data)
+
+    def _reply(self, command: Command) -> None:
+        if isinstance(command, Hello) and self._hello_hidden:
+            self._hello_hidden = False
+            return
+        if isinstance(command, AppendSetup) and command.writer_id in self._hidden:
+            self._hidden.discard(command.writer_id)
+            return
+        self._back(encode(command))
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def aclose(self) -> None:
+        """Ends it, and waits until it is."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

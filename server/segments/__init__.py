@@ -1,0 +1,1 @@
+"""What the controller asks of segment stores: in this process, remote, recorded."""

@@ -1,0 +1,1 @@
+"""Coordination and storage in a folder that processes share."""

@@ -1,0 +1,207 @@
+"""Which cluster a folder belongs to, and that ZooKeeper knows the same one.
+
+The folder says so in the file CLUSTER, the coordination service in the node /segstore/cluster. Whoever comes first
+writes both, the file before the node, and neither ever changes. A coordination service that knows nothing is told what
+the folder says: it holds who owns what, not what there is.
+
+Refused, with one sentence and nothing changed: a folder of another cluster, or of none while there is one; another
+number of containers; a folder of one process alone, or of something else; a container's or the controller's node
+that is no session's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from segstore.server.coordination.ownership import CONTAINERS
+from segstore.server.coordination.reports import SHOWN_BYTES
+from segstore.server.coordination.types import CoordinationError, CoordinationSession, NodeExists
+from segstore.server.durable.data_directory import (
+    CLUSTER_FILE,
+    FORMAT,
+    DataDirectory,
+    DirectoryDamaged,
+    DirectoryForeign,
+    DirectoryNewer,
+    DirectoryUnusable,
+    check_entries,
+)
+from segstore.server.durable.files import Files, read_regular
+from segstore.server.shared_folder.leader import CONTROLLER
+from segstore.server.shared_folder.storage import SharedFolder
+
+__all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
+
+CLUSTER: Final = "/segstore/cluster"
+
+_FOLDERS: Final = ("containers", "controller")
+
+_FIRST_LINE: Final = re.compile(rb"segstore cluster ([0-9]{1,9}) ([0-9a-f]{8})\n")
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    cluster: str
+    containers: int
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(_Identity)
+
+
+async def identify(session: CoordinationSession, where: str, path: Path, containers: int) -> SharedFolder:
+    """The folder at `path`, once folder and coordination service agree whose it is.
+
+    where: what the coordination service is called. Raises `DataError`, and as the session does.
+    """
+    try:
+        known = await _known(session, where)
+        await _check_nodes(session, where)
+        found = _read(path)
+        if found is None:
+            if known is not None:
+                raise DirectoryForeign(
+                    path,
+                    f"{path} holds nothing of cluster {known.cluster}, which ZooKeeper at {where} knows; choose its "
+                    "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
+                )
+            found = _make(path, _Identity(str(uuid.uuid4()), containers))
+        # The process that wrote the file may have been killed before its name was on disk.
+        files = Files()
+        files.make_folder(path)
+        files.sync_folder(path)
+    except OSError as error:
+        raise DirectoryUnusable(path, error) from error
+    if found.containers != containers:
+        raise DirectoryForeign(
+            path,
+            f"{path} belongs to a cluster of {found.containers} containers, and this one has {containers}; "
+            f"start it with --containers {found.containers}, or choose another directory",
+        )
+    await _agree(session, where, path, found, known)
+    return SharedFolder(path, found.cluster, containers)
+
+
+def read_identity(path: Path) -> SharedFolder | None:
+    """What a folder says whose it is; None for one that is empty or not there. Raises `DataError`."""
+    found = _read(path)
+    return None if found is None else SharedFolder(path, found.cluster, found.containers)
+
+
+async def confirm(session: CoordinationSession, where: str, folder: SharedFolder) -> None:
+    """Has another coordination service know the cluster too. Raises as `identify` does."""
+    ours = _Identity(folder.cluster, folder.containers)
+    await _agree(session, where, folder.path, ours, await _known(session, where))
+
+
+async def _agree(
+    session: CoordinationSession, where: str, path: Path, ours: _Identity, known: _Identity | None
+) -> None:
+    if known is None:
+        with suppress(NodeExists):  # by one that started beside us; whether it has the same folder is seen now
+            await session.create(CLUSTER, _ENCODER.encode(ours))
+        known = await _known(session, where)
+    if known != ours:
+        there = "no cluster any more" if known is None else f"cluster {known.cluster}"
+        raise DirectoryForeign(
+            path,
+            f"{path} belongs to cluster {ours.cluster}, and ZooKeeper at {where} knows {there}; choose that one's "
+            "directory, or give this one a name of its own: HOST:PORT/NAME",
+        )
+
+
+async def _known(session: CoordinationSession, where: str) -> _Identity | None:
+    node = await session.get(CLUSTER)
+    if node is None:
+        return None
+    try:
+        return _DECODER.decode(node.data)
+    except msgspec.DecodeError as error:
+        raise CoordinationError(
+            f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
+            CLUSTER,
+        ) from error
+
+
+async def _check_nodes(session: CoordinationSession, where: str) -> None:
+    """Refuses a node that no session holds: nobody would ever own its container, or be the controller."""
+    for path in (CONTROLLER, *(f"{CONTAINERS}/{child}" for child in await session.children(CONTAINERS))):
+        node = await session.get(path)
+        if node is not None and node.owner == 0:
+            raise CoordinationError(
+                f"node {path} of ZooKeeper at {where} is no session's and holds {node.data[:SHOWN_BYTES]!r}; "
+                "delete it, or use another name: HOST:PORT/NAME",
+                path,
+            )
+
+
+def _read(path: Path) -> _Identity | None:
+    """What the folder says; None for one that is empty or not there."""
+    if not path.exists():
+        return None
+    if not path.is_dir():
+        raise DirectoryForeign(path, f"{path} is no directory")
+    file = path / CLUSTER_FILE
+    try:
+        check_entries(path)
+        data = read_regular(file)
+    except FileNotFoundError:
+        if DataDirectory.is_one(path):
+            raise DirectoryForeign(
+                path, f"{path} is that of one process; start it without --zookeeper, or choose another one"
+            ) from None
+        others = sorted(each.name for each in path.iterdir() if not _is_begun(each))
+        if not others:
+            return None
+        if file.exists():  # made since we looked
+            return _read(path)
+        if others[0] in _FOLDERS:
+            raise DirectoryDamaged(path, file, "it is missing") from None
+        raise DirectoryForeign(
+            path, f"{path} is not a cluster's, it holds {others[0]!r}; choose an empty one or a new name"
+        ) from None
+    first = _FIRST_LINE.match(data)
+    if first is None or crc32(first[1] + b"\n" + data[first.end() :]) != int(first[2], 16):
+        raise DirectoryDamaged(path, file, "it does not have its checksum")
+    if int(first[1]) != FORMAT:
+        raise DirectoryNewer(path, int(first[1]))
+    try:
+        return _DECODER.decode(data[first.end() :])
+    except msgspec.DecodeError as error:
+        raise DirectoryDamaged(path, file, str(error)) from error
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether it is what `_make` leaves that was killed."""
+    if path.name in _FOLDERS:
+        return path.is_dir() and all(each.is_dir() for each in path.rglob("*"))
+    return path.name.startswith(f"{CLUSTER_FILE}.")
+
+
+def _make(path: Path, identity: _Identity) -> _Identity:
+    """Writes down whose the folder is, or reads what somebody else wrote first."""
+    files = Files()
+    SharedFolder(path, identity.cluster, identity.containers).make()
+    version = str(FORMAT).encode()
+    body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
+    new, file = path / f"{CLUSTER_FILE}.{identity.cluster}", path / CLUSTER_FILE
+    try:
+        descriptor = files.create(new)
+        try:
+            files.write(descriptor, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
+            files.sync(descriptor)
+        finally:
+            os.close(descriptor)
+        with suppress(FileExistsError):  # one that started beside us was first
+            file.hardlink_to(new)
+    finally:
+        new.unlink(missing_ok=True)
+    return _read(path) or identity

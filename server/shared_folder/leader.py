@@ -1,0 +1,195 @@
+"""One of several processes does something for all: it holds a node, as a store holds a container's.
+
+The node's data says where the others find the leader. Who leads is told so and told when that is over: when the session
+ends, or when what it does has been taken over by another, which is seen by its epoch as with containers.
+
+Invariant: `lead` and `resign` are called in turns, each after the other has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final
+
+import msgspec
+
+from segstore.server.coordination.policy import backoff_s
+from segstore.server.coordination.types import (
+    BadVersion,
+    CoordinationSession,
+    Disconnected,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+)
+from segstore.server.shared_folder.owners import Location
+
+__all__ = ["CONTROLLER", "Candidate", "Present"]
+
+log = logging.getLogger(__name__)
+
+CONTROLLER: Final = "/segstore/controller"
+_PRESENT: Final = "/segstore/controllers"
+
+
+class _Leader(msgspec.Struct, frozen=True):
+    name: str
+    host: str
+    port: int
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(_Leader)
+
+
+class Candidate:
+    """One process.
+
+    Attributes:
+        leads: whether it is this one.
+        leader: where the leader is, as far as is known.
+        on_change: is called when that is another.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        where: Location,
+        lead: Callable[[], Awaitable[None]],
+        resign: Callable[[], Awaitable[None]],
+        *,
+        stale_node: str,
+        random: Random | None = None,
+    ) -> None:
+        """name: of the store. where: how others find this process. stale_node: as in `OwnershipSettings`."""
+        self.leads = False
+        self.leader: Location | None = None
+        self.on_change: Callable[[], None] = _nobody
+        self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
+        self._lead = lead
+        self._resign = resign
+        self._replace = stale_node == "replace"
+        self._random = random or Random()
+        self._poke = asyncio.Event()
+        self._lost = False
+
+    def lost(self) -> None:
+        """Another one has taken over what the leader does: this one resigns, and looks who holds the node."""
+        self._lost = True
+        self._poke.set()
+
+    async def run(self, session: CoordinationSession) -> None:
+        """Stands for one session, until it ends. Raises what `lead` does, but for what can be tried again."""
+        failed = 0
+        try:
+            while True:
+                changed = self._poke = asyncio.Event()
+                try:
+                    if await self._look(session, changed):
+                        failed = 0
+                        await changed.wait()
+                except Disconnected as error:
+                    log.info("who leads is not known: %s; asking again", error)
+                    await asyncio.sleep(backoff_s(failed, self._random))
+                    failed += 1
+        except SessionExpired:
+            return
+        finally:
+            self._know(None)
+            await self._stop()
+
+    def _know(self, leader: Location | None) -> None:
+        if leader != self.leader:
+            self.leader = leader
+            self.on_change()
+
+    async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
+        """Acts on the node as it is; False: it is to be looked at again at once."""
+        if self._lost:
+            await self._stop()
+        node = await session.get(CONTROLLER, changed.set)
+        if node is None:
+            self._know(None)
+            await self._stop()
+            try:
+                await session.create(CONTROLLER, self._data, ephemeral=True)
+            except NodeExists:
+                log.debug("another was first to lead")
+            return False
+        if node.owner == session.session_id:
+            if not self.leads:
+                self._know(None)
+                await self._lead()
+                self.leads = True
+            return True
+        await self._stop()
+        if node.data == self._data:  # ours, of an older session
+            self._know(None)
+            if self._replace:
+                try:
+                    await session.delete(CONTROLLER, node.version)
+                except (NoNode, BadVersion):
+                    log.debug("it went before it was deleted")
+                return False
+            return True
+        try:
+            leader = _DECODER.decode(node.data)
+        except msgspec.DecodeError as error:
+            log.warning("node %s says nothing about a leader: %s", CONTROLLER, error)
+            self._know(None)
+        else:
+            self._know(Location(leader.host, leader.port))
+        return True
+
+    async def _stop(self) -> None:
+        self._lost = False
+        if self.leads:
+            self.leads = False
+            await self._resign()
+
+
+class Present:
+    """Which processes there are: each has a node that says where its controller's port is.
+
+    Attributes:
+        all: of all, in the order of their names.
+    """
+
+    def __init__(self, where: Location, random: Random | None = None) -> None:
+        self.all: list[Location] = [where]
+        self._where = where
+        self._random = random or Random()
+
+    async def run(self, session: CoordinationSession) -> None:
+        """Says so and watches, until the session ends."""
+        failed, own = 0, f"{self._where.host}:{self._where.port}"
+        while True:
+            changed = asyncio.Event()
+            try:
+                names = await session.children(_PRESENT, changed.set)
+                if own not in names:  # else it is ours, or one of ours that ends with its older session
+                    await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
+                    continue
+                self.all = [found for each in names if (found := _location(each)) is not None]
+                failed = 0
+                await changed.wait()
+            except NodeExists:
+                continue
+            except SessionExpired:
+                return
+            except Disconnected as error:
+                log.info("which controllers there are is not known: %s; asking again", error)
+                await asyncio.sleep(backoff_s(failed, self._random))
+                failed += 1
+
+
+def _location(name: str) -> Location | None:
+    host, _, port = name.rpartition(":")
+    return Location(host, int(port)) if host and port.isdecimal() else None
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""

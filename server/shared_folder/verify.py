@@ -1,0 +1,83 @@
+"""`segstore verify` of a cluster's folder: every epoch of every container and of the controller, read and told apart.
+
+Of a container's epochs one is current: the latest that was ever in force, which the next opening takes over. A later
+one came to nothing; an earlier one is what a takeover that was killed did not remove, and what is wrong with it is told
+and is no fault, for nobody will read it.
+
+Invariant: nothing is changed. Refused, with `DataError`: a folder that is in use, newer, or no cluster's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from segstore.server.durable.data_directory import DirectoryDamaged, DirectoryForeign, DirectoryInUse
+from segstore.server.durable.fence import Epoch, epochs_of
+from segstore.server.durable.fenced_directory import current, lost
+from segstore.server.durable.verify import verify
+from segstore.server.shared_folder.identity import read_identity
+from segstore.server.shared_folder.storage import SharedFolder
+
+__all__ = ["VerifiedCluster", "verify_cluster"]
+
+
+class VerifiedCluster(NamedTuple):
+    """faults: what is wrong, one sentence each. notes: what was found, one sentence each."""
+
+    faults: list[str]
+    notes: list[str]
+
+
+def verify_cluster(path: Path) -> VerifiedCluster:
+    """Read all of a cluster's folder. Raises `DataError`, `OSError`."""
+    try:
+        folder = read_identity(path)
+    except DirectoryDamaged as error:
+        return VerifiedCluster([str(error)], [])
+    if folder is None:
+        raise DirectoryForeign(path, f"{path} is no cluster's folder")
+    found = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
+    held: list[tuple[Path, tuple[int, ...]]] = [(folder.container(each), (each,)) for each in range(folder.containers)]
+    for each, containers in (*held, (folder.controller, ())):
+        try:
+            folder.check(each)
+            _verify(each, folder, containers, found)
+        except (DirectoryDamaged, OSError) as error:
+            found.faults.append(str(error))
+    return found
+
+
+def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: VerifiedCluster) -> None:
+    epochs = [Epoch(folder, each) for each in epochs_of(folder)]
+    present = current(epochs)
+    if present is None:
+        if (missing := lost(epochs)) is not None:
+            found.faults.append(str(DirectoryDamaged(folder, missing, "it is missing", within=cluster.path)))
+        else:
+            found.notes.append(f"{folder} was never opened")
+        return
+    for each in epochs:
+        if each.number > present.number:
+            found.notes.append(f"{folder}: epoch {each.number} came to nothing")
+        elif each.number == present.number:
+            read = verify(each.path, (cluster.cluster, cluster.containers, held))
+            found.faults.extend(read.faults)
+            how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
+            found.notes.append(
+                f"{folder}: epoch {each.number} is current, {read.files} files, up to batch {read.batches}; {how}"
+            )
+        else:
+            found.notes.append(f"{folder}: epoch {each.number} is older and was not removed; {_of_older(each)}")
+
+
+def _of_older(epoch: Epoch) -> str:
+    try:
+        faults = verify(epoch.path).faults
+    except DirectoryInUse:
+        return "a process that has lost it still has it open"
+    except DirectoryForeign:
+        return "it has no manifest any more"
+    if faults:
+        return f"nobody reads it any more, and not all of it is there: {faults[0]}"
+    return "all that it names is as it was written"

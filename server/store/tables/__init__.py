@@ -1,0 +1,1 @@
+"""Table segments: keys and their versions, iteration, deltas, compaction."""

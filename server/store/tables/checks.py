@@ -1,0 +1,108 @@
+"""What a table refuses before it looks at its state: versions, key lengths and sizes, in the reference's words.
+
+Each check passes in silence or raises: ``Unmapped`` where the reference closes the connection, ``IllegalArgument`` with
+its text where it answers. Source: ``TableKey``, ``FixedKeyLengthTableSegmentLayout``, ``EntrySerializer``,
+``SegmentAttributeBTreeIndex``, ``TableAttributes``. Deliberate difference: where the reference prints the address of a
+buffer, its size alone is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, ROLLOVER_SIZE, core_id
+from segstore.server.store.errors import IllegalArgument, Unmapped
+from segstore.server.store.tables.log import HEADER_BYTES, MAX_ENTRY_BYTES, MAX_KEY_BYTES, NO_VERSION
+
+__all__ = [
+    "KEY_MUST_NOT_EXIST",
+    "MAX_FIXED_KEY_BYTES",
+    "MIN_UTILIZATION_PERCENT",
+    "check_attribute_length",
+    "check_key_length",
+    "check_key_versions",
+    "check_lengths_to_read",
+    "check_lengths_to_write",
+    "check_sizes",
+    "table_attributes",
+]
+
+KEY_MUST_NOT_EXIST = -1
+"""As a key's version: the key must not be there. As an answer's version: it is not."""
+
+MAX_FIXED_KEY_BYTES = 256
+MIN_UTILIZATION_PERCENT = 75
+
+_TABLE_ATTRIBUTES = 1 << 20
+_DEFAULT_ROLLOVER_BYTES = 16 * 1024 * 1024
+
+
+def check_key_length(key_length: int) -> None:
+    """Refuse a key length that no table can have (``Unmapped``); the reference does so before it looks for the name."""
+    if key_length > MAX_FIXED_KEY_BYTES:
+        raise Unmapped(f"key length {key_length} is above {MAX_FIXED_KEY_BYTES}")
+
+
+def check_key_versions(versions: Iterable[int]) -> None:
+    """Refuse versions that no key can have (``Unmapped``).
+
+    The reference does so before it looks for the segment: check a request's versions before its segment's name.
+    """
+    for version in versions:
+        if version < KEY_MUST_NOT_EXIST and version != NO_VERSION:
+            raise Unmapped(f"a key's version is {version}")
+
+
+def check_lengths_to_write(segment: str, key_length: int, keys: Sequence[tuple[bytes, int]], what: str) -> None:
+    """Refuse keys (key, version) that a fixed-key table cannot hold; ``what`` opens the text."""
+    for key, version in keys:
+        if len(key) != key_length:
+            # The reference prints a Netty buffer here; what remains recognisable of it is kept.
+            size = len(key)
+            shown = "*" if version == NO_VERSION else str(version)
+            raise IllegalArgument(
+                f"{what} for key `{{{shown}}} ReadOnlyAbstractByteBuf(ridx: 0, widx: {size}, cap: {size}/{size})` "
+                f"incompatible with segment '{segment}' which requires key lengths of {key_length}.",
+                segment=segment,
+            )
+
+
+def check_lengths_to_read(segment: str, key_length: int, keys: Sequence[bytes]) -> None:
+    """Refuse keys that a fixed-key table cannot be asked for: first those that none can hold, then those it cannot."""
+    for key in keys:
+        if not 0 < len(key) <= MAX_FIXED_KEY_BYTES:
+            raise IllegalArgument(
+                f"Segment KeyLength for segment `{segment}' must be a positive integer smaller than or equal to "
+                f"{MAX_FIXED_KEY_BYTES}; actual {len(key)}.",
+                segment=segment,
+            )
+    for key in keys:
+        check_attribute_length(segment, key_length, key)
+
+
+def check_attribute_length(segment: str, key_length: int, key: bytes) -> None:
+    """Refuse one key of another length than the table's."""
+    if len(key) != key_length:
+        raise IllegalArgument(f"Expected Attribute Id length {key_length}, given {len(key)}.", segment=segment)
+
+
+def check_sizes(segment: str, keys: Sequence[bytes], value_sizes: Sequence[int] | None) -> None:
+    """Refuse keys and entries that are too large to be written; ``value_sizes`` is None for removals."""
+    for index, key in enumerate(keys):
+        if len(key) > MAX_KEY_BYTES:
+            raise IllegalArgument("Key too large.", segment=segment)
+        if value_sizes is not None and HEADER_BYTES + len(key) + value_sizes[index] > MAX_ENTRY_BYTES:
+            raise IllegalArgument("Key+Value serialization too large.", segment=segment)
+
+
+def table_attributes(key_length: int, rollover_bytes: int = 0) -> dict[UUID, int]:
+    """The attributes of a new table beside its kind (read in the reference's source, not recorded)."""
+    values = {
+        ROLLOVER_SIZE: rollover_bytes if rollover_bytes > 0 else _DEFAULT_ROLLOVER_BYTES,
+        **{core_id(_TABLE_ATTRIBUTES + number): 0 for number in range(7)},
+        core_id(_TABLE_ATTRIBUTES + 5): MIN_UTILIZATION_PERCENT,
+    }
+    if key_length > 0:
+        values[ATTRIBUTE_ID_LENGTH] = key_length
+    return values

@@ -1,0 +1,1 @@
+"""A tap: passes a cluster's traffic on, records it, and applies fault rules."""

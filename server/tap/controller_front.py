@@ -1,0 +1,207 @@
+"""A port for a controller that is elsewhere: every call goes there as it is, and so does its answer, but for addresses.
+
+Calls are passed on as raw messages, whatever their method, their service and their number: metadata, the time that is
+left, initial and trailing metadata, status and details as they are. Two answers hold addresses: that of `getURI`, of a
+store, and that of `getControllerServerList`, of the controllers. They are replaced by those at which the same is found
+through here; an answer that is none of these messages passes as it is, and is noted.
+
+Invariants: a message has at most 64 MiB; a call is made upstream once; a client that gives up ends its call there;
+after `aclose`, which can be called twice, no call and no channel is left. gRPC keeps for itself the metadata whose
+names begin with "grpc-" and the compression of messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from segstore.server.controller.api.in_flight import InFlight, trailing_of
+from segstore.server.controller.api.server import TlsFiles, listen, new_server
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.wire.controller_api import METHODS, SERVICE, messages
+
+__all__ = ["ControllerFront"]
+
+log = logging.getLogger(__name__)
+
+_OF_THE_TRANSPORT: Final = ("grpc-", ":")
+_MOST_MESSAGE: Final = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
+"""The limit of segstore's client; gRPC's default is 4 MiB."""
+_CHANNEL: Final = (
+    _MOST_MESSAGE,
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+_RAW: Final[dict[str, Any]] = {"request_serializer": bytes, "response_deserializer": bytes}
+_UNARY: Final = f"/{SERVICE}/"
+"""With what the methods begin of which one message asks and one answers, also those that are not known yet."""
+_STORE: Final = METHODS["getURI"].path
+_CONTROLLERS: Final = METHODS["getControllerServerList"].path
+
+if TYPE_CHECKING:
+    _Handler = grpc.GenericRpcHandler[Any, Any]
+else:
+    _Handler = grpc.GenericRpcHandler  # not generic when it runs
+
+
+class ControllerFront(_Handler):
+    """What listens. Made by `start`.
+
+    Attributes:
+        port: where.
+        controller: where calls go to.
+    """
+
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        channel: grpc.aio.Channel,
+        controller: Endpoint,
+        through: Callable[[Endpoint], Awaitable[Endpoint]],
+        published_host: str,
+    ) -> None:
+        self.port = 0
+        self.controller = controller
+        self._in_flight = InFlight(server, self)
+        self._channel = channel
+        self._through = through
+        self._published_host = published_host
+        self._reached = True
+
+    @classmethod
+    async def start(
+        cls,
+        host: str,
+        port: int,
+        *,
+        controller: Endpoint,
+        through: Callable[[Endpoint], Awaitable[Endpoint]],
+        published_host: str,
+        tls: TlsFiles | None = None,
+        trust: bytes | None = None,
+    ) -> Self:
+        """Listen. Raises OSError if that is not possible there.
+
+        through: gives where clients are to go for a store; what it raises as OSError is answered UNAVAILABLE.
+        published_host: the name under which clients find this port. trust: the authorities to trust in PEM, b"" for
+        gRPC's own; None to speak to the controller without TLS.
+        """
+        if controller.port == port and controller.host in (host, published_host, "localhost"):
+            raise OSError(errno.EINVAL, f"the controller at {controller.host}:{port} is this port itself")
+        server = new_server(_MOST_MESSAGE)
+        bound = await listen(server, host, port, tls)
+        address = f"[{controller.host}]:{controller.port}" if ":" in controller.host else ":".join(map(str, controller))
+        if trust is None:
+            channel = grpc.aio.insecure_channel(address, options=_CHANNEL)
+        else:
+            trusted = grpc.ssl_channel_credentials(trust or None)
+            channel = grpc.aio.secure_channel(address, trusted, options=_CHANNEL)
+        self = cls(server, channel, controller, through, published_host)
+        self.port = bound
+        await server.start()
+        return self
+
+    @property
+    def _own(self) -> messages.NodeUri:
+        return messages.NodeUri(endpoint=self._published_host, port=self.port)
+
+    async def aclose(self, grace_s: float = 1.0) -> None:
+        """Accept no more calls, give those in flight `grace_s` seconds, then stop."""
+        await self._in_flight.stop(grace_s)
+        await self._channel.close(None)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler of a call, of any method. On the wire, a call with one message is one of many that has one."""
+        return grpc.stream_stream_rpc_method_handler(self._pass_on(handler_call_details.method))
+
+    def _pass_on(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+        async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
+            metadata = context.invocation_metadata() or ()
+            kept = tuple((key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT))
+            if method.startswith(_UNARY):
+                # As one operation of gRPC's: where sending is another one, a call that is refused before its message
+                # is sent may end with gRPC's own failure in the place of the status.
+                async for message in requests:
+                    unary: Any = self._channel.unary_unary(method, **_RAW)
+                    call = unary(message, metadata=kept, timeout=context.time_remaining())
+                    try:
+                        await self._answer(method, call, context, one=True)
+                    finally:
+                        call.cancel()
+                    return
+            stream: Any = self._channel.stream_stream(method, **_RAW)
+            call = stream(metadata=kept, timeout=context.time_remaining())
+            sending = asyncio.create_task(_send(requests, call), name=f"segstore tap sends on {method}")
+            try:
+                await self._answer(method, call, context, one=False)
+            finally:
+                call.cancel()  # of a call that is over it does nothing
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+        return handle
+
+    async def _answer(self, method: str, call: Any, context: Any, *, one: bool) -> None:
+        try:
+            initial = tuple(await call.initial_metadata())
+            if initial:
+                await context.send_initial_metadata(initial)
+            if one:
+                await context.write(await self._replaced(method, await call))
+            else:
+                async for message in call:
+                    await context.write(await self._replaced(method, message))
+            code, details = await call.code(), await call.details()
+            trailing = tuple(await call.trailing_metadata())
+        except grpc.aio.AioRpcError as error:
+            code, details = error.code(), error.details()
+            trailing = trailing_of(error, self._channel)
+        except OSError as error:  # no port for a store
+            log.warning("%s is answered UNAVAILABLE: %s", method, error)
+            code, details, trailing = grpc.StatusCode.UNAVAILABLE, f"segstore tap: {error}", ()
+        self._tell(code, details)
+        if code is not grpc.StatusCode.OK:
+            await context.abort(code, details or "", trailing)
+        context.set_trailing_metadata(trailing)
+        context.set_details(details or "")
+
+    def _tell(self, code: grpc.StatusCode, details: str | None) -> None:
+        """Says once that the controller cannot be reached, until it was."""
+        reached = code is not grpc.StatusCode.UNAVAILABLE
+        if self._reached and not reached:
+            log.warning("the controller at %s:%d: %s", *self.controller, details)
+        self._reached = reached
+
+    async def _replaced(self, method: str, message: bytes) -> bytes:
+        """An answer, with addresses at which the same is found through here."""
+        try:
+            if method == _STORE:
+                uri = messages.NodeUri.FromString(message)
+                if uri.endpoint:
+                    uri.endpoint, uri.port = await self._through(Endpoint(uri.endpoint, uri.port))
+                    message = uri.SerializeToString()
+            elif method == _CONTROLLERS:
+                found = messages.ServerResponse.FromString(message)
+                if found.nodeURI:
+                    message = messages.ServerResponse(nodeURI=[self._own]).SerializeToString()
+        except DecodeError as error:
+            log.warning("the answer to %s is not what it should be, and passes as it is: %s", method, error)
+        return message
+
+
+async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
+    """Sends the messages of a client on. When the call has ended before, its answer says why."""
+    try:
+        async for message in requests:
+            await call.write(message)
+        await call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        log.debug("the rest of a call was not sent: %s", error)

@@ -1,0 +1,356 @@
+"""A tap: what stands between any client and any Pravega, passes on what they say, and lets it be recorded and spoilt.
+
+It listens once for each store that it knows: for the one that it is given, and for each that the controller names in
+an answer that goes through it. Such an answer sends the client to the tap's port for that store, so that a client
+that is pointed at the tap never hears of another address. Without a controller there is only the store given.
+
+Invariants: bytes pass as they are (`segstore.server.tap.link`), but where rules of faults say otherwise
+(`segstore.server.tap.faulty_link`); a store has one port as long as the tap lives; after `stop`, which can be called
+twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: more than `MOST_STORES`
+stores, which no controller has; a store that is the tap itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from segstore.server.connection.accepting import stop_accepting
+from segstore.server.connection.fair_queue import FairQueue
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.faults.faults import Faults, NoFaults
+from segstore.server.faults.observe import Observed
+from segstore.server.node.runner import AddressInUse, CannotListen
+from segstore.server.tap.faulty_link import WatchedLink
+from segstore.server.tap.link import Link, Side, joined
+from segstore.wire.trace.blocks import Direction
+
+if TYPE_CHECKING:
+    from segstore.server.connection.recording import Recorder
+    from segstore.server.tap.controller_front import ControllerFront
+
+__all__ = ["MOST_HELD_BYTES", "MOST_STORES", "TapServer", "TapSettings", "TooManyStores"]
+
+log = logging.getLogger(__name__)
+
+MOST_STORES: Final = 1_000
+MOST_HELD_BYTES: Final = 512 * 1024 * 1024
+_BACKLOG: Final = 1024
+_DRAIN_S: Final = 5.0
+
+
+class TooManyStores(OSError):
+    """The controller has named more stores than there can be."""
+
+    def __init__(self, store: Endpoint) -> None:
+        super().__init__(f"{joined(store)} would be the store number {MOST_STORES + 1} that the controller names")
+        self.store = store
+
+
+class TapSettings(BaseModel):
+    """What a tap stands between.
+
+    controller: where the controller is, (host, port); None for none.
+    store: a store that is known from the start, (host, port).
+    host: where the tap listens.
+    port: for the first store; the next has the next port, and so on. 0 picks free ones.
+    controller_port: for calls to the controller; 0 picks a free one.
+    published_host: the name under which clients are sent to the tap; None is `host`, but "localhost" with TLS on a
+        loopback address, because a certificate names hosts.
+    tls: whether controller and stores are spoken to with TLS.
+    ca: the authorities to trust then (PEM); None is those of the system.
+    tls_cert, tls_key: for TLS at the tap's own ports (PEM); None for none.
+    connect_timeout_s: how long a store may take to be connected to.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    controller: Endpoint | None = None
+    store: Endpoint | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    controller_port: int = Field(default=0, ge=0, le=65535)
+    published_host: str | None = None
+    tls: bool = False
+    ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    connect_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.controller is None and self.store is None:
+            raise ValueError("a tap needs a controller or a store that it stands before")
+        if self.ca is not None and not self.tls:
+            raise ValueError("ca goes with TLS, as in tls://host:port")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        return self
+
+    @property
+    def public_host(self) -> str:
+        """The name that clients are given."""
+        if self.published_host is not None:
+            return self.published_host
+        if self.tls_cert is not None and (self.host.startswith("127.") or self.host == "::1"):
+            return "localhost"
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+
+class _Door:
+    """Where clients come in for one store."""
+
+    def __init__(self, tap: TapServer, store: Endpoint, number: int) -> None:
+        self.store = store
+        self.number = number
+        self.context = tap.upstream_context
+        self.recorder = tap.recorder
+        self.connect_timeout_s = tap.settings.connect_timeout_s
+        self.queue = tap.queue
+        self.address = Endpoint("", 0)
+        self.server: asyncio.Server | None = None
+        self.is_tap = False
+        self._tap = tap
+
+    @property
+    def closing(self) -> bool:
+        return self._tap.closing
+
+    def link(self) -> Link:
+        faults = self._tap.rules
+        return Link(self) if faults is None else WatchedLink(self, faults)
+
+    def began(self, link: Link) -> None:
+        self._tap.links.add(link)
+
+    def over(self, link: Link) -> None:
+        self._tap.over(link)
+
+    def made(self, side: Side) -> bool:
+        sockets = self._tap.sockets
+        # A connection of the tap to itself appears twice: as the store's socket of one door, and as a client's.
+        met = sockets.setdefault(side.ends, (self, side))
+        if met[1] is side:
+            return True
+        door = self if side.direction is Direction.REPLY else met[0]
+        if not door.is_tap:
+            door.is_tap = True
+            log.error("the store %s is the tap itself: nothing is forwarded to it", joined(door.store))
+        return False
+
+    def lost(self, side: Side) -> None:
+        if self._tap.sockets.get(side.ends, (self, None))[1] is side:
+            del self._tap.sockets[side.ends]
+
+    def hold(self, link: Link, size: int) -> None:
+        tap = self._tap
+        tap.held_bytes += size - link.held
+        link.held = size
+        while tap.held_bytes > MOST_HELD_BYTES:
+            largest = max(tap.links, key=lambda each: each.held)
+            why = f"incomplete frames take more than {MOST_HELD_BYTES} bytes, and this connection holds the most"
+            log.warning("connection from %s closed: %s", largest.peer, why)
+            largest.abort(why)
+
+
+class TapServer(Observed):
+    """A tap that listens until it is stopped.
+
+    Attributes:
+        settings: as given.
+        recorder: is told what connections carry; None for nobody. To be set before the tap is started.
+        rules: what is to go wrong; with None, links know nothing of faults.
+        links: the connections that are open.
+        queue: the links that have more pieces to process than a slice allows.
+        closing: whether it was told to stop.
+        upstream_context: with which stores are spoken to; None without TLS.
+        sockets: addresses of both ends → door and side, for the sockets of all links.
+        held_bytes: bytes of incomplete frames, if there are rules.
+    """
+
+    def __init__(
+        self, settings: TapSettings, *, recorder: Recorder | None = None, faults: Faults | None = None
+    ) -> None:
+        self.settings = settings
+        self.recorder = recorder
+        self.rules = faults
+        self.observer = None if faults is None else faults.observer
+        self.links: set[Link] = set()
+        self.queue = FairQueue()
+        self.closing = False
+        self.upstream_context: ssl.SSLContext | None = None
+        self.sockets: dict[frozenset[object], tuple[_Door, Side]] = {}
+        self.held_bytes = 0
+        self._doors: dict[Endpoint, _Door] = {}
+        self._learning = asyncio.Lock()
+        self._front: ControllerFront | None = None
+        self._own_context: ssl.SSLContext | None = None
+        self._empty = asyncio.Event()
+        self._stopping = asyncio.Lock()
+
+    # --- where it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> Endpoint | None:
+        """Where clients find the first store; None while none is known."""
+        return next((Endpoint(self.settings.public_host, each.address.port) for each in self._doors.values()), None)
+
+    @property
+    def addresses(self) -> dict[Endpoint, Endpoint]:
+        """Where clients find each store that is known, by the store's own address."""
+        host = self.settings.public_host
+        return {store: Endpoint(host, door.address.port) for store, door in self._doors.items()}
+
+    @property
+    def controller_address(self) -> Endpoint | None:
+        """Where clients find the controller; None without one, and before the start."""
+        return None if self._front is None else Endpoint(self.settings.public_host, self._front.port)
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong. Raises NoFaults."""
+        if self.rules is None:
+            raise NoFaults
+        return self.rules
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listens. Raises CannotListen for a port or a certificate that does not do, OSError for the controller's."""
+        try:
+            self._read_certificates()
+            if self.settings.store is not None:
+                await self.through(self.settings.store)
+            if self.settings.controller is not None:
+                self._front = await self._start_front(self.settings.controller)
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+
+    def _read_certificates(self) -> None:
+        settings = self.settings
+        if settings.tls:
+            try:
+                self.upstream_context = ssl.create_default_context(cafile=settings.ca)
+            except ssl.SSLError as cause:
+                raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(settings.ca)) from cause
+        if settings.tls_cert is not None:
+            self._own_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            try:
+                self._own_context.load_cert_chain(settings.tls_cert, settings.tls_key)
+            except OSError as error:
+                unfit = "it is not PEM, or the two do not belong together"
+                reason = unfit if isinstance(error, ssl.SSLError) else error
+                said = f"the certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used: {reason}"
+                raise CannotListen(said, settings.host, settings.port, error.errno) from error
+
+    async def _start_front(self, controller: Endpoint) -> ControllerFront:
+        from segstore.server.controller.api.server import TlsFiles
+        from segstore.server.tap.controller_front import ControllerFront  # and gRPC, for who asks for it
+
+        settings = self.settings
+        own = None if settings.tls_cert is None or settings.tls_key is None else settings
+        return await ControllerFront.start(
+            settings.host,
+            settings.controller_port,
+            controller=controller,
+            through=self.through,
+            published_host=settings.public_host,
+            tls=None if own is None else TlsFiles(settings.tls_cert, settings.tls_key),  # type: ignore[arg-type]  # looked at
+            trust=None if not settings.tls else b"" if settings.ca is None else settings.ca.read_bytes(),
+        )
+
+    async def through(self, store: Endpoint) -> Endpoint:
+        """Where clients are to go for a store; the tap listens there from now on. Raises OSError."""
+        async with self._learning:
+            door = self._doors.get(store)
+            if door is None:
+                if len(self._doors) >= MOST_STORES:
+                    raise TooManyStores(store)
+                door = _Door(self, store, len(self._doors))
+                await self._open(door)
+                self._doors[store] = door
+                log.info("the store %s is reached at %s", joined(store), joined(door.address))
+        return Endpoint(self.settings.public_host, door.address.port)
+
+    async def _open(self, door: _Door) -> None:
+        settings = self.settings
+        host, port = settings.host, settings.port + door.number if settings.port else 0
+        try:
+            if self.closing:
+                raise OSError(errno.ESHUTDOWN, "the tap shuts down")
+            if port > 65535:
+                raise OSError(errno.EADDRNOTAVAIL, "there is no such port")
+            door.server = await asyncio.get_running_loop().create_server(
+                lambda: door.link().client, host, port, backlog=_BACKLOG, ssl=self._own_context
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse(host, port) from error
+            reason = error.strerror or error
+            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
+        door.address = Endpoint(*door.server.sockets[0].getsockname()[:2])
+
+    def over(self, link: Link) -> None:
+        """A link is over."""
+        self.links.discard(link)
+        if not self.links:
+            self._empty.set()
+
+    def cut(self) -> int:
+        """Breaks all connections at once, as a failing network does; how many there were."""
+        links = tuple(self.links)
+        for each in links:
+            each.abort("cut")
+        return len(links)
+
+    async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
+        """Takes no more clients, ends all connections; `drain_s` seconds are theirs to read what is on its way.
+
+        May be called again, also while it runs: the second call returns when all is stopped, too.
+        """
+        self.closing = True
+        async with self._stopping:
+            front, self._front = self._front, None
+            if front is not None:
+                await front.aclose(min(drain_s, 1.0))
+            servers = [each.server for each in self._doors.values() if each.server is not None]
+            for server in servers:
+                await stop_accepting(server)
+            for link in tuple(self.links):
+                link.end("the tap shuts down")
+            await self._until_empty(drain_s)
+            for link in tuple(self.links):
+                link.abort()
+            await self._until_empty(drain_s)
+            for server in servers:
+                await server.wait_closed()
+            for door in self._doors.values():
+                door.server = None
+            if self.rules is not None:
+                self.rules.report()
+
+    async def _until_empty(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(max(seconds, 1.0)):
+                while self.links:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            log.info("%d connections have not ended", len(self.links))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(drain_s=1.0)

@@ -1,0 +1,148 @@
+"""Numbers and acknowledgements of a writer, without a connection, against a plain list."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.client.connection.in_flight import BadAck, InFlight, OtherWriter, Pending
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+def item(loop: asyncio.AbstractEventLoop, data: bytes = b"x", events: int = 1) -> Pending:
+    return Pending(data, events, None, loop.create_future())
+
+
+def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    for size in (50, 3, 3, 3, 3):
+        events.add(item(loop, b"x" * size))
+    first, second, third = events.take(2, 10), events.take(2, 10), events.take(9, 10)
+    assert [(each.first, each.last, each.size) for each in (first, second, third)] == [(1, 1, 50), (2, 3, 6), (4, 5, 6)]
+    assert not events.queued
+    assert events.held_bytes == 62
+
+
+@pytest.mark.parametrize(
+    ("number", "previous", "why"),
+    [(2, 2, "before it"), (2, 3, "before it"), (3, 1, "was not part"), (4, 0, "last sent is 3")],
+)
+def test_an_ack_that_cannot_be_is_refused_and_changes_nothing(
+    loop: asyncio.AbstractEventLoop, number: int, previous: int, why: str
+) -> None:
+    events = InFlight()
+    for _ in range(3):
+        events.add(item(loop))
+        events.take(1, 100)
+    with pytest.raises(BadAck, match=why):
+        events.acknowledged(number, previous)
+    assert (events.held_bytes, events.settled, events.last_stored) == (3, 0, -1)
+    assert len(events.acknowledged(3, -(2**63))[0]) == 3
+
+
+def test_an_ack_of_an_item_alone_in_its_append_covers_it_and_any_other_leaves_all_as_it_is(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    events = InFlight()
+    assert events.acknowledged_alone(0, -1) is None
+    first, *others = (item(loop, b"abc", 2), item(loop), item(loop))
+    events.add(first)
+    assert events.take(100, 100) is first
+    assert (first.first, first.last, first.size, first.items) == (1, 2, 3, [first])
+    assert events.acknowledged_alone(1, 0) is None, "only part of it"
+    assert events.acknowledged_alone(3, 0) is None, "more than was sent"
+    assert events.acknowledged_alone(2, 1) is None, "of which part was acknowledged before"
+    events.add(others[0])
+    events.take(100, 100)
+    assert events.acknowledged_alone(3, 0) is None, "both"
+    assert events.acknowledged_alone(2, 0) is first
+    assert events.acknowledged_alone(3, 2) is others[0]
+    assert (events.held_bytes, events.settled, events.last_stored) == (0, 2, 3)
+    for each in (others[1], item(loop)):
+        events.add(each)
+    events.take(100, 100)
+    assert events.acknowledged_alone(5, 3) is None, "two in one append"
+    assert len(events.acknowledged(5, 3)[0]) == 2
+
+
+def test_a_set_up_that_knows_more_than_was_sent_is_refused(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    events.add(item(loop))
+    events.take(1, 100)
+    with pytest.raises(OtherWriter, match="last sent is 1"):
+        events.set_up(2)
+
+
+def test_what_was_in_flight_at_a_set_up_is_not_new(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    assert not events.oldest_is_new
+    events.set_up(-(2**63))
+    events.add(item(loop))
+    events.take(1, 100)
+    assert events.oldest_is_new
+    events.set_up(-(2**63))
+    assert not events.oldest_is_new, "the store may have it, though it did not when it was asked"
+    events.add(item(loop))
+    events.take(1, 100)
+    events.acknowledged(1, 0)
+    assert events.oldest_is_new
+
+
+def test_an_ack_within_an_append_releases_its_first_events_only(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    for count in (1, 2, 3):
+        events.add(item(loop, b"abc", count))
+    append = events.take(100, 100)
+    stored, size = events.set_up(4)
+    assert [each.events for each in stored] == [1, 2], "the event of which only part is covered stays whole"
+    assert size == 6
+    assert (append.first, append.last, append.size) == (4, 6, 3)
+
+
+@given(st.integers())
+def test_whatever_is_acknowledged_cut_and_sent_again_each_item_comes_out_once_and_in_order(seed: int) -> None:
+    random = Random(seed)
+    loop = asyncio.new_event_loop()
+    try:
+        events = InFlight()
+        added: list[Pending] = []
+        out: list[Pending] = []
+        acknowledged = 0
+        for _ in range(60):
+            action = random.random()
+            if action < 0.5:
+                made = item(loop, bytes(random.randrange(9)), random.randrange(1, 4))
+                added.append(made)
+                events.add(made)
+            elif action < 0.75 and events.queued:
+                events.take(random.randrange(1, 6), random.randrange(1, 20))
+            else:
+                sent = list(events.sent)
+                if sent:
+                    last = random.choice(sent).last
+                    alone = events.acknowledged_alone(last, acknowledged) if random.random() < 0.5 else None
+                    if alone is not None:
+                        out.append(alone)
+                    elif random.random() < 0.5:
+                        out += events.acknowledged(last, acknowledged)[0]
+                    else:
+                        out += events.set_up(last)[0]
+                    acknowledged = last
+            assert events.held_bytes == sum(len(each.data) for each in added[len(out) :])
+        out += events.take_all()
+        assert out == added
+        assert events.settled == events.added == len(added)
+        assert events.held_bytes == 0
+    finally:
+        loop.close()

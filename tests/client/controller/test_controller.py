@@ -1,0 +1,159 @@
+"""Lists are read page by page; scales can be waited for; what a controller cannot do or does not have is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import pytest
+
+from segstore.client import connect
+from segstore.client.connection.pool import Endpoint
+from segstore.client.controller.channels import Answer, ControllerChannels
+from segstore.client.controller.controller import Controller, TableConfig
+from segstore.client.errors import NoSuchStream, NoSuchTable, RequestRejected, RequestTimedOut
+from segstore.server.cluster.local import MockCluster
+from segstore.server.controller.config import ControllerConfig
+from segstore.wire.controller_api import messages as m
+from tests.client.support import settings
+
+
+class Paged:
+    """Answers with one page after another, and keeps what it was asked."""
+
+    def __init__(self, *pages: Any) -> None:
+        self._pages = list(pages)
+        self.asked: list[tuple[str, str, str]] = []
+
+    async def ask(self, method: str, request: Any) -> Answer:
+        scope = "" if isinstance(request, m.ScopesRequest) else request.scope.scope
+        self.asked.append((method, scope, request.continuationToken.token))
+        return Answer(self._pages.pop(0), Endpoint("127.0.0.1", 9090))
+
+    async def call(self, method: str, request: Any) -> Any:
+        return (await self.ask(method, request)).message
+
+
+def token(text: str) -> Any:
+    return m.ContinuationToken(token=text)
+
+
+def scopes(names: list[str], after: str) -> Any:
+    return m.ScopesResponse(scopes=names, continuationToken=token(after))
+
+
+def streams(names: list[str], after: str) -> Any:
+    named = [m.StreamInfo(scope="a", stream=name) for name in names]
+    return m.StreamsInScopeResponse(streams=named, continuationToken=token(after))
+
+
+def tables(names: list[str], after: str) -> Any:
+    named = [m.KeyValueTableInfo(scope="a", kvtName=name) for name in names]
+    return m.KVTablesInScopeResponse(kvtables=named, continuationToken=token(after))
+
+
+@pytest.mark.parametrize(
+    ("page", "ask", "method", "scope"),
+    [
+        (scopes, lambda controller: controller.list_scopes(), "listScopes", ""),
+        (streams, lambda controller: controller.list_streams("a"), "listStreamsInScope", "a"),
+        (tables, lambda controller: controller.list_tables("a"), "listKeyValueTablesInScope", "a"),
+    ],
+)
+async def test_each_page_is_asked_for_with_the_token_of_the_one_before(
+    page: Callable[[list[str], str], Any], ask: Callable[[Controller], AsyncIterator[str]], method: str, scope: str
+) -> None:
+    paged = Paged(page(["x", "y"], "1"), page(["z"], "2"), page([], "3"))
+    assert [name async for name in ask(Controller(cast("ControllerChannels", paged)))] == ["x", "y", "z"]
+    assert paged.asked == [(method, scope, ""), (method, scope, "1"), (method, scope, "2")]
+
+
+async def test_a_list_of_a_scope_that_is_not_there_raises() -> None:
+    missing = m.StreamsInScopeResponse(status=m.StreamsInScopeResponse.SCOPE_NOT_FOUND)
+    controller = Controller(cast("ControllerChannels", Paged(missing)))
+    with pytest.raises(NoSuchStream, match="scope a: the controller says SCOPE_NOT_FOUND") as found:
+        await anext(controller.list_streams("a"))
+    assert found.value.endpoint == "127.0.0.1:9090"
+
+
+class Scripted:
+    """Answers each method with one of its answers after another, the last for ever."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self._answers = answers
+        self.asked: list[tuple[str, Any]] = []
+
+    async def ask(self, method: str, request: Any) -> Answer:
+        self.asked.append((method, request))
+        left = self._answers[method]
+        return Answer(left.pop(0) if len(left) > 1 else left[0], Endpoint("127.0.0.1", 9090))
+
+    async def call(self, method: str, request: Any) -> Any:
+        return (await self.ask(method, request)).message
+
+
+def started(epoch: int) -> Any:
+    return m.ScaleResponse(status=m.ScaleResponse.STARTED, epoch=epoch)
+
+
+def how_far(*names: str) -> list[Any]:
+    return [m.ScaleStatusResponse(status=m.ScaleStatusResponse.ScaleStatus.Value(name)) for name in names]
+
+
+def scaling(*names: str) -> tuple[Scripted, Controller]:
+    scripted = Scripted(scale=[started(3)], checkScale=how_far(*names))
+    return scripted, Controller(cast("ControllerChannels", scripted))
+
+
+async def test_a_scale_is_waited_for_by_the_epoch_that_it_leaves() -> None:
+    scripted, controller = scaling("IN_PROGRESS", "IN_PROGRESS", "SUCCESS")
+    assert await controller.scale("a", "s", [1], [(0.0, 1.0)], wait_ms=60_000) == []
+    assert [method for method, _ in scripted.asked] == ["scale", *["checkScale"] * 3]
+    about = scripted.asked[-1][1]
+    assert (about.streamInfo.scope, about.streamInfo.stream, about.epoch) == ("a", "s", 3)
+
+
+async def test_a_scale_is_not_waited_for_unless_that_is_asked() -> None:
+    scripted, controller = scaling("IN_PROGRESS")
+    await controller.scale("a", "s", [1], [(0.0, 1.0)])
+    assert [method for method, _ in scripted.asked] == ["scale"]
+
+
+async def test_a_scale_that_takes_longer_or_fails_says_so() -> None:
+    _, controller = scaling("IN_PROGRESS")
+    with pytest.raises(RequestTimedOut, match=r"a/s that leaves epoch 3 was begun but is not done after 30 ms") as late:
+        await controller.scale("a", "s", [1], [(0.0, 1.0)], wait_ms=30)
+    assert (late.value.stream, late.value.limit) == ("a/s", 30)
+    _, controller = scaling("IN_PROGRESS", "INTERNAL_ERROR")
+    with pytest.raises(RequestRejected, match="then the controller says INTERNAL_ERROR") as failed:
+        await controller.scale("a", "s", [1], [(0.0, 1.0)], wait_ms=60_000)
+    assert (failed.value.endpoint, failed.value.stream) == ("127.0.0.1:9090", "a/s")
+
+
+@pytest.mark.parametrize(("primary", "secondary"), [(257, 0), (200, 57), (8192, 8192)])
+def test_keys_that_no_store_has_are_refused_before_a_controller_tries_in_vain(primary: int, secondary: int) -> None:
+    with pytest.raises(ValueError, match=f"at most 256 bytes in both parts, not {primary + secondary}"):
+        TableConfig(primary_key_bytes=primary, secondary_key_bytes=secondary)
+    assert TableConfig(primary_key_bytes=200, secondary_key_bytes=56).partitions == 1
+
+
+@pytest.mark.usefixtures("grpc_runs")
+async def test_a_scale_that_takes_time_is_done_when_it_was_waited_for() -> None:
+    slow = ControllerConfig(scale_delay_ms=30)
+    async with MockCluster(controller=slow) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+        await pravega.controller.create_scope("a")
+        await pravega.controller.create_stream("a", "s")
+        new = await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
+        assert await pravega.controller.current_segments("a", "s") == new
+
+
+@pytest.mark.usefixtures("grpc_runs")
+async def test_what_is_not_there_is_named_by_the_error_whatever_the_controller_says_of_it() -> None:
+    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+        await pravega.controller.create_scope("a")
+        with pytest.raises(NoSuchStream, match=r"^getCurrentSegments of a/none at ") as stream:
+            await pravega.controller.current_segments("a", "none")
+        assert (stream.value.stream, stream.value.endpoint) == ("a/none", mock.controller_uri)
+        with pytest.raises(NoSuchTable, match="there is no table a/none") as table:
+            await pravega.controller.table_segments("a", "none")
+        assert (table.value.stream, table.value.endpoint) == ("a/none", mock.controller_uri)

@@ -1,0 +1,163 @@
+"""Entries of a reader group's table: bytes that the official client wrote, hostile ones, and round trips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.client.groups.codec import (
+    VERSION_VALUE,
+    GroupConfig,
+    cbor_decode,
+    cbor_encode,
+    decode_config,
+    decode_key,
+    decode_offset,
+    decode_offsets,
+    decode_predecessors,
+    decode_value,
+    encode_config,
+    encode_key,
+    encode_offset,
+    encode_offsets,
+    encode_predecessors,
+    encode_value,
+)
+
+# Written by pravega 0.3.8 for a group over a/s, of two segments, with one reader.
+KEYS = {
+    b"p06config/default": ("config", "default"),
+    b"h06config": ("config", None),
+    b"u17assigned_segments/r": ("assigned_segments", "r"),
+    b"x$19unassigned_segments/a/s/1.#epoch.0": ("unassigned_segments", "a/s/1.#epoch.0"),
+}
+CONFIG = bytes.fromhex(
+    "a267747970655f6964781a52656164657247726f7570436f6e66696756657273696f6e65646464617461987518a118621856183118a31878"
+    "181918671872186f18751870185f1872186518661872186518731868185f18741869186d1865185f186d1869186c186c1869187318190b18"
+    "b81874187318741861187218741869186e1867185f18731874187218651861186d185f186318751874187318a118a2186518731863186f18"
+    "70186518a11864186e1861186d186518611861186618731874187218651861186d18a11864186e1861186d18651861187318691855186e18"
+    "62186f1875186e18641865186418721865186e18641869186e1867185f18731874187218651861186d185f186318751874187318a0"
+)
+ASSIGNED = bytes.fromhex(
+    "a267747970655f6964781e486173684d61703c53636f7065645365676d656e742c204f66667365743e6464617461987b18a218a3186518731863"
+    "186f1870186518a11864186e1861186d186518611861186618731874187218651861186d18a11864186e1861186d186518611873186718731865"
+    "1867186d1865186e187418a21866186e1875186d18621865187200186518741878185f1869186418f618a1186418721865186118640018a31865"
+    "18731863186f1870186518a11864186e1861186d186518611861186618731874187218651861186d18a11864186e1861186d1865186118731867"
+    "187318651867186d1865186e187418a21866186e1875186d18621865187201186518741878185f1869186418f618a11864187218651861186400"
+)
+
+
+def test_keys_are_those_of_the_official_client() -> None:
+    for data, names in KEYS.items():
+        assert decode_key(data) == names
+        assert encode_key(*names) == data
+
+
+def test_a_configuration_is_that_of_the_official_client() -> None:
+    kind, data = decode_value(CONFIG)
+    assert kind == "ReaderGroupConfigVersioned"
+    assert decode_config(data) == GroupConfig({("a", "s"): "head"}, 3000)
+    assert encode_value(kind, encode_config(GroupConfig({("a", "s"): "head"}))) == CONFIG
+
+
+def test_a_readers_segments_are_those_of_the_official_client() -> None:
+    kind, data = decode_value(ASSIGNED)
+    assert decode_offsets(data) == {"a/s/0.#epoch.0": 0, "a/s/1.#epoch.0": 0}
+    assert encode_value(kind, encode_offsets({"a/s/0.#epoch.0": 0, "a/s/1.#epoch.0": 0})) == ASSIGNED
+
+
+def test_small_values_are_those_of_the_official_client() -> None:
+    assert VERSION_VALUE.hex() == "a267747970655f696464626c6f6264646174618100"
+    assert encode_value("tombstone", cbor_encode({})).hex() == "a267747970655f696469746f6d6273746f6e6564646174618118a0"
+    assert encode_value("u64", cbor_encode(2**64 - 1)).hex() == (
+        "a267747970655f696463753634646461746189181b18ff18ff18ff18ff18ff18ff18ff18ff"
+    )
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64 - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(plain)
+def test_what_is_encoded_is_decoded(value: Any) -> None:
+    assert cbor_decode(cbor_encode(value)) == value
+
+
+@given(st.dictionaries(st.tuples(st.integers(0, 5), st.integers(0, 5)), st.integers(0, 2**63 - 1)))
+def test_offsets_survive(numbers: dict[tuple[int, int], int]) -> None:
+    offsets = {f"scope/stream/{number}.#epoch.{epoch}": at for (epoch, number), at in numbers.items()}
+    assert decode_offsets(encode_offsets(offsets)) == offsets
+
+
+@given(st.integers(0, 2**63 - 1), st.sets(st.integers(0, 2**62)))
+def test_an_offset_and_predecessors_survive(offset: int, before: set[int]) -> None:
+    assert decode_offset(encode_offset(offset)) == offset
+    assert decode_predecessors(encode_predecessors(sorted(before))) == sorted(before)
+
+
+def test_configurations_with_cuts_and_tails_survive() -> None:
+    config = GroupConfig({("a", "s"): {0: 5, (1 << 32) + 3: 0}, ("b", "t"): "tail", ("b", "u"): "head"}, 50)
+    assert decode_config(encode_config(config)) == config
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+    for decode in (cbor_decode, decode_key, decode_value, decode_config, decode_offsets, decode_predecessors):
+        try:
+            decode(data)
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("", "1 bytes are due at 0, 0 are there"),
+        ("18", "1 bytes are due at 1"),
+        ("9b7fffffffffffffff", "items are due at 0, 0 bytes are there"),
+        ("bb7fffffffffffffff00", "items are due at 0, 1 bytes"),
+        ("7b7fffffffffffffff", "bytes are due at 9, 0"),
+        ("61ff", "no UTF-8"),
+        ("c000", "0xc0 at 0 begins nothing"),
+        ("9fff", "0x9f at 0 begins nothing"),
+        ("fb0000000000000000", "0xfb at 0"),
+        ("0000", "1 bytes are left behind a value of 1"),
+        ("81" * 40 + "00", "nested deeper than 16"),
+    ],
+)
+def test_what_is_no_value_is_refused_with_the_place(data: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        cbor_decode(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(
+    ("decode", "value", "text"),
+    [
+        (decode_key, 5, "is no key"),
+        (decode_key, "xx", "is no key"),
+        (decode_key, "05abc", "5 bytes of a name are due"),
+        (decode_key, "01abc", "1 bytes of a name are due"),
+        (decode_value, {"type_id": "x"}, "no data in a map of 1"),
+        (decode_value, {"type_id": "x", "data": [256]}, "no type and bytes"),
+        (decode_value, [], "is no map"),
+        (decode_offset, {"read": -1}, "is no offset"),
+        (decode_offset, {"read": True}, "is no offset"),
+        (decode_predecessors, {}, "is no list"),
+        (decode_config, {"V2": {}}, "no V1"),
+    ],
+)
+def test_what_is_no_entry_is_refused(decode: Any, value: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode(cbor_encode(value))
+
+
+@given(st.text(), st.binary(max_size=300))
+def test_a_value_is_a_map_of_a_name_and_numbers(kind: str, data: bytes) -> None:
+    assert encode_value(kind, data) == cbor_encode({"type_id": kind, "data": list(data)})
+    assert decode_value(encode_value(kind, data)) == (kind, data)

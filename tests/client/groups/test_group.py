@@ -1,0 +1,451 @@
+"""Reader groups against stores and a controller in this process: shares, hand-over, crashes, scaling, the end."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from segstore.client.client import Client
+from segstore.client.errors import (
+    Closed,
+    NoSuchReaderGroup,
+    NoSuchStream,
+    ReaderExists,
+    ReaderOffline,
+    RequestRejected,
+    RequestTimedOut,
+)
+from segstore.client.groups.reader import GroupEvent, GroupReader
+from segstore.server import FaultSettings
+from segstore.server.cluster.local import MockCluster
+from tests.client.groups.support import KEYS, client, fill, group
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+async def take(reader: GroupReader, count: int) -> list[GroupEvent]:
+    got: list[GroupEvent] = []
+    async with asyncio.timeout(60):
+        while len(got) < count:
+            event = await reader.read()
+            assert event is not None
+            got.append(event)
+    return got
+
+
+def numbers(events: list[GroupEvent]) -> list[int]:
+    return sorted(int(event.data.partition(b":")[2]) for event in events)
+
+
+async def until(reads: Any, deadline_s: float = 60) -> None:
+    async with asyncio.timeout(deadline_s):
+        while not await reads():  # noqa: ASYNC110 — what is waited for is in the table
+            await asyncio.sleep(0.01)
+
+
+async def test_a_reader_goes_on_where_another_stopped() -> None:
+    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+        await fill(pravega, 100, segments=3)
+        async with group(pravega) as shared:
+            async with shared.reader("first") as reader:
+                first = await take(reader, 40)
+                assert await shared.readers() == ["first"]
+                with pytest.raises(ReaderExists):
+                    await shared.reader("first").open()
+            assert await shared.readers() == []
+            async with group(pravega, streams=()) as joined, joined.reader("second") as reader:
+                second = await take(reader, 60)
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await reader.read()
+        assert numbers(first + second) == list(range(100))
+
+
+async def test_an_event_that_was_not_handled_is_read_again() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 10, segments=1)
+        async with group(pravega) as shared:
+            seen: list[GroupEvent] = []
+
+            async def fail_at_the_fourth() -> None:
+                async with shared.reader("r") as reader:
+                    async for event in reader:
+                        seen.append(event)
+                        if len(seen) == 4:
+                            raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await fail_at_the_fourth()
+            async with shared.reader("r") as reader:
+                again = await take(reader, 7)
+                assert again[0] == seen[3]
+                assert again[0].position == (reader.segments[0], again[0].offset + 8 + len(again[0].data))
+                assert reader.positions == {again[5].position.segment: again[5].position.offset}
+
+
+async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_user_says() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 20, segments=1)
+        async with group(pravega) as shared:
+            crashed = shared.reader("r")
+            await crashed.open()
+            got = await take(crashed, 6)
+
+            async def recorded() -> bool:
+                return (await shared.cuts())["a/s"][0] == got[4].position.offset
+
+            await until(recorded)
+            await crashed.abort()
+            assert await shared.readers() == ["r"]
+            assert await shared.reader_offline("r")
+            assert not await shared.reader_offline("r")
+            again = shared.reader("r")
+            await again.open()
+            assert (await take(again, 1))[0] == got[5]
+            await again.abort()
+            place = got[2].position
+            assert await shared.reader_offline("r", {place.segment: place.offset})
+            async with shared.reader("r") as reader:
+                assert (await take(reader, 1))[0] == got[3]
+
+
+async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_read_once() -> None:
+    async with MockCluster(stores=2) as mock, client(mock) as one, client(mock) as two:
+        await fill(one, 0, segments=6)
+        got: dict[str, list[GroupEvent]] = {}
+
+        async def read(pravega: Client, name: str, stop: asyncio.Event) -> None:
+            got[name] = []
+            async with group(pravega) as shared, shared.reader(name) as reader:
+                readers[name] = reader
+                stopping = asyncio.create_task(stop.wait())
+                while not stop.is_set():
+                    next_event = asyncio.create_task(reader.read())
+                    await asyncio.wait((next_event, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    if not next_event.done():
+                        next_event.cancel()
+                        await asyncio.wait((next_event,))
+                    elif (event := next_event.result()) is not None:
+                        got[name].append(event)
+                await stopping
+
+        readers: dict[str, GroupReader] = {}
+        stops = {name: asyncio.Event() for name in ("a", "b", "c")}
+
+        async def balanced(*sizes: int) -> None:
+            async def holds() -> bool:
+                return sorted(len(each.segments) for each in readers.values()) == sorted(sizes)
+
+            await until(holds)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read(one, "a", stops["a"]))
+            await balanced(6)
+            await fill(one, 300)
+            tasks.create_task(read(two, "b", stops["b"]))
+            await balanced(3, 3)
+            await fill(one, 300, start=300)
+            tasks.create_task(read(one, "c", stops["c"]))
+            await balanced(2, 2, 2)
+            stops["b"].set()
+            await fill(one, 300, start=600)
+            readers.pop("b")
+            await balanced(3, 3)
+            await fill(one, 300, start=900)
+
+            async def all_read() -> bool:
+                return sum(map(len, got.values())) >= 1200
+
+            await until(all_read)
+            stops["a"].set()
+            stops["c"].set()
+        events = [event for each in got.values() for event in each]
+        assert numbers(events) == list(range(1200))
+        assert all(len(each) > 0 for each in got.values())
+
+
+async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends_with_its_streams() -> None:
+    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+        await fill(pravega, 80, segments=2)
+        for count in (3, 2, 5):
+            edges = [number / count for number in range(count + 1)]
+
+            async def scaled(edges: list[float] = edges) -> bool:
+                now = [each.segment_id for each in await pravega.controller.current_segments("a", "s")]
+                try:
+                    return bool(await pravega.controller.scale("a", "s", now, list(pairwise(edges))))
+                except RequestRejected:
+                    return False  # the scale before is still under way
+
+            await until(scaled)
+            await fill(pravega, 80, start=80 * (1 + (3, 2, 5).index(count)))
+        await pravega.controller.seal_stream("a", "s")
+        order: list[bytes] = []
+
+        async def read(name: str) -> None:
+            async with shared.reader(name) as reader, asyncio.timeout(60):
+                async for event in reader:
+                    order.append(event.data)  # noqa: PERF401 — two append by turns
+
+        async with group(pravega) as shared:
+            await asyncio.gather(read("one"), read("two"))
+            assert await shared.cuts() == {}
+        assert len(order) == 320
+        for key in range(KEYS):
+            mine = [int(each.partition(b":")[2]) for each in order if each.startswith(b"k%d:" % key)]
+            assert mine == list(range(key, 320, KEYS))
+
+
+async def test_a_segment_is_not_given_up_while_its_event_is_in_the_users_hands() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 40, segments=2)
+        async with group(pravega) as shared, shared.reader("first") as first:
+            event = (await take(first, 1))[0]
+            async with shared.reader("second") as second:
+
+                async def two() -> bool:
+                    return bool(first.segments and second.segments)
+
+                await until(two)
+                assert first.segments == [event.position.segment]
+
+
+async def test_groups_begin_at_the_head_the_tail_and_a_cut() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 30)
+        await fill(pravega, 5, stream="t", segments=1)
+        async with group(pravega, "tail", streams=["s", "a/t"], from_="tail") as late:
+            assert await late.streams() == ["a/s", "a/t"]
+            await fill(pravega, 1, start=30)
+            async with late.reader("r") as reader:
+                assert numbers(await take(reader, 1)) == [30]
+        async with group(pravega, "half") as half:
+            async with half.reader("r") as reader:
+                before = await take(reader, 12)
+            cut = await half.cuts()
+        begin = {"s": cut["a/s"], "a/t": "tail"}
+        async with group(pravega, "cut", streams=["s", "t"], from_=begin) as rest, rest.reader("r") as reader:
+            after = await take(reader, 19)
+        assert numbers(before + after) == list(range(31))
+
+
+async def test_a_group_that_is_there_stays_as_it_is() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 10, segments=1)
+        async with group(pravega) as shared:
+            async with shared.reader("r") as reader:
+                await take(reader, 4)
+            cuts = await shared.cuts()
+            async with group(pravega, from_="tail") as again:
+                assert await again.cuts() == cuts
+                assert await again.streams() == ["a/s"]
+
+
+async def test_groups_and_streams_that_are_not_there_are_named() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0)
+        with pytest.raises(NoSuchReaderGroup, match="no reader group a/none"):
+            await group(pravega, "none", streams=()).open()
+        with pytest.raises(NoSuchStream):
+            await group(pravega, "none", streams=["nothing"]).open()
+        with pytest.raises(ValueError, match="begins in streams that it is not over"):
+            group(pravega, from_={"other": "head"})
+        with pytest.raises(ValueError, match="refresh_ms"):
+            group(pravega, refresh_ms=0)
+
+
+async def test_readers_of_a_deleted_group_end_and_its_name_is_free() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 5, segments=1)
+        for _ in range(2):
+            async with group(pravega) as shared, shared.reader("r") as reader:
+                assert len(await take(reader, 5)) == 5
+                await shared.delete()
+                with pytest.raises(NoSuchReaderGroup):
+                    async with asyncio.timeout(60):
+                        await reader.read()
+                with pytest.raises(NoSuchReaderGroup):
+                    await shared.delete()
+
+
+async def test_a_reader_that_was_put_offline_hears_of_it() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 1, segments=1)
+        async with group(pravega) as shared, shared.reader("r") as reader:
+            await take(reader, 1)
+            await shared.reader_offline("r")
+            with pytest.raises(ReaderOffline):
+                async with asyncio.timeout(60):
+                    await reader.read()
+
+
+async def test_what_was_truncated_is_passed_over_and_counted() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 20, segments=1)
+        async with group(pravega) as shared:
+            async with shared.reader("r") as reader:
+                first = await take(reader, 10)
+            await pravega.controller.truncate_stream("a", "s", {0: first[-1].position.offset})
+            async with group(pravega, "other", from_={"s": {0: 0}}) as late, late.reader("r") as reader:
+                assert numbers(await take(reader, 10)) == list(range(10, 20))
+                assert reader.truncated_bytes == first[-1].position.offset
+
+
+async def test_a_closed_reader_is_closed_and_can_be_closed_again() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 3, segments=1)
+        async with group(pravega) as shared:
+            reader = shared.reader("r")
+            await reader.open()
+            with pytest.raises(Closed):
+                await reader.open()
+            waiting = asyncio.create_task(take(reader, 4))
+            await asyncio.sleep(0)
+            await reader.aclose()
+            await reader.aclose()
+            with pytest.raises(Closed):
+                await waiting
+            with pytest.raises(Closed):
+                await reader.open()
+
+
+async def test_many_who_change_a_group_at_once_all_succeed() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0, segments=12)
+        async with group(pravega) as shared:
+            readers = [shared.reader(f"r{number}") for number in range(6)]
+            await asyncio.gather(*[reader.open() for reader in readers])
+
+            async def balanced() -> bool:
+                return [len(reader.segments) for reader in readers] == [2] * 6
+
+            await until(balanced)
+            await asyncio.gather(*[reader.aclose() for reader in readers])
+            assert await shared.readers() == []
+            assert len((await shared.cuts())["a/s"]) == 12
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_and_go(seed: int) -> None:
+    random = Random(seed)
+    async with MockCluster(stores=2) as mock, client(mock, read_ahead_bytes=2_000) as pravega:
+        await fill(pravega, 600, segments=5)
+        await pravega.controller.seal_stream("a", "s")
+        mock.faults.load(FaultSettings(seed=seed))
+        for what in ("UPDATE_TABLE_ENTRIES", "READ_TABLE_ENTRIES_DELTA", "READ_SEGMENT"):
+            mock.faults.add(f"type = {what}", skip=5, probability=0.1, do=random.choice(["close", "close after"]))
+        got: list[GroupEvent] = []
+        crashes = 0
+
+        async with group(pravega) as shared:
+
+            async def read(name: str) -> None:
+                nonlocal crashes
+                while True:
+                    reader = shared.reader(name)
+                    await reader.open()
+                    for _ in range(random.randint(20, 120)):
+                        event = await reader.read()
+                        if event is None:
+                            await reader.aclose()
+                            return
+                        got.append(event)
+                        if random.random() < 0.1:
+                            await asyncio.sleep(random.random() / 100)
+                    if random.random() < 0.5:
+                        await reader.aclose()
+                    else:
+                        crashes += 1
+                        await reader.abort()
+                        assert await shared.reader_offline(name)
+
+            async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+                for number in range(4):
+                    tasks.create_task(read(f"r{number}"))
+            assert await shared.readers() == []
+            assert await shared.cuts() == {}
+        assert set(numbers(got)) == set(range(600))
+        assert len(got) == 600 or crashes
+
+
+async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 5, segments=1)
+        async with group(pravega, refresh_ms=1_000_000) as shared, shared.reader("r") as reader:
+            await take(reader, 1)
+            await shared.delete()
+            async with group(pravega) as again:
+                reader._due.set()
+                with pytest.raises(ReaderOffline):
+                    async with asyncio.timeout(60):
+                        await take(reader, 6)
+                assert await again.readers() == []
+
+
+async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline() -> None:
+    async with MockCluster() as mock, client(mock, close_timeout_ms=100) as pravega:
+        await fill(pravega, 3, segments=1)
+        async with group(pravega) as shared:
+            reader = shared.reader("r")
+            await reader.open()
+            await take(reader, 3)
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            with pytest.raises(RequestTimedOut, match="did not get offline within 100 ms"):
+                await reader.aclose()
+            mock.faults.clear(rule)
+            await reader.aclose()
+
+
+async def test_a_reader_that_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 3, segments=1)
+        async with group(pravega) as shared:
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            opening = asyncio.create_task(shared.reader("r").open())
+            await mock.faults.wait_held(rule)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            mock.faults.clear(rule)
+            await shared.reader_offline("r")  # what was on its way may have arrived
+            async with shared.reader("r") as reader:
+                assert len(await take(reader, 3)) == 3
+
+
+async def test_a_reader_that_is_cancelled_while_it_joins_does_not_stay_online() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 10, segments=2)
+        async with group(pravega) as shared:
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            reader = shared.reader("r")
+            opening = asyncio.create_task(reader.open())
+            await mock.faults.wait_held(rule)
+            opening.cancel()
+            await asyncio.sleep(0)
+            mock.faults.release(rule)
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            assert await shared.readers() == []
+            async with shared.reader("r") as again:
+                assert numbers(await take(again, 10)) == list(range(10)), "and its segments are free"
+
+
+async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that_one_online() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 10, segments=1)
+        async with group(pravega) as shared:
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            late = asyncio.create_task(shared.reader("r").open())
+            await mock.faults.wait_held(rule)
+            async with shared.reader("r") as first:
+                late.cancel()
+                await asyncio.sleep(0)
+                mock.faults.release(rule)
+                with pytest.raises(asyncio.CancelledError):
+                    await late
+                assert await shared.readers() == ["r"]
+                assert numbers(await take(first, 10)) == list(range(10))

@@ -1,0 +1,131 @@
+"""The table that a reader group is: what is in it that should not be, what it cannot hold, replies that are lost."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.controller.controller import Controller
+from segstore.client.errors import (
+    ConditionFailed,
+    EntryRefused,
+    NoSuchReaderGroup,
+    ProtocolViolation,
+)
+from segstore.client.groups.codec import encode_key, encode_offset, encode_predecessors, encode_value
+from segstore.client.groups.group import ReaderGroup
+from segstore.client.groups.state import FUTURE, UNASSIGNED, GroupState
+from segstore.client.groups.table import GroupTable, table_name
+from segstore.client.tables.segment import Item, TableSegment
+from segstore.server.cluster.local import MockCluster
+from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableEntriesDelta, SegmentAlreadyExists
+from tests.client.groups.support import client, fill, group
+from tests.client.support import ScriptedPeer, ScriptedStore, settings
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+BEFORE = encode_value("HashSet<i64>", encode_predecessors([0]))
+
+
+async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from_one_that_never_had_it() -> None:
+    """As a real Pravega answers for minutes: the segment exists already, and there is none."""
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, CreateTableSegment):
+            peer.send(SegmentAlreadyExists(command.request_id, command.segment, ""))
+        else:
+            assert isinstance(command, ReadTableEntriesDelta)
+            peer.send(NoSuchSegment(command.request_id, command.segment, "", -1))
+
+    async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
+        where = FixedStore(store.endpoint)
+        nobody = cast("Controller", None)
+        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store neither has it nor makes") as told:
+            await ReaderGroup(pool, nobody, where, where, "a", "g", streams=["s"]).open()
+        assert told.value.segment == "a/g_kvtable/0.#epoch.0"
+        with pytest.raises(NoSuchReaderGroup, match=r"^there is no reader group a/g\n"):
+            await ReaderGroup(pool, nobody, where, where, "a", "g").open()
+
+
+async def test_a_table_of_something_else_is_refused() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0)
+        async with pravega.segment_requests() as requests:
+            table = TableSegment(requests, table_name("a", "g"))
+            await table.create()
+            await table.update([Item(b"key", -1, b"value")])
+        with pytest.raises(ProtocolViolation, match="an entry that no reader group has"):
+            await group(pravega).open()
+
+
+@pytest.mark.parametrize("inner", ["a/s/0.#epoch.p", "a/s", ""])
+@pytest.mark.parametrize(("outer", "value"), [(UNASSIGNED, encode_value("Offset", encode_offset(0))), (FUTURE, BEFORE)])
+async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_read(
+    outer: str, inner: str, value: bytes
+) -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0)
+        async with pravega.segment_requests() as requests:
+            table = TableSegment(requests, table_name("a", "g"))
+            await table.create()
+            await table.update([Item(encode_key(outer, inner), -1, value)])
+        with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is no segment of a stream"):
+            await group(pravega).open()
+
+
+async def test_a_key_that_somebody_removed_can_be_written_again() -> None:
+    """Older tools may remove what the clients only mark; no delta tells of it."""
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0, segments=1)
+        async with group(pravega) as shared, pravega.segment_requests() as requests:
+            async with shared.reader("r"), group(pravega) as another:  # `shared` is to ask first when the key is gone
+                assert await another.readers() == ["r"]
+            table = TableSegment(requests, table_name("a", "g"))
+            items, _ = await table.entries(100)
+            await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])
+            assert await shared.readers() == []
+            async with shared.reader("r"):
+                assert await shared.readers() == ["r"]
+
+
+async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 0, segments=1)
+        async with group(pravega) as shared:
+            table = GroupTable(pravega.pool, pravega.locations(), "a", "g")
+            await table.fetch()
+            update = table._table.update
+
+            async def lost(items: Any) -> list[int]:
+                await update(items)
+                error = ConditionFailed("it was sent before")
+                error.details["retried"] = 1
+                raise error
+
+            monkeypatch.setattr(TableSegment, "update", lambda self, items: lost(items))
+            calls = 0
+
+            def join(state: GroupState) -> None:
+                nonlocal calls
+                calls += 1
+                state.join("r")
+
+            await table.change(join)
+            monkeypatch.undo()
+            assert calls == 1
+            assert await shared.readers() == ["r"]
+            table.close()
+
+
+async def test_a_group_over_more_segments_than_one_update_takes_is_refused() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await pravega.controller.create_scope("a")
+        await pravega.controller.create_stream("a", "s", segments=254)
+        with pytest.raises(EntryRefused):
+            await group(pravega).open()
+        almost = {"s": dict.fromkeys(range(253), 0)}
+        async with group(pravega, from_=almost) as shared:
+            assert await shared.cuts() == {"a/s": almost["s"]}

@@ -1,0 +1,114 @@
+"""Two writers with one id: who lost its numbers hears of it, and not that an event was stored that was not."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from segstore.client import connect
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.pool import ConnectionPool
+from segstore.client.errors import Final, WriterFenced
+from segstore.client.segment.writer import SegmentWriter
+from segstore.server import MockSegmentStore
+from segstore.server.cluster.local import MockCluster
+from segstore.wire import AppendBlockEnd, AppendSetup, Command, InvalidEventNumber, SetupAppend
+from tests.client.segment.test_writer import SEGMENT, WRITER, make
+from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
+
+
+def stored(store: MockSegmentStore) -> bytes:
+    result = store.store.read(SEGMENT, 0, 1 << 20)
+    assert result is not None
+    return b"".join(result.data)
+
+
+async def test_the_writer_whose_number_was_taken_fails_and_its_event_is_not_stored() -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+        await make(store)
+        where = FixedStore(endpoint(store))
+        one, other = (SegmentWriter(pool, where, SEGMENT, writer_id=WRITER) for _ in range(2))
+        await asyncio.gather(one.started(), other.started())
+        await one.write(b"a")
+        waiting = [other.write(b"b"), other.write(b"c")]
+        for each in waiting:
+            with pytest.raises(WriterFenced) as caught:
+                await each
+            assert (caught.value.segment, caught.value.endpoint) == (SEGMENT, str(endpoint(store)))
+            assert caught.value.details["writer_id"] == WRITER
+        assert isinstance(caught.value, Final)
+        with pytest.raises(WriterFenced, match=f"as {WRITER}"):
+            other.write(b"d")
+        await other.abort()
+        assert stored(store) == b"a"
+        await one.write(b"e")
+        await one.aclose()
+        assert stored(store) == b"ae"
+
+
+async def test_a_store_that_has_more_than_a_writer_has_sent_has_it_of_another() -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+        await make(store)
+        where = FixedStore(endpoint(store))
+        one = SegmentWriter(pool, where, SEGMENT, writer_id=WRITER)
+        await one.write(b"a")
+        store.faults.add("type = APPEND_BLOCK_END", nth=1, do="close")
+        store.faults.add("type = SETUP_APPEND", nth=1, do="hold", name="later")
+        lost = one.write(b"b")
+        await store.faults.wait_held("later")
+        async with SegmentWriter(pool, where, SEGMENT, writer_id=WRITER) as other:
+            await asyncio.gather(other.write(b"c"), other.write(b"d"))
+        store.faults.clear()
+        with pytest.raises(WriterFenced):
+            await lost
+        await one.abort()
+        assert stored(store) == b"acd"
+
+
+async def test_a_number_that_the_store_has_from_before_a_reconnect_is_the_writers_own() -> None:
+    """The first of two copies of an append arrives between the set-up and the second: nobody else is there."""
+    set_ups = 0
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        nonlocal set_ups
+        if isinstance(command, SetupAppend):
+            set_ups += 1
+            last = -(2**63) if set_ups < 3 else 1
+            peer.send(AppendSetup(command.request_id, SEGMENT, command.writer_id, last))
+        elif isinstance(command, AppendBlockEnd):
+            if set_ups == 2:
+                peer.send(InvalidEventNumber(command.writer_id, command.request_id, "", 1))
+            peer.close()
+
+    async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, writer_id=UUID(int=9))
+        await writer.write(b"x")
+        assert (set_ups, writer.last_number) == (3, 1)
+        await writer.abort()
+
+
+async def test_event_writers_of_one_name_fence_each_other(grpc_runs: None) -> None:
+    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+        await pravega.controller.create_scope("a")
+        await pravega.controller.create_stream("a", "s")
+        one = pravega.event_writer("a", "s", name="orders")
+        other = pravega.event_writer("a", "s", name="orders")
+        await one.open()
+        await other.open()
+        await one.write(b"x")
+        with pytest.raises(WriterFenced):
+            await other.write(b"y")
+        with pytest.raises(WriterFenced):
+            await other.aclose()
+        await one.write(b"z")
+        await one.aclose()
+        async with pravega.event_reader("a", "s") as events:
+            got: list[bytes] = []
+            while len(got) < 2:
+                event = await events.read()
+                assert event is not None
+                got.append(event.data)
+        assert got == [b"x", b"z"]
+        await until(lambda: pravega.metrics().flows == 0)

@@ -1,0 +1,173 @@
+"""Appends with functions in place of futures, what goes first after a reconnect, and the frames that leave."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from segstore.client.connection.flow import Flow
+from segstore.client.connection.in_flight import Append, Pending
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.outbox import Appends, Counters, Outbox
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.errors import ClientError, Closed, ProtocolViolation
+from segstore.client.segment.writer import SegmentWriter
+from segstore.server import MockSegmentStore
+from segstore.wire import AppendBlockEnd, AppendSetup, Command, DataAppended, SetupAppend
+from segstore.wire.blocks import AppendBlockEncoder
+from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, create, endpoint, settings, until
+from tests.server.support import Peer
+
+SEGMENT = "scope/stream/0.#epoch.0"
+WRITER = UUID(int=7)
+
+
+async def make(store: MockSegmentStore) -> None:
+    async with await Peer.connect(store) as peer:
+        await peer.ask(create(SEGMENT))
+
+
+async def test_a_function_hears_that_its_append_is_stored_and_may_append_again() -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+        await make(store)
+        async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
+            heard: list[ClientError | None] = []
+            done = asyncio.get_running_loop().create_future()
+
+            def stored(error: ClientError | None) -> None:
+                heard.append(error)
+                if len(heard) < 50:
+                    writer.append(b"%04d" % len(heard), stored)
+                else:
+                    done.set_result(None)
+
+            writer.append(b"0000", stored)
+            await done
+        assert heard == [None] * 50
+        result = store.store.read(SEGMENT, 0, 1 << 20)
+        assert result is not None
+        assert b"".join(result.data) == b"".join(b"%04d" % number for number in range(50))
+
+
+async def test_an_append_that_is_waited_for_leaves_at_once_and_what_comes_while_it_is_on_its_way_gathers() -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+        await make(store)
+        async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
+            await writer.write(b"first ")
+            sent, heard = pool.counters.bytes_out, list[ClientError | None]()
+            writer.append(b"alone ", heard.append, now=True)
+            left = pool.counters.bytes_out
+            assert left > sent, "before the loop has turned"
+            writer.append(b"then ", heard.append, now=True)
+            last = writer.write(b"last")
+            assert pool.counters.bytes_out == left, "these go together"
+            await last
+            assert heard == [None, None]
+        assert [each.event_number for each in store.requests("type = APPEND_BLOCK_END")] == [1, 2, 4]
+        result = store.store.read(SEGMENT, 0, 1 << 20)
+        assert result is not None
+        assert b"".join(result.data) == b"first alone then last"
+
+
+async def test_a_function_hears_of_the_end_once_and_its_own_failure_is_reported_and_harms_nobody() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+        await make(store)
+        writer = SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT)
+
+        def broken(error: ClientError | None) -> None:
+            raise ZeroDivisionError
+
+        writer.append(b"a", broken)
+        await writer.write(b"b")
+        assert [type(each["exception"]) for each in reported] == [ZeroDivisionError]
+        store.faults.add("type = APPEND_BLOCK_END", do={"drop": "request"})
+        heard: list[ClientError | None] = []
+        writer.append(b"c", heard.append)
+        await writer.abort()
+        assert [type(each) for each in heard] == [Closed]
+        with pytest.raises(Closed):
+            writer.append(b"d", heard.append)
+        assert len(heard) == 1
+    asyncio.get_running_loop().set_exception_handler(None)
+
+
+async def test_after_a_reconnect_the_oldest_append_goes_alone_and_the_others_when_it_is_acknowledged() -> None:
+    ends: list[list[int]] = []
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            ends.append([])
+            peer.send(AppendSetup(command.request_id, SEGMENT, command.writer_id, -(2**63)))
+        elif isinstance(command, AppendBlockEnd):
+            ends[-1].append(command.last_event_number)
+            if len(ends) == 1 and command.last_event_number == 3:
+                peer.close()  # all three are on the way, none is acknowledged
+
+    config = settings(max_batch_events=1)
+    async with ScriptedStore(script) as store, ConnectionPool(config) as pool:
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+        for _ in range(3):
+            writer.append(b"x", lambda _: None)
+        await until(lambda: len(ends) == 2 and ends[1])
+        writer.append(b"new", lambda _: None)
+        await asyncio.sleep(0.02)
+        assert ends == [[1, 2, 3], [1]]
+        flow = writer._flow
+        assert flow is not None
+        store.peers[-1].send(DataAppended(writer._setup.request_id, writer.writer_id, 1, 0, 1))
+        await until(lambda: len(ends[1]) == 4)
+        assert ends[1] == [1, 2, 3, 4]
+        await writer.abort()
+
+
+@pytest.mark.parametrize("sizes", [[0], [5], [100, 1, 0, 30], [5_000], [4_096, 5_000, 20_000], [1] * 300])
+async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: list[int]) -> None:
+    class Socket:
+        def __init__(self) -> None:
+            self.written = b""
+
+        def is_closing(self) -> bool:
+            return False
+
+        def write(self, data: bytes) -> None:
+            self.written += data
+
+        def writelines(self, parts: list[bytes]) -> None:
+            self.written += b"".join(parts)
+
+    config = settings()
+    async with ScriptedStore() as store, ConnectionPool(config) as pool:
+        flow: Flow = await pool.flow(store.endpoint, Recorder())
+        counters, socket = Counters(), Socket()
+        outbox = Outbox(config, counters, asyncio.get_running_loop(), lambda *_: None)
+        outbox.opened(socket)  # type: ignore[arg-type]  # what it uses of one
+        setup = SetupAppend(5, WRITER, SEGMENT, "")
+        outbox.send(setup)
+        items = [Pending(bytes([65 + at % 26]) * size, 1, None, lambda _: None) for at, size in enumerate(sizes)]
+        append = Append(1, len(items), items, sum(sizes))
+        Appends(flow, outbox, SEGMENT, WRITER, 5).send(append)
+        outbox.write()
+        encoder = AppendBlockEncoder()
+        expected = encoder.command(setup)
+        expected += encoder.append(SEGMENT, WRITER, len(items), len(items), append.data, 5, 0.0)
+        assert socket.written == b"".join(expected)
+        assert counters.bytes_out == len(socket.written)
+        assert flow.bytes_in_flight == outbox.bytes_in_flight == sum(sizes)
+        outbox.close()
+
+
+async def test_whatever_goes_wrong_while_a_writer_is_set_up_who_waits_hears_of_it() -> None:
+    class Broken(FixedStore):
+        async def token_for(self, segment: str) -> str:
+            raise ZeroDivisionError("no token today")
+
+    async with ConnectionPool(settings()) as pool:
+        writer = SegmentWriter(pool, Broken(Endpoint("127.0.0.1", 1)), "a/s/0.#epoch.0")
+        with pytest.raises(ProtocolViolation, match="no token today"):
+            await asyncio.wait_for(writer.write(b"x"), 60)
+        await writer.abort()

@@ -1,0 +1,315 @@
+"""Revisioned streams and state synchronizers against a real store: conditions, marks, truncation, lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from segstore.client import errors
+from segstore.client.connection.locations import FixedStore
+from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection.raw import SegmentRequests
+from segstore.client.stream.revisioned import MARK_ATTRIBUTE, Revision, RevisionedStream
+from segstore.client.stream.synchronizer import StateSynchronizer, decode_record, encode_initial, encode_updates
+from segstore.server import FaultSettings, MockSegmentStore
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    ConditionalAppend,
+    ConditionalCheckFailed,
+    DataAppended,
+    SegmentCreated,
+    SetupAppend,
+)
+from segstore.wire.hashing import java_hash_code, murmur3_128_low, utf16
+from tests.client.support import FAST, ScriptedPeer, ScriptedStore, create, endpoint, settings
+
+SEGMENT = "a/log/0.#epoch.0"
+
+
+@asynccontextmanager
+async def stored(connections: int = 2, **more: Any) -> AsyncIterator[tuple[MockSegmentStore, ConnectionPool]]:
+    """A store with the segment, and a pool."""
+    async with MockSegmentStore() as store:
+        pool = ConnectionPool(settings(max_connections_per_store=connections, retry=FAST, **more))
+        async with pool, SegmentRequests(pool, FixedStore(endpoint(store))) as requests:
+            await requests.ask(SEGMENT, SegmentCreated, lambda id_, token: create(SEGMENT, id_))
+            yield store, pool
+
+
+def log(pool: ConnectionPool, where: Endpoint) -> RevisionedStream:
+    return RevisionedStream(pool, FixedStore(where), SEGMENT)
+
+
+async def entries(stream: RevisionedStream, start: Revision, to: Revision | None = None) -> list[bytes]:
+    return [entry.data async for entry in stream.read(start, to)]
+
+
+def test_the_mark_is_the_attribute_of_the_reference() -> None:
+    hashed = murmur3_128_low(utf16("RevisionStreamClientMark"), java_hash_code("SegmentAttribute"))
+    assert MARK_ATTRIBUTE.bytes[:8] == hashed.to_bytes(8, "little")
+
+
+async def test_an_entry_is_written_only_where_the_log_ends() -> None:
+    async with stored() as (store, pool), log(pool, endpoint(store)) as ours, log(pool, endpoint(store)) as other:
+        start = await ours.latest()
+        assert start == await ours.oldest() == Revision(SEGMENT, 0)
+        first = await ours.write_conditionally(start, b"first")
+        assert first == Revision(SEGMENT, 13)
+        assert await other.write_conditionally(start, b"late") is None
+        assert await other.write_conditionally(first, b"") == Revision(SEGMENT, 21)
+        assert await ours.write_conditionally(first, b"late again") is None
+        await ours.write(b"whatever is there")
+        assert await entries(ours, start) == [b"first", b"", b"whatever is there"]
+        assert await entries(other, first) == [b"", b"whatever is there"]
+        assert await entries(ours, start, first) == [b"first"]
+        assert await entries(ours, await ours.latest()) == []
+        revisions = [entry.revision async for entry in ours.read(start)]
+        assert revisions == [first, Revision(SEGMENT, 21), await other.latest()]
+
+
+async def test_many_writers_agree_on_one_order() -> None:
+    async with stored() as (store, pool):
+
+        async def count(name: int) -> None:
+            async with log(pool, endpoint(store)) as ours:
+                for number in range(10):
+                    while await ours.write_conditionally(await ours.latest(), b"%d:%d" % (name, number)) is None:
+                        pass
+
+        await asyncio.gather(*[count(name) for name in range(4)])
+        async with log(pool, endpoint(store)) as ours:
+            got = [entry.split(b":") for entry in await entries(ours, await ours.oldest())]
+        for name in range(4):
+            assert [int(number) for who, number in got if int(who) == name] == list(range(10))
+
+
+async def test_the_mark_is_compared_and_set() -> None:
+    async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
+        one = await ours.write_conditionally(await ours.latest(), b"1")
+        assert await ours.mark() is None
+        assert await ours.compare_and_set_mark(None, one)
+        assert not await ours.compare_and_set_mark(None, Revision(SEGMENT, 0))
+        assert await ours.mark() == one
+        assert await ours.compare_and_set_mark(one, None)
+        assert await ours.mark() is None
+
+
+async def test_what_was_truncated_cannot_be_read_and_the_error_says_where_it_begins() -> None:
+    async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
+        start = await ours.latest()
+        one = await ours.write_conditionally(start, b"1")
+        assert one is not None
+        await ours.write(b"2")
+        await ours.truncate(one)
+        await ours.truncate(one)
+        await ours.truncate(start)
+        assert await ours.oldest() == one
+        with pytest.raises(errors.SegmentTruncated) as caught:
+            await entries(ours, start)
+        assert caught.value.details["start_offset"] == one.offset
+        assert await entries(ours, one) == [b"2"]
+
+
+async def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
+    async with stored(max_event_bytes=10) as (store, pool), log(pool, endpoint(store)) as ours:
+        with pytest.raises(errors.EventTooLarge):
+            await ours.write_conditionally(Revision(SEGMENT, 0), b"x" * 11)
+        with pytest.raises(errors.EventTooLarge):
+            await ours.write(b"x" * 11)
+        with pytest.raises(ValueError, match="is no revision of"):
+            await ours.write_conditionally(Revision("a/other/0.#epoch.0", 0), b"")
+        with pytest.raises(ValueError, match="cannot be read from 5 to 0"):
+            await entries(ours, Revision(SEGMENT, 5))
+        await ours.aclose()
+        with pytest.raises(errors.Closed):
+            await ours.latest()
+
+
+async def test_an_entry_whose_reply_was_lost_is_not_written_twice() -> None:
+    seen: list[Command] = []
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        seen.append(command)
+        appends = sum(isinstance(each, ConditionalAppend) for each in seen)
+        if isinstance(command, SetupAppend):
+            last = 1 if appends else -1
+            peer.send(AppendSetup(command.request_id, command.segment, command.writer_id, last))
+        elif isinstance(command, ConditionalAppend):
+            if appends == 1:
+                peer.close()  # it was stored, nobody hears of it
+            elif appends == 2:
+                peer.send(ConditionalCheckFailed(command.writer_id, command.event_number, command.request_id))
+            else:
+                peer.send(DataAppended(command.request_id, command.writer_id, command.event_number))
+
+    async with (
+        ScriptedStore(script) as store,
+        ConnectionPool(settings(retry=FAST)) as pool,
+        log(pool, store.endpoint) as ours,
+    ):
+        assert await ours.write_conditionally(Revision(SEGMENT, 0), b"1") == Revision(SEGMENT, 9)
+        assert await ours.write_conditionally(Revision(SEGMENT, 0), b"2") is None
+        assert await ours.write_conditionally(Revision(SEGMENT, 9), b"3") == Revision(SEGMENT, 18)
+    appends = [each for each in seen if isinstance(each, ConditionalAppend)]
+    assert [each.event_number for each in appends] == [1, 2, 3]
+    assert len({each.writer_id for each in appends}) == 1
+
+
+class Sum:
+    """A number, to which updates are added."""
+
+    def create(self, initial: bytes) -> int:
+        return int(initial)
+
+    def apply(self, state: int, update: bytes) -> int:
+        return state + int(update)
+
+    def compact(self, state: int) -> bytes:
+        return b"%d" % state
+
+
+def test_records_are_laid_out_as_the_reference_does() -> None:
+    assert encode_initial(b"x") == bytes.fromhex("0000000178")
+    assert encode_updates([b"a", b"", b"bc"]) == bytes.fromhex("00000002 00000001 61 00000000 00000002 6263")
+    assert decode_record(encode_initial(b"x")) == (b"x", [])
+    assert decode_record(encode_updates([b"a", b"", b"bc"])) == (None, [b"a", b"", b"bc"])
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ("000000", "has no kind"),
+        ("00000003", "kind 3"),
+        ("00000002 0000", "no length at 4"),
+        ("00000002 00000002 61", "2 bytes at 8 of a record of 9"),
+        ("00000002 ffffffff", "-1 bytes"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_with_the_place(record: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode_record(bytes.fromhex(record))
+
+
+async def test_those_who_share_a_state_see_each_others_updates_once() -> None:
+    async with stored() as (store, pool):
+
+        def shared() -> StateSynchronizer[int]:
+            return StateSynchronizer(log(pool, endpoint(store)), Sum())
+
+        async with shared() as one, shared() as two:
+            assert await one.fetch() is None
+            with pytest.raises(errors.ConditionFailed):
+                await one.update(lambda _: [b"1"])
+            assert [await one.initialise(b"5"), await two.initialise(b"7")] == [True, False]
+            assert two.state == 5
+
+            async def add(which: StateSynchronizer[int]) -> None:
+                for _ in range(20):
+                    await which.update(lambda _: [b"1", b"2"])
+
+            await asyncio.gather(add(one), add(two))
+            await one.update_unconditionally([b"1000"])
+            assert await one.fetch() == await two.fetch() == 1125
+            assert one.revision == two.revision
+            before = one.revision
+            assert await one.update(lambda state: [b"-1"] if state == 0 else []) == 1125
+            assert one.revision == before
+
+
+async def test_a_compacted_state_is_read_from_its_mark_and_what_was_before_is_dropped() -> None:
+    async with stored() as (store, pool):
+        async with StateSynchronizer(log(pool, endpoint(store)), Sum()) as one:
+            await one.initialise(b"0")
+            late = StateSynchronizer(log(pool, endpoint(store)), Sum())
+            assert await late.fetch() == 0
+            for _ in range(2):
+                for _ in range(10):
+                    await one.update(lambda _: [b"1"])
+                await one.compact()
+            assert one.state == 20
+        async with log(pool, endpoint(store)) as stream:
+            assert (await stream.oldest()).offset > 0
+            fresh = StateSynchronizer(stream, Sum())
+            assert await fresh.fetch() == 20
+        assert late.state == 0
+        assert await late.fetch() == 20
+        assert await late.update(lambda _: [b"1"]) == 21
+        await late.aclose()
+
+
+async def test_a_log_that_holds_something_else_is_refused() -> None:
+    async with stored() as (store, pool), StateSynchronizer(log(pool, endpoint(store)), Sum()) as ours:
+        async with log(pool, endpoint(store)) as stream:
+            await stream.write(b"\0\0\0\7")
+        with pytest.raises(errors.ProtocolViolation, match="kind 7"):
+            await ours.fetch()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> None:
+    random = Random(seed)
+    async with stored() as (store, pool):
+        store.faults.load(FaultSettings(seed=seed))
+        for what in ("CONDITIONAL_APPEND", "SETUP_APPEND", "READ_SEGMENT", "GET_STREAM_SEGMENT_INFO"):
+            how = random.choice(["close", "close after"])
+            store.faults.add(f"type = {what}", probability=0.15, do=how)
+
+        async def add(name: int) -> None:
+            async with StateSynchronizer(log(pool, endpoint(store)), Names()) as shared:
+                await shared.initialise(b"")
+                for number in range(15):
+                    await shared.update(lambda state, number=number: [b"%d:%d," % (name, number)])  # type: ignore[misc]
+                    if random.random() < 0.1:
+                        await shared.compact()
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(add, range(3)))
+            async with StateSynchronizer(log(pool, endpoint(store)), Names()) as shared:
+                state = await shared.fetch()
+        assert state is not None
+        assert sorted(state.split(b",")) == sorted([b"", *(b"%d:%d" % (n, i) for n in range(3) for i in range(15))])
+
+
+class Names:
+    """What was added, one after another."""
+
+    def create(self, initial: bytes) -> bytes:
+        return initial
+
+    def apply(self, state: bytes, update: bytes) -> bytes:
+        return state + update
+
+    def compact(self, state: bytes) -> bytes:
+        return state
+
+
+async def test_a_write_that_was_cancelled_leaves_the_next_one_right() -> None:
+    async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
+        rule = store.faults.add("type = CONDITIONAL_APPEND", do="hold", nth=1)
+        writing = asyncio.create_task(ours.write_conditionally(Revision(SEGMENT, 0), b"held"))
+        await store.faults.wait_held(rule)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        store.faults.release(rule)
+        at = await ours.latest()
+        behind = await ours.write_conditionally(at, b"next")
+        assert behind is not None
+        assert (await entries(ours, at))[0] == b"next"
+
+
+async def test_a_mark_that_was_set_while_the_reply_was_lost_counts_as_set() -> None:
+    async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
+        store.faults.add("type = UPDATE_SEGMENT_ATTRIBUTE", nth=1, do="close after")
+        assert await ours.compare_and_set_mark(None, Revision(SEGMENT, 7))
+        assert pool.metrics().connections_lost == 1, "the reply was lost"
+        assert await ours.mark() == Revision(SEGMENT, 7)
+        store.faults.add("type = UPDATE_SEGMENT_ATTRIBUTE", nth=1, do="close before")
+        assert not await ours.compare_and_set_mark(None, Revision(SEGMENT, 8)), "nobody has set this one"
+        assert await ours.mark() == Revision(SEGMENT, 7)

@@ -1,0 +1,443 @@
+"""Streams end to end, against stores and a controller in this process: order, scaling, sealing, tails, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from segstore.client import ClientSettings, connect
+from segstore.client.client import Client, parse_uri
+from segstore.client.errors import (
+    Closed,
+    EventTooLarge,
+    NoNodeAvailable,
+    NoSuchStream,
+    ProtocolViolation,
+    RequestRejected,
+    RetriesExhausted,
+    SegmentMissing,
+    StreamSealed,
+    TokenExpired,
+    TokenRefused,
+)
+from segstore.client.retry import Backoff
+from segstore.client.routing import position_of
+from segstore.server.cluster.local import MockCluster
+from segstore.server.controller.api.auth import Accounts, Authority
+from tests.client.support import settings, until
+from tests.server.certificates import write_certificate
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+async def stream(pravega: Client, segments: int = 1, name: str = "s") -> None:
+    await pravega.controller.create_scope("a")
+    assert await pravega.controller.create_stream("a", name, segments=segments)
+
+
+def client(mock: MockCluster, **more: Any) -> Client:
+    return connect(f"tcp://{mock.controller_uri}", settings(**more))
+
+
+async def take(events: Any, count: int) -> list[bytes]:
+    got = []
+    async with asyncio.timeout(60):
+        while len(got) < count:
+            event = await events.read()
+            assert event is not None
+            got.append(event.data)
+    return got
+
+
+async def test_what_is_written_is_read_from_the_head_and_ends_with_the_stream() -> None:
+    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+        await stream(pravega, 3)
+        async with pravega.event_writer("a", "s") as writer:
+            for number in range(50):
+                await writer.write(b"%d" % number, routing_key=f"key {number % 7}")
+            await writer.write(b"no key")
+        async with pravega.event_reader("a", "s", from_="head") as events:
+            got = await take(events, 51)
+            assert sorted(got) == sorted([*(b"%d" % number for number in range(50)), b"no key"])
+            for key in range(7):
+                mine = [each for each in got if each.isdigit() and int(each) % 7 == key]
+                assert mine == sorted(mine, key=int)
+            await pravega.controller.seal_stream("a", "s")
+            assert await events.read() is None
+        async with pravega.event_reader("a", "s") as events:
+            assert len([event async for event in events]) == 51
+
+
+async def test_a_key_goes_to_the_segment_of_its_position() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega, 4)
+        async with pravega.event_writer("a", "s") as writer:
+            for number in range(20):
+                await writer.write(b"%d" % number, routing_key=f"{number}")
+        async with pravega.event_reader("a", "s") as events:
+            for _ in range(20):
+                event = await events.read()
+                assert event is not None
+                assert event.segment_id == int(position_of(event.data.decode()) * 4)
+
+
+async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_goes_on() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega, 2)
+        async with pravega.event_writer("a", "s") as writer:
+            for number in range(10):
+                await writer.write(b"%d" % number)
+            async with pravega.event_reader("a", "s", from_="tail") as late:
+                await writer.write(b"late")
+                assert await take(late, 1) == [b"late"]
+            async with pravega.event_reader("a", "s") as events:
+                first = await take(events, 4)
+                cut = dict(events.cut)
+            async with pravega.event_reader("a", "s", from_=cut) as events:
+                rest = await take(events, 7)
+        assert sorted([*first, *rest]) == sorted([*(b"%d" % number for number in range(10)), b"late"])
+
+
+async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_truncated_segment_names_that() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            await writer.write(b"gone")
+        new = await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
+        await pravega.controller.truncate_stream("a", "s", {each.segment_id: 0 for each in new})
+        async with pravega.event_reader("a", "s", from_={0: 0}) as events:
+            with pytest.raises(SegmentMissing) as missing:
+                await events.read()
+        assert missing.value.segment == "a/s/0.#epoch.0"
+        await pravega.controller.seal_stream("a", "s")
+        await pravega.controller.delete_stream("a", "s")
+        async with pravega.event_reader("a", "s", from_={new[0].segment_id: 0}) as events:
+            with pytest.raises(
+                NoSuchStream, match=r"^stream a/s is gone: there is no segment a/s/1\.#epoch\.1"
+            ) as gone:
+                await events.read()
+        assert (gone.value.stream, gone.value.segment) == ("a/s", new[0].name)
+        assert gone.value.endpoint is not None
+        assert isinstance(gone.value.__cause__, SegmentMissing)
+
+
+async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_silently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+
+        async def nonsense(scope: str, stream: str) -> None:
+            raise ValueError("what is this")
+
+        monkeypatch.setattr(pravega.controller, "current_segments", nonsense)
+        async with pravega.event_reader("a", "s", from_={9: 0}) as events:
+            with pytest.raises(ProtocolViolation, match="what is this"):
+                async with asyncio.timeout(60):
+                    await events.read()
+
+
+@pytest.mark.parametrize("batching", ["turn", "blocks"])
+async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: str) -> None:
+    async with MockCluster(stores=2) as mock, client(mock, append_batching=batching) as pravega:
+        await stream(pravega, 1)
+        keys = [f"key {number}" for number in range(8)]
+        written: dict[str, list[bytes]] = {key: [] for key in keys}
+        random = Random(3)
+        acks = []
+        writer = pravega.event_writer("a", "s")
+        await writer.open()
+
+        async def scale(parts: int) -> None:
+            now = await pravega.controller.current_segments("a", "s")
+            edges = [number / parts for number in range(parts + 1)]
+            await pravega.controller.scale(
+                "a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000
+            )
+
+        for step in range(900):
+            key = random.choice(keys)
+            event = f"{key}:{len(written[key])}".encode()
+            written[key].append(event)
+            acks.append(await writer.submit(event, routing_key=key))
+            if step % 150 == 100:
+                await scale({100: 3, 250: 2, 400: 5, 550: 1, 700: 4, 850: 2}[step])
+            if step % 9 == 0:
+                await asyncio.sleep(0)
+        await writer.flush()
+        assert all(ack.done() and ack.exception() is None for ack in acks)
+        await writer.aclose()
+        await pravega.controller.seal_stream("a", "s")
+        got: dict[str, list[bytes]] = {key: [] for key in keys}
+        cuts = []
+        async with pravega.event_reader("a", "s") as events:
+            async for event in events:
+                got[event.data.decode().partition(":")[0]].append(event.data)
+                cuts.append((dict(events.cut), sum(map(len, got.values()))))
+        assert got == written
+        cut, seen = cuts[450]
+        async with pravega.event_reader("a", "s", from_=cut) as events:
+            assert len([event async for event in events]) == 900 - seen
+
+
+async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            for number in range(100):
+                await writer.submit(b"%d" % number)
+        await pravega.controller.seal_stream("a", "s")
+        async with pravega.event_reader("a", "s") as events:
+            first = await events.read()
+            assert first is not None
+            rest = await events.read_slice()
+            cut = events.cut
+        async with pravega.event_reader("a", "s", from_=cut) as events:
+            rest += [event for piece in [each async for each in events.slices()] for event in piece]
+            assert await events.read_slice() == []
+            assert await events.read() is None
+        assert [event.data for event in (first, *rest)] == [b"%d" % number for number in range(100)]
+
+
+async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega, 1)
+        writer = pravega.event_writer("a", "s")
+        await writer.open()
+        await writer.write(b"stored")
+        await pravega.controller.seal_stream("a", "s")
+        late = await writer.submit(b"late")
+        with pytest.raises(StreamSealed):
+            await late
+        with pytest.raises(StreamSealed):
+            await writer.submit(b"later")
+        with pytest.raises(StreamSealed):
+            await writer.aclose()
+        await writer.aclose()
+        with pytest.raises(StreamSealed):
+            await pravega.event_writer("a", "s").open()
+
+
+async def test_an_event_above_the_limit_is_refused_with_its_size() -> None:
+    async with MockCluster() as mock, client(mock, max_event_bytes=100, enable_large_events=False) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            await writer.write(b"x" * 100)
+            with pytest.raises(EventTooLarge) as caught:
+                await writer.write(b"x" * 101)
+            assert (caught.value.actual, caught.value.limit, caught.value.stream) == (101, 100, "a/s")
+
+
+async def test_a_writer_is_held_back_while_too_much_is_in_flight_and_goes_on() -> None:
+    async with MockCluster() as mock, client(mock, max_in_flight_bytes=10_000) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            most = 0
+            for _ in range(200):
+                await writer.submit(b"x" * 1_000)
+                most = max(most, *(each.held_bytes for each in writer._writers.values()))
+            assert 9_000 <= most < 10_000
+        async with pravega.event_reader("a", "s") as events:
+            assert len(await take(events, 200)) == 200
+
+
+async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_was_no_room() -> None:
+    async with MockCluster() as mock, client(mock, max_in_flight_bytes=500, max_batch_events=3) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            await asyncio.gather(*[writer.write(b"%03d" % each + b"x" * 97, routing_key="k") for each in range(100)])
+        async with pravega.event_reader("a", "s") as events:
+            assert [each[:3] for each in await take(events, 100)] == [b"%03d" % number for number in range(100)]
+
+
+async def test_a_reader_keeps_at_most_what_it_may_read_ahead() -> None:
+    config = {"read_ahead_bytes": 20_000, "read_size_bytes": 4_000}
+    async with MockCluster() as mock, client(mock, **config) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer:
+            for _ in range(300):
+                await writer.submit(b"x" * 1_000)
+        async with pravega.event_reader("a", "s") as events:
+            await take(events, 1)
+            await asyncio.sleep(0.03)
+            assert events._ahead.held_bytes <= 24_100
+            assert len(await take(events, 299)) == 299
+
+
+async def test_events_survive_a_store_that_cuts_connections() -> None:
+    async with MockCluster(stores=1) as mock, client(mock) as pravega:
+        await stream(pravega, 2)
+        async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
+            for number in range(200):
+                await writer.submit(b"%d" % number, routing_key="one")
+                if number % 40 == 20:
+                    for connection in tuple(mock.stores[0].hub.connections):
+                        connection.abort()
+                    await asyncio.sleep(0)
+            await writer.flush()
+            assert await take(events, 200) == [b"%d" % number for number in range(200)]
+
+
+async def test_what_does_not_exist_says_so() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        assert await pravega.controller.create_scope("a")
+        assert not await pravega.controller.create_scope("a")
+        with pytest.raises(NoSuchStream):
+            await pravega.event_writer("a", "none").open()
+        with pytest.raises(NoSuchStream):
+            await pravega.event_reader("a", "none").open()
+        with pytest.raises(NoSuchStream):
+            await pravega.controller.seal_stream("a", "none")
+        with pytest.raises(RequestRejected) as caught:
+            await pravega.controller.create_scope("no/scope")
+        assert caught.value.details["status"] == "INVALID_SCOPE_NAME"
+        assert [name async for name in pravega.controller.list_streams("a")] == []
+
+
+async def test_an_unreachable_controller_is_an_error_that_names_it() -> None:
+    async with connect("tcp://127.0.0.1:1", settings(request_timeout_ms=60)) as pravega:
+        with pytest.raises(NoNodeAvailable, match=r"127\.0\.0\.1:1"):
+            await pravega.controller.create_scope("a")
+
+
+async def test_closing_ends_what_waits_and_can_be_done_twice() -> None:
+    async with MockCluster() as mock:
+        pravega = client(mock)
+        with pytest.raises(Closed):
+            pravega.event_writer("a", "s")
+        async with pravega:
+            await stream(pravega)
+            events = pravega.event_reader("a", "s")
+            await events.open()
+            reading = asyncio.ensure_future(events.read())
+            await until(lambda: pravega.metrics().flows == 1)
+            await events.aclose()
+            with pytest.raises(Closed):
+                await reading
+            await events.aclose()
+        await pravega.aclose()
+
+
+async def test_a_cancelled_read_loses_no_event() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
+            got = []
+            for number in range(30):
+                reading = asyncio.ensure_future(events.read())
+                await asyncio.sleep(0)
+                ack = await writer.submit(b"%d" % number)
+                if number % 2:
+                    reading.cancel()
+                (event,) = await asyncio.gather(reading, return_exceptions=True)
+                if not isinstance(event, BaseException):
+                    assert event is not None
+                    got.append(event.data)
+                await ack
+            got += await take(events, 30 - len(got))
+            assert got == [b"%d" % number for number in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoints", "tls"),
+    [
+        ("tcp://a:1", [("a", 1)], False),
+        ("tls://a:1,b:2", [("a", 1), ("b", 2)], True),
+        ("a", [("a", 9090)], False),
+        ("tcp://[::1]:7", [("::1", 7)], False),
+    ],
+)
+def test_a_uri_names_controllers(uri: str, endpoints: list[tuple[str, int]], tls: bool) -> None:
+    assert parse_uri(uri) == (endpoints, tls)
+
+
+@pytest.mark.parametrize("uri", ["http://a:1", "tcp://", "tcp://a:b", "tcp://a:99999", ""])
+def test_what_names_no_controller_is_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match=r"host|scheme"):
+        connect(uri, ClientSettings())
+
+
+KEY = "k" * 64
+
+
+async def test_delegation_tokens_come_from_the_controller_and_are_asked_for_again_when_they_expire() -> None:
+    now_s = [1_000.0]
+    authority = Authority(key=KEY, now_s=lambda: now_s[0])
+    retry = Backoff(initial_ms=1, max_ms=2, jitter=0, max_attempts=4)
+    async with MockCluster(auth_key=KEY, authority=authority) as mock, client(mock, retry=retry) as pravega:
+        await stream(pravega)
+        with pytest.raises(RetriesExhausted) as caught:
+            async with pravega.event_writer("a", "s") as writer:
+                await writer.write(b"with a token of long ago")
+        assert isinstance(caught.value.__cause__, TokenExpired)
+        now_s[0] = time.time()
+        async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
+            await writer.write(b"with a fresh one")
+            assert await take(events, 1) == [b"with a fresh one"]
+
+
+async def test_without_a_token_a_writer_and_a_reader_are_refused() -> None:
+    async with MockCluster(auth_key=KEY) as mock, client(mock) as pravega:
+        await stream(pravega)
+        with pytest.raises(TokenRefused):
+            async with pravega.event_writer("a", "s") as writer:
+                await writer.write(b"no token")
+        async with pravega.event_reader("a", "s") as events:
+            with pytest.raises(TokenRefused):
+                await events.read()
+
+
+async def test_a_controller_that_asks_for_a_password_gets_it_or_refuses() -> None:
+    authority = Authority(Accounts(["ann:secret"]), now_s=time.time)
+    async with MockCluster(authority=authority) as mock:
+        async with client(mock, username="ann", password="secret") as pravega:
+            await stream(pravega)
+        async with client(mock, username="ann", password="wrong") as pravega:
+            with pytest.raises(TokenRefused):
+                await pravega.controller.create_scope("b")
+
+
+async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    async with MockCluster(tls_cert=certificate, tls_key=key) as mock:
+        uri = f"tls://{mock.controller_uri}"
+        async with connect(uri, settings(tls_ca_file=certificate)) as pravega:
+            await stream(pravega)
+            async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
+                await writer.write(b"secret")
+                assert await take(events, 1) == [b"secret"]
+        async with connect(uri, settings(request_timeout_ms=500)) as pravega:
+            with pytest.raises(NoNodeAvailable):
+                await pravega.controller.create_scope("b")
+
+
+async def test_a_reader_that_is_not_open_says_so_and_is_opened_once() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega)
+        events = pravega.event_reader("a", "s")
+        with pytest.raises(Closed, match="not open"):
+            await events.read()
+        async with events:
+            with pytest.raises(Closed, match="opened before"):
+                await events.open()
+
+
+async def test_an_abort_that_is_cancelled_leaves_no_segment_writer_behind() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await stream(pravega, segments=4)
+        writer = pravega.event_writer("a", "s")
+        await writer.open()
+        mock.faults.add("type = APPEND_BLOCK_END", do="drop")
+        waiting = [await writer.submit(b"x", routing_key=f"k{at}") for at in range(20)]
+        closing = asyncio.create_task(writer.abort())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert all(isinstance(each.exception(), Closed) for each in waiting)
+        assert pravega.metrics().flows == 0

@@ -1,0 +1,114 @@
+"""Blocks begin and end as their classes say, and a deadline that is over names what did not happen."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from segstore.client.errors import RequestTimedOut
+from segstore.client.lifecycle import ClosedAfter, FlushedAfter, FreedAfter, OpenedBefore, within
+
+
+class Noted:
+    """Writes down what is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def open(self) -> None:
+        self.calls.append("open")
+
+    async def aclose(self) -> None:
+        self.calls.append("aclose")
+
+    async def abort(self) -> None:
+        self.calls.append("abort")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Closed(ClosedAfter, Noted):
+    """As a client is."""
+
+
+class Opened(OpenedBefore, FreedAfter, Noted):
+    """As a table is."""
+
+
+class Flushed(OpenedBefore, FlushedAfter, Noted):
+    """As a writer is."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "after_an_error"),
+    [
+        (Closed, ["aclose"], ["aclose"]),
+        (Opened, ["open", "close"], ["open", "close"]),
+        (Flushed, ["open", "aclose"], ["open", "abort"]),
+    ],
+)
+async def test_a_block_calls_what_its_class_says(
+    kind: type[Closed | Opened | Flushed], after: list[str], after_an_error: list[str]
+) -> None:
+    async with kind() as whole:
+        assert whole.calls == after[:-1]
+    assert whole.calls == after
+    broken = kind()
+    with pytest.raises(KeyError, match="within"):
+        async with broken:
+            raise KeyError("within")
+    assert broken.calls == after_an_error
+
+
+async def test_a_block_whose_opening_fails_is_not_entered() -> None:
+    class Unopened(Flushed):
+        async def open(self) -> None:
+            raise OSError("nobody is there")
+
+    unopened = Unopened()
+    with pytest.raises(OSError, match="nobody is there"):
+        async with unopened:
+            raise AssertionError
+    assert unopened.calls == []
+
+
+async def test_a_deadline_that_is_over_says_what_did_not_happen_when_it_was() -> None:
+    left = 3
+
+    async def wait() -> None:
+        nonlocal left
+        async with within(10, lambda: f"{left} were not stored", segment="s/s/0"):
+            left = 2
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(RequestTimedOut) as caught:
+        await wait()
+    assert caught.value.message == "2 were not stored within 10 ms"
+    assert caught.value.facts() == {"segment": "s/s/0", "limit": 10}
+    assert isinstance(caught.value.__cause__, TimeoutError)
+
+
+async def test_what_ends_before_its_deadline_ends_as_it_would() -> None:
+    with pytest.raises(ValueError, match="its own"):
+        async with within(60_000, "it was not stored"):
+            raise ValueError("its own")
+    async with within(60_000, "it was not stored"):
+        stored = await asyncio.sleep(0, "stored")
+    assert stored == "stored"
+
+
+async def test_a_cancellation_is_no_deadline() -> None:
+    entered = asyncio.Event()
+
+    async def wait() -> None:
+        async with within(60_000, "it was not stored"):
+            entered.set()
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(wait())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,61 @@
+"""A real browser shows the page: every plot is drawn, nothing is complained about, no name becomes an element."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from segstore.pipeline.report.page import page
+from segstore.pipeline.report.plots import plots
+from tests.pipeline.report.test_page import HOSTILE, Elements, facts
+
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+    "--virtual-time-budget=10000", "--window-size=1250,4000", "--host-resolver-rules=MAP * ~NOTFOUND",
+)  # fmt: skip
+
+
+def looked_at(made: str, folder: Path, *more: str) -> tuple[str, list[str]]:
+    """The page as the browser has it after a while, and what stands on its console."""
+    where = folder / "report.html"
+    where.write_text(made, "utf-8")
+    run = subprocess.run(
+        ["chromium", *FLAGS, f"--user-data-dir={folder / 'profile'}", *more, where.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout, [line for line in run.stderr.splitlines() if "CONSOLE" in line]
+
+
+def drawn(dom: str) -> set[str]:
+    """The plots in which plotly has drawn something."""
+    found = set()
+    for name, inside in re.findall(r'<div class="plot[^"]*" id="plot-([a-z-]+)"(.*?)</figure>', dom, re.DOTALL):
+        if 'class="main-svg"' in inside and re.search(r'class="(point|lines|js-line)|<path class="[^"]*" d="M', inside):
+            found.add(name)
+    return found
+
+
+def test_every_plot_is_drawn_and_the_console_is_empty(tmp_path: Path) -> None:
+    dom, console = looked_at(page(facts(HOSTILE)), tmp_path, "--dump-dom")
+    assert console == []
+    assert drawn(dom) == {each.name for each in plots(facts())}
+    elements = Elements(dom)
+    assert elements.named("img") == []
+    assert all("onerror" not in attributes for _, attributes in elements.tags)
+
+
+def test_a_page_whose_script_fails_would_be_noticed(tmp_path: Path) -> None:
+    broken = page(facts()).replace("Plotly.newPlot(", "Plotly.noSuchThing(")
+    dom, console = looked_at(broken, tmp_path, "--dump-dom")
+    assert any("noSuchThing" in line for line in console)
+    assert drawn(dom) == set()

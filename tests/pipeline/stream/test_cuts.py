@@ -1,0 +1,49 @@
+"""Places in a stream as text: Pravega's own, JSON, head and tail; and what is told that is none."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+
+import pytest
+
+from segstore.pipeline.stream.cuts import CutError, cut_text, parse_place, short_name
+from segstore.wire.names import segment_id
+
+
+def test_the_text_is_gzip_and_base64_of_what_pravega_says() -> None:
+    text = cut_text("scope", "stream", {segment_id(0, 1): 5, segment_id(2, 3): 70})
+    assert gzip.decompress(base64.b64decode(text)) == b"0:scope/stream:1,3:0,2:5,70"
+
+
+def test_a_segment_that_a_reader_has_not_begun_is_read_from_its_start() -> None:
+    text = base64.b64encode(gzip.compress(b"0:s/t:0,1:0,0:-1,7", mtime=0)).decode()
+    assert parse_place(text, "s", "t") == {0: 0, 1: 7}
+
+
+def test_head_tail_and_json_are_places_too() -> None:
+    assert parse_place("Head", "s", "t") == "head"
+    assert parse_place(" tail ", "s", "t") == "tail"
+    assert parse_place('{"3.#epoch.1": 12}', "s", "t") == {segment_id(1, 3): 12}
+    assert short_name(segment_id(1, 3)) == "3.#epoch.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nowhere", "is no place in a stream"),
+        ("", "is no place in a stream"),
+        ("{}", "at least one segment"),
+        ('{"a": 1}', "is no segment of a stream"),
+        ('{"0.#epoch.0": -1}', "is no offset"),
+        ('{"0.#epoch.0": true}', "is no offset"),
+        ("{", "is no JSON"),
+        (base64.b64encode(gzip.compress(b"0:s/other:0:0:0", mtime=0)).decode(), "a cut of s/other, not of s/t"),
+        (base64.b64encode(gzip.compress(b"1:s/t:0:0:0", mtime=0)).decode(), "is no stream cut"),
+        (base64.b64encode(gzip.compress(b"0:s/t:0,1:0:0", mtime=0)).decode(), "is no stream cut"),
+        (base64.b64encode(gzip.compress(b"0:s/t:0:0:0", mtime=0)[:-9]).decode(), "is no place in a stream"),
+    ],
+)
+def test_what_is_no_place_is_refused_with_the_reason(text: str, says: str) -> None:
+    with pytest.raises(CutError, match=says):
+        parse_place(text, "s", "t")

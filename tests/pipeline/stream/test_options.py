@@ -1,0 +1,66 @@
+"""The options of `format("segstore.stream")`: each refusal names the option; secrets stay out of what is shown."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from segstore.pipeline.stream.options import OptionError, read_stream_options
+from segstore.pipeline.stream.rows import wanted_names
+
+NEEDED = {"controller": "tcp://127.0.0.1:9090", "scope": "s", "stream": "t"}
+
+
+def test_names_are_taken_in_any_case_and_sparks_own_are_let_through() -> None:
+    read = read_stream_options(
+        NEEDED | {"MAXEVENTSPERTRIGGER": "7", "checkpointLocation": "x", "from": "tail", "failondataloss": "False"}
+    )
+    assert read.limit is not None
+    assert (read.limit.most, read.limit.events, read.start, read.fail_on_data_loss) == (7, True, "tail", False)
+
+
+def test_settings_of_the_client_go_with_them() -> None:
+    given = {
+        "user": "ann",
+        "password": "secret",
+        "client.request_timeout_ms": "5",
+        "client.retry": '{"initial_ms": 1, "max_ms": 2}',
+    }
+    read = pickle.loads(pickle.dumps(read_stream_options(NEEDED | given)))
+    settings = read.client_settings()
+    assert settings.username == "ann"
+    assert settings.password is not None
+    assert settings.password.get_secret_value() == "secret"
+    assert (settings.request_timeout_ms, settings.retry.max_ms) == (5, 2)
+    assert "secret" not in repr(read)
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "says"),
+    [
+        ({"scope": ""}, "scope", "the option scope is needed"),
+        ({"stream": "a/b"}, "stream", "no name of a stream"),
+        ({"colour": "red"}, "colour", "there is no option 'colour'"),
+        ({"maxBytesPerTrigger": "1", "maxEventsPerTrigger": "1"}, "maxEventsPerTrigger", "only one of"),
+        ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "a whole number above 0"),
+        ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "true or false"),
+        ({"from": "here"}, "from", "from: 'here' is no place"),
+        ({"password": "secret"}, "the client's settings", "username and password go together"),
+        ({"client.colour": "red"}, "colour", "colour"),
+        ({"client.retry": "{"}, "the client's settings", "JSON"),
+    ],
+)
+def test_what_does_not_do_is_refused_by_name(given: dict[str, str], option: str, says: str) -> None:
+    with pytest.raises(OptionError, match=says) as caught:
+        read_stream_options(NEEDED | given)
+    assert caught.value.option == option
+    assert "secret" not in str(caught.value)
+
+
+def test_columns_that_a_stream_has_not_are_refused() -> None:
+    assert wanted_names([("offset", "bigint"), ("event", "binary")]) == ("offset", "event")
+    with pytest.raises(OptionError, match="no column 'key'; it has event, segment, offset, length"):
+        wanted_names([("key", "string")])
+    with pytest.raises(OptionError, match="'event' is a binary, not a string"):
+        wanted_names([("event", "string")])

@@ -1,0 +1,76 @@
+"""Columns follow from the codec's schemas: none is forgotten, none has two types, secrets are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from segstore.pipeline.trace.columns import (
+    ALL_COLUMNS,
+    DEFAULT_COLUMNS,
+    FIELD_COLUMNS,
+    OFTEN,
+    SOURCES,
+    ColumnError,
+    ddl,
+    field_nodes,
+    select,
+    source_of,
+)
+from segstore.wire.commands.append import AppendBlockEnd, DataAppended
+from segstore.wire.commands.errors import NoSuchSegment
+from segstore.wire.commands.segment import CreateTransientSegment, ReadSegment
+from segstore.wire.schema import lowering as low
+from segstore.wire.schema.schema import COMMANDS
+
+
+def test_every_plain_field_of_every_command_is_a_column_and_no_secret_is() -> None:
+    names = {column.name for column in FIELD_COLUMNS}
+    for cls in COMMANDS.values():
+        for node in low.lower(cls.parts):
+            inner = node.inner if isinstance(node, low.TailNode) else node
+            plain = isinstance(inner, low.Fixed | low.Text | low.Number | low.ZeroRun)
+            assert (node.name in field_nodes(cls)) == (plain and node.name not in cls.secrets)
+            assert node.name not in cls.secrets or node.name not in ALL_COLUMNS
+        assert set(field_nodes(cls)) <= names
+
+
+def test_the_default_columns_say_all_that_the_usual_commands_say() -> None:
+    assert set(DEFAULT_COLUMNS) <= set(ALL_COLUMNS)
+    gathered = {name: column for column, names in SOURCES.items() for name in names}
+    for cls in OFTEN:
+        for name in field_nodes(cls):
+            assert gathered.get(name, name) in DEFAULT_COLUMNS
+    for name in ("ts_ns", "connection", "direction", "command", "code", "flow", "sequence", "failure", "size", "error"):
+        assert name in DEFAULT_COLUMNS
+
+
+def test_a_field_that_is_narrow_in_one_command_and_wide_in_another_is_a_wide_column() -> None:
+    assert ALL_COLUMNS["length"].type == "long"  # an int32 of PADDING, an int64 of TABLE_SEGMENT_INFO
+    assert ALL_COLUMNS["scale_type"].type == "byte"
+
+
+@pytest.mark.parametrize(
+    ("cls", "column", "field"),
+    [
+        (ReadSegment, "segment", "segment"),
+        (CreateTransientSegment, "segment", "parent_segment"),
+        (AppendBlockEnd, "event_number", "last_event_number"),
+        (DataAppended, "event_number", "event_number"),
+        (DataAppended, "segment", None),
+        (NoSuchSegment, "server_stack_trace", "server_stack_trace"),
+    ],
+)
+def test_a_column_is_filled_by_the_first_field_that_speaks_of_it(cls: type, column: str, field: str | None) -> None:
+    assert source_of(cls, column) == field
+
+
+def test_a_column_that_traces_do_not_have_is_refused_by_name() -> None:
+    with pytest.raises(ColumnError, match="no column 'segmnt'") as caught:
+        select(["ts_ns", "segmnt"])
+    assert caught.value.column == "segmnt"
+    with pytest.raises(ColumnError, match="at least one"):
+        select([])
+
+
+def test_columns_are_written_as_spark_reads_schemas() -> None:
+    assert ddl(select(["ts_ns", "scale_type", "frame"])) == "`ts_ns` long, `scale_type` tinyint, `frame` binary"

@@ -1,0 +1,198 @@
+"""Files are found, cut and read so that each record and each damage is told once, whatever happened to the file."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from segstore.pipeline.trace.files import (
+    MOST_PIECE_BYTES,
+    PIECE_BYTES,
+    Chunk,
+    Skipped,
+    find_files,
+    piece_bytes_of,
+    pieces_of,
+    plan,
+    read_piece,
+    size_of,
+)
+from segstore.wire import DataAppended
+from segstore.wire.trace import Record
+from tests.pipeline.support import both, write_capture, write_fixture
+from tests.wire.trace.traces import capture, record
+
+RECORDS = [record(DataAppended(number, UUID(int=1), number, 0, 0), at=number) for number in range(20)]
+
+
+def read(path: Path, piece_bytes: int = 1 << 25) -> tuple[list[tuple[int, Record]], list[Skipped]]:
+    records: list[tuple[int, Record]] = []
+    skipped: list[Skipped] = []
+    for piece in pieces_of(str(path), piece_bytes):
+        for found in read_piece(piece):
+            if isinstance(found, Skipped):
+                skipped.append(found)
+            else:
+                records += [(each.block, each.record) for each in found]
+    return records, skipped
+
+
+# --- finding --------------------------------------------------------------------------------------------------------
+
+
+def test_folders_globs_and_files_are_found_once_in_order(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    for name in ("b.wtrace", "a.jsonl", "inner/c.pcap", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    found = [str(tmp_path / name) for name in ("a.jsonl", "b.wtrace", "inner/c.pcap")]
+    assert find_files([str(tmp_path)]) == found
+    assert find_files([str(tmp_path / "*.wtrace"), f"file://{tmp_path}"]) == [found[1], found[0], found[2]]
+    assert find_files([str(tmp_path / "notes.txt")]) == [str(tmp_path / "notes.txt")]
+
+
+def test_a_path_that_names_nothing_is_an_error_unless_files_may_come(tmp_path: Path) -> None:
+    for path in ("none.wtrace", "*.wtrace", "."):
+        with pytest.raises(FileNotFoundError) as caught:
+            find_files([str(tmp_path / path)])
+        assert caught.value.filename == str(tmp_path / path)
+    assert find_files([str(tmp_path / "*.wtrace"), str(tmp_path)], may_be_none=True) == []
+    with pytest.raises(FileNotFoundError):
+        find_files([str(tmp_path / "none.wtrace")], may_be_none=True)
+    with pytest.raises(ValueError, match="not over s3a"):
+        find_files(["s3a://bucket/a.wtrace"])
+
+
+# --- captures -------------------------------------------------------------------------------------------------------
+
+
+def test_pieces_lie_side_by_side_and_know_how_many_records_they_have(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=2)
+    pieces = plan([str(path)], 700)
+    assert len(pieces) > 3
+    assert [piece.stop for piece in pieces[:-1]] == [piece.start for piece in pieces[1:]]
+    assert (pieces[0].start, pieces[-1].stop) == (0, path.stat().st_size)
+    assert sum(piece.records for piece in pieces) == len(RECORDS)
+    assert max(piece.size for piece in pieces) <= 700
+
+
+@pytest.mark.parametrize(
+    ("total", "pieces"), [(1_000_000, 1), (100_000_000, 3), (400_000_000, 4), (2_000_000_000, 15), (10**12, 7451)]
+)
+def test_a_trace_is_cut_into_a_few_pieces_and_a_long_one_into_long_ones(total: int, pieces: int) -> None:
+    size = piece_bytes_of(total)
+    assert PIECE_BYTES <= size <= MOST_PIECE_BYTES
+    assert -(-total // size) == pieces
+
+
+def test_the_size_of_files_is_that_of_those_that_are_there(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
+    assert size_of([str(path), str(path), str(tmp_path / "gone.wtrace")]) == 2 * path.stat().st_size
+
+
+def test_a_torn_last_block_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
+    os.truncate(path, path.stat().st_size - 100)
+    *rows, last = both(path, ["kind", "block", "size", "error"])
+    assert [row[0] for row in rows] == ["frame"] * 15
+    assert last[0] == "skipped"
+    assert last[1] + last[2] == path.stat().st_size
+    assert "are left" in last[3]
+
+
+def test_a_capture_of_another_version_is_skipped_by_name(tmp_path: Path) -> None:
+    whole = bytearray(capture(RECORDS))
+    header = bytearray(whole[:60])
+    header[16:18] = struct.pack("<H", 99)
+    whole[:64] = header + struct.pack("<I", zlib.crc32(header))
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(whole)
+    ((kind, size, error),) = both(path, ["kind", "size", "error"])
+    assert (kind, size) == ("skipped", len(whole))
+    assert "version 99" in error
+
+
+def test_a_file_that_is_no_trace_is_skipped(tmp_path: Path) -> None:
+    for name, data in (("a.wtrace", b"something else"), ("empty.wtrace", b""), ("empty.jsonl", b"")):
+        path = tmp_path / name
+        path.write_bytes(data)
+        ((kind, size, error),) = both(path, ["kind", "size", "error"])
+        assert (kind, size) == ("skipped", len(data))
+        assert error
+
+
+def test_a_file_that_vanishes_or_shrinks_after_the_plan_is_told(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
+    first, *_ = pieces = plan([str(path)], 700)
+    size = path.stat().st_size
+    os.truncate(path, first.stop)
+    rest = [found for piece in pieces[1:] for found in read_piece(piece)]
+    assert all(isinstance(found, Skipped) for found in rest)
+    assert sum(found.size for found in rest if isinstance(found, Skipped)) == size - first.stop
+    path.unlink()
+    (gone,) = read_piece(first)
+    assert isinstance(gone, Skipped)
+    assert (gone.offset, gone.size) == (first.start, first.size)
+    assert "No such file" in gone.reason
+    assert str(path) in str(gone)
+    (late,) = pieces_of(str(path))
+    assert "No such file" in late.reason
+
+
+# --- fixtures -------------------------------------------------------------------------------------------------------
+
+
+def test_any_pieces_of_a_fixture_give_all_its_lines_once(tmp_path: Path) -> None:
+    path = write_fixture(tmp_path / "a.jsonl", RECORDS)
+    for piece_bytes in (1, 10, 300, 1 << 20):
+        records, skipped = read(path, piece_bytes)
+        assert [each for _, each in records] == RECORDS
+        assert skipped == []
+    text = path.read_bytes()
+    assert all(text[at : at + 1] == b"{" for at, _ in records)
+
+
+def test_a_line_that_does_not_fit_is_skipped_and_the_next_is_read(tmp_path: Path) -> None:
+    path = write_fixture(tmp_path / "a.jsonl", RECORDS[:3])
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = b'{"at_ns": "soon"}\n'
+    lines.insert(4, b"\xff\n")
+    lines.append(lines[3][:20])
+    path.write_bytes(b"".join(lines))
+    records, skipped = read(path)
+    assert [each for _, each in records] == [RECORDS[0], RECORDS[2]]
+    assert [(each.offset, each.size) for each in skipped] == [
+        (len(b"".join(lines[:2])), len(lines[2])),
+        (len(b"".join(lines[:4])), 2),
+        (len(b"".join(lines[:5])), 20),
+    ]
+    assert "exactly one of" in skipped[0].reason
+    assert "not UTF-8" in skipped[1].reason
+
+
+def test_a_fixture_without_a_first_line_is_skipped_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"at_ns": 1}\n{"at_ns": 2}\n')
+    records, (skipped,) = read(path)
+    assert records == []
+    assert (skipped.offset, skipped.size) == (0, path.stat().st_size)
+    assert "segstore_trace" in skipped.reason
+
+
+def test_a_fixture_that_shrinks_after_the_plan_is_told(tmp_path: Path) -> None:
+    path = write_fixture(tmp_path / "a.jsonl", RECORDS)
+    (piece,) = plan([str(path)])
+    os.truncate(path, piece.stop - 5)
+    *_, torn, missing = read_piece(piece)
+    assert isinstance(torn, Skipped)
+    assert missing == Skipped(str(path), piece.stop - 5, 5, "the file is shorter than it was when it was planned")
+
+
+def test_a_chunk_knows_its_length_without_being_read(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
+    chunks = [found for piece in plan([str(path)]) for found in read_piece(piece)]
+    assert [len(chunk) for chunk in chunks if isinstance(chunk, Chunk)] == [5, 5, 5, 5]

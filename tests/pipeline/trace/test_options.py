@@ -1,0 +1,66 @@
+"""Options are checked once, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from segstore.pipeline.trace.columns import DEFAULT_COLUMNS, ColumnError
+from segstore.pipeline.trace.filter import Condition
+from segstore.pipeline.trace.options import Limit, OptionError, read_options
+
+
+def test_without_options_there_are_the_default_columns_and_nothing_fails() -> None:
+    options = read_options({"path": "a.wtrace"})
+    assert options.paths == ("a.wtrace",)
+    assert tuple(column.name for column in options.columns) == DEFAULT_COLUMNS
+    assert (options.fail_fast, options.tokens, options.vectorised, options.limit) == (False, False, True, None)
+
+
+def test_options_are_taken_in_any_case_of_letters() -> None:
+    options = read_options(
+        {"PATHS": '["a", "b"]', "columns": "ts_ns, code", "Frame": "TRUE", "MODE": "FailFast", "maxrowspertrigger": "5",
+         "splitbytes": "7", "ports": "12345, 6000"}
+    )  # fmt: skip
+    assert options.paths == ("a", "b")
+    assert [column.name for column in options.columns] == ["ts_ns", "code", "frame"]
+    assert (options.fail_fast, options.limit, options.split_bytes) == (True, Limit("rows", 5), 7)
+    assert options.ports == (12345, 6000)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "a path is needed"),
+        ({"path": "a", "pathz": "b"}, "no option 'pathz'"),
+        ({"paths": "a"}, "JSON list"),
+        ({"paths": "[1]"}, "JSON list"),
+        ({"path": "a", "fields": "yes"}, "fields is true or false"),
+        ({"path": "a", "mode": "dropmalformed"}, "permissive or failfast"),
+        ({"path": "a", "splitBytes": "0"}, "whole number above 0"),
+        ({"path": "a", "maxRowsPerTrigger": "1", "maxFilesPerTrigger": "1"}, "only one of"),
+        ({"path": "a", "ports": "99999"}, "from 1 to 65535"),
+        ({"path": "a", "commands": "HELLO, NOPE"}, "no command is called 'NOPE'"),
+        ({"path": "a", "connections": "1,x"}, "whole numbers, not 'x'"),
+        ({"path": "a", "fromNs": str(1 << 63)}, "does not fit 64 bits"),
+    ],
+)
+def test_an_option_that_does_not_do_is_refused_by_name(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        read_options(given)
+
+
+def test_options_choose_records() -> None:
+    options = read_options(
+        {"path": "a", "commands": "hello, UNKNOWN", "connections": "3,-1", "fromNs": "5", "untilNs": "9"}
+    )
+    assert options.conditions == (
+        Condition("command", "in", ("HELLO", "UNKNOWN")),
+        Condition("connection", "in", (3, -1)),
+        Condition("ts_ns", ">=", (5,)),
+        Condition("ts_ns", "<", (9,)),
+    )
+
+
+def test_a_column_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ColumnError, match="no column 'nope'"):
+        read_options({"path": "a", "columns": "ts_ns,nope"})

@@ -1,0 +1,409 @@
+"""Peers that send too slowly, read too little, hold too much: they hold bounded memory, and nobody else.
+
+Each test measures what its peers may make the store hold, in the hub's account and in this process, and that another
+connection is served meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import tracemalloc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+import pytest
+
+from segstore.server import LimitSettings, MockSegmentStore
+from segstore.server.connection.connection import Connection
+from segstore.wire import (
+    AppendBlock,
+    DataAppended,
+    KeepAlive,
+    SegmentRead,
+    SetupAppend,
+    encode,
+)
+from tests.server.support import (
+    HELLO,
+    PATIENCE_S,
+    SEGMENT,
+    WRITER,
+    Peer,
+    append,
+    create,
+    read,
+    set_up,
+    until,
+)
+
+MIB = 1024 * 1024
+
+
+@contextmanager
+def grows_less_than(limit: int) -> Iterator[None]:
+    """Fails if Python's own memory peaks more than `limit` bytes above what it was."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < limit
+
+
+async def filled(store: MockSegmentStore, size: int = 2 * MIB) -> Peer:
+    """A segment with `size` bytes, and the peer that wrote them."""
+    peer = await Peer.connect(store)
+    await peer.ask(HELLO, create(), set_up(), append(0, bytes(size)))
+    return peer
+
+
+def connection_of(store: MockSegmentStore, peer: Peer) -> Connection:
+    host, port = peer.writer.get_extra_info("sockname")
+    (found,) = [each for each in store.server.hub.connections if each.session and each.session.peer == f"{host}:{port}"]
+    return found
+
+
+class Crowd:
+    """Many peers, all of which are gone in the end."""
+
+    def __init__(self) -> None:
+        self.peers: list[Peer] = []
+
+    async def connect(self, store: MockSegmentStore, count: int) -> list[Peer]:
+        for _ in range(count):
+            self.peers.append(await Peer.connect(store))
+        return self.peers
+
+    async def close(self) -> None:
+        for peer in self.peers:
+            peer.abort()
+        for peer in self.peers:
+            await peer.close()
+        self.peers.clear()
+
+    async def __aenter__(self) -> Crowd:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def is_served(peer: Peer) -> bool:
+    return await peer.ask(KeepAlive()) == [KeepAlive()]
+
+
+# --- peers that do not read -------------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_never_reads_holds_one_connections_share_and_one_read_of_requests() -> None:
+    limits = LimitSettings(connection_outstanding_bytes=4 * MIB)
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store) as healthy,
+        await Peer.connect(store) as peer,
+    ):
+        hub = store.server.hub
+        await peer.ask(HELLO)
+        batch = b"".join(encode(read(request_id=each)) for each in range(4000))
+        assert 200_000 < len(batch) < 256 * 1024  # one read takes it all
+        with grows_less_than(16 * MIB):
+            peer.send_bytes(batch)
+            stalled = connection_of(store, peer)
+            await until(lambda: stalled.session is not None and stalled.session.full)
+            for number in range(1, 20):
+                assert isinstance((await healthy.ask(append(number)))[0], DataAppended)
+            assert hub.outstanding_bytes < limits.connection_outstanding_bytes + 2 * MIB + 4 * MIB
+            assert stalled.held_bytes > 2 * MIB
+
+
+async def test_a_peer_that_reads_again_gets_everything_in_order() -> None:
+    limits = LimitSettings(connection_outstanding_bytes=MIB)
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store, MIB) as healthy,
+        await Peer.connect(store) as peer,
+    ):
+        peer.send(HELLO, set_up("scope/stream/1.#epoch.0"), *[read(0, MIB, request_id=each) for each in range(64)])
+        peer.send(KeepAlive())
+        stalled = connection_of(store, peer)
+        await until(lambda: stalled.session is not None and stalled.session.full)
+        assert await is_served(healthy)
+        answers = (await peer.receive(67))[2:]
+        assert answers.pop() == KeepAlive()
+        assert [each.request_id for each in answers if isinstance(each, SegmentRead)] == list(range(64))
+        assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
+        await until(lambda: stalled.held_bytes == 0)
+        assert await is_served(peer)
+
+
+async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that_were_sent() -> None:
+    """They lie in the receive buffer when the peer stalls, and that belongs to the next read of anybody."""
+    limits = LimitSettings(connection_outstanding_bytes=MIB)
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store, MIB) as healthy,
+        await Peer.connect(store) as peer,
+    ):
+        await peer.ask(HELLO, SetupAppend(9, WRITER, SEGMENT, ""))
+        # Large enough that the codec leaves them where they came in.
+        appends = [append(each, bytes([each]) * 20_000) for each in range(1, 9)]
+        peer.send(*[read(0, MIB, request_id=each) for each in range(16)], *appends)
+        stalled = connection_of(store, peer)
+        await until(lambda: stalled.session is not None and stalled.session.full and stalled._backlog)
+        other = "scope/other/0.#epoch.0"
+        junk = append(0, b"\xee" * 200_000, UUID(int=8))
+        assert len(await healthy.ask(create(other), set_up(other, UUID(int=8)), junk)) == 3  # over the receive buffer
+        answers = await peer.receive(16 + 8)
+        assert [type(each) for each in answers] == [SegmentRead] * 16 + [DataAppended] * 8
+        stored = store.segments[SEGMENT].read_bytes(MIB, 160_000)
+        assert stored == b"".join(bytes([each]) * 20_000 for each in range(1, 9))
+
+
+async def test_a_peer_that_reads_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSettings(connection_outstanding_bytes=MIB, stalled_peer_timeout_s=0.1)
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store) as healthy,
+        await Peer.connect(store) as peer,
+    ):
+        peer.send(*[read(request_id=each) for each in range(40)])
+        await until(lambda: store.server.service.counters.deadlines_missed == 1)
+        await until(lambda: len(store.server.hub.connections) == 1)
+        assert store.server.hub.outstanding_bytes == 0
+        assert "read nothing of its replies for 0.1 s" in caplog.text
+        assert await is_served(healthy)
+
+
+async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger() -> None:
+    limits = LimitSettings(connection_outstanding_bytes=64 * MIB, linger_s=0.1)
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store) as healthy,
+        await Peer.connect(store) as peer,
+    ):
+        peer.send(*[read(request_id=each) for each in range(20)])
+        peer.send_bytes(b"\0\0\0\0\0\0\0\0")
+        await until(lambda: store.server.service.counters.malformed_frames == 1)
+        await until(lambda: len(store.server.hub.connections) == 1)
+        assert store.server.service.counters.deadlines_missed == 1
+        assert store.server.hub.outstanding_bytes == 0
+        assert await is_served(healthy)
+
+
+async def test_reads_woken_for_a_peer_that_does_not_read_wait_without_their_data() -> None:
+    limits = LimitSettings(connection_outstanding_bytes=MIB)
+    async with (
+        MockSegmentStore(limits=limits) as store,
+        await filled(store, 1000) as writer,
+        await Peer.connect(store) as peer,
+    ):
+        peer.send(*[read(1000, request_id=each) for each in range(200)])
+        await until(lambda: len(store.store.waiters) == 200)
+        await writer.ask(append(1, bytes(MIB)))
+        hub = store.server.hub
+        assert hub.outstanding_bytes < 8 * MIB
+        assert await is_served(writer)
+        answers = await peer.receive(200)
+        assert sorted(each.request_id for each in answers if isinstance(each, SegmentRead)) == list(range(200))
+        assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
+
+
+# --- peers that send too slowly ---------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_sends_nothing_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSettings(first_frame_timeout_s=0.1)
+    async with MockSegmentStore(limits=limits) as store, await Peer.connect(store) as silent:
+        assert await silent.closed() == b""
+        assert "no frame came in 0.1 s" in caplog.text
+        assert store.server.service.counters.deadlines_missed == 1
+
+
+async def test_a_peer_that_has_sent_a_frame_may_be_silent() -> None:
+    limits = LimitSettings(first_frame_timeout_s=0.2, frame_timeout_s=0.2)
+    async with MockSegmentStore(limits=limits) as store, await Peer.connect(store) as quiet:
+        await quiet.ask(HELLO)
+        async with await Peer.connect(store) as silent:
+            assert await silent.closed() == b""  # much later than its own deadline, if there were one
+        assert await is_served(quiet)
+        assert store.server.service.counters.deadlines_missed == 1
+
+
+async def test_a_peer_that_trickles_a_frame_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSettings(frame_timeout_s=0.2)
+    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy:
+        async with await Peer.connect(store) as slow:
+            await slow.ask(HELLO)
+            gone = asyncio.ensure_future(slow.closed())
+            for byte in encode(append(1, bytes(100_000))):
+                slow.send_bytes(bytes([byte]))
+                await asyncio.wait([gone], timeout=0.01)
+                if gone.done():
+                    break
+            assert await gone == b""
+        assert "not whole after 0.2 s" in caplog.text
+        assert await is_served(healthy)
+
+
+async def test_an_append_block_that_is_never_ended_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSettings(frame_timeout_s=0.1)
+    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as peer:
+        peer.send(AppendBlock(WRITER, bytes(100_000)))
+        await until(lambda: store.server.hub.outstanding_bytes >= 100_000)
+        assert await peer.closed() == b""
+        assert "append block was not ended" in caplog.text
+        await until(lambda: store.server.hub.outstanding_bytes == 0)
+
+
+async def test_a_frame_that_came_but_for_its_end_is_held_once_and_counted() -> None:
+    whole = encode(append(1, bytes(16_000_000)))
+    async with MockSegmentStore() as store, await filled(store, 10) as healthy, await Peer.connect(store) as peer:
+        await peer.ask(HELLO)
+        part = memoryview(whole)[: len(whole) * 99 // 100]
+        gc.collect()
+        peer.send_bytes(bytes(part))
+        hub = store.server.hub
+        await until(lambda: hub.outstanding_bytes == len(part))
+        assert await is_served(healthy)
+        peer.abort()
+        await until(lambda: hub.outstanding_bytes == 0)
+
+
+# --- many of them -----------------------------------------------------------------------------------------------
+
+
+async def test_hundreds_that_hold_frames_in_part_hold_no_more_than_is_allowed_together(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = LimitSettings(total_outstanding_bytes=4 * MIB)
+    header = (1).to_bytes(4, "big") + (16_000_000).to_bytes(4, "big")
+    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy, Crowd() as crowd:
+        hub, counters = store.server.hub, store.server.service.counters
+        peers = await crowd.connect(store, 200)
+        highest = 0
+        with grows_less_than(4 * MIB + 8 * MIB), caplog.at_level(logging.ERROR):
+            for _ in range(3):
+                for number, peer in enumerate(peers):
+                    peer.send_bytes((header if _ == 0 else b"") + bytes(20_000))
+                    if number % 20 == 0:
+                        assert await is_served(healthy)
+                        highest = max(highest, hub.outstanding_bytes)
+            await until(lambda: counters.evictions > 0)
+        assert highest <= limits.total_outstanding_bytes
+        assert hub.outstanding_bytes <= limits.total_outstanding_bytes
+        assert hub.outstanding_bytes > limits.total_outstanding_bytes // 2  # no more are cut than must be
+        assert await is_served(healthy)
+        await crowd.close()
+        await until(lambda: hub.outstanding_bytes == 0)
+
+
+async def test_many_that_do_not_read_get_a_smaller_share_before_anybody_is_cut() -> None:
+    # 20 times the 8 MiB of one connection and the reply that passes them would be more than is allowed.
+    limits = LimitSettings(connection_outstanding_bytes=8 * MIB, total_outstanding_bytes=160 * MIB)
+    async with MockSegmentStore(limits=limits) as store, await filled(store) as healthy, Crowd() as crowd:
+        hub = store.server.hub
+        peers = await crowd.connect(store, 20)
+        for peer in peers:
+            peer.send(HELLO, *[read(request_id=each) for each in range(50)])
+            assert await is_served(healthy)
+            assert hub.outstanding_bytes <= limits.total_outstanding_bytes
+        await until(lambda: sum(1 for each in hub.connections if each.session and each.session.full) == 20)
+        assert hub.outstanding_bytes <= limits.total_outstanding_bytes
+        assert store.server.service.counters.evictions == 0
+        # Whoever reads after all gets everything.
+        answers = await peers[0].receive(51)
+        assert [each.request_id for each in answers if isinstance(each, SegmentRead)] == list(range(50))
+        await crowd.close()
+        await until(lambda: hub.outstanding_bytes == 0)
+
+
+async def test_hundreds_that_do_not_read_are_cut_until_it_fits(caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSettings(connection_outstanding_bytes=8 * MIB, total_outstanding_bytes=16 * MIB)
+    async with MockSegmentStore(limits=limits) as store, await filled(store) as healthy, Crowd() as crowd:
+        hub, counters = store.server.hub, store.server.service.counters
+        peers = await crowd.connect(store, 100)
+        with caplog.at_level(logging.ERROR):
+            for peer in peers:
+                peer.send(*[read(request_id=each) for each in range(10)])
+                assert await is_served(healthy)
+                assert hub.outstanding_bytes <= limits.total_outstanding_bytes
+            await until(lambda: counters.evictions > 10)
+        assert await is_served(healthy)
+        await crowd.close()
+        await until(lambda: hub.outstanding_bytes == 0)
+
+
+async def test_a_peer_that_pipelines_reads_at_the_tail_is_closed_with_a_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = LimitSettings(connection_waiting_reads=1000)
+    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy:
+        async with await Peer.connect(store) as peer:
+            with grows_less_than(16 * MIB):
+                for first in range(0, 20_000, 1000):
+                    peer.send(*[read(10, request_id=first + each) for each in range(1000)])
+                assert await peer.closed() == b""
+        assert "1000 reads waiting" in caplog.text
+        await until(lambda: len(store.store.waiters) == 0)
+        assert await is_served(healthy)
+
+
+async def test_reads_that_wait_are_part_of_the_account() -> None:
+    async with MockSegmentStore() as store, await filled(store, 10) as peer:
+        peer.send(*[read(10, request_id=each) for each in range(500)])
+        await until(lambda: len(store.store.waiters) == 500)
+        assert store.server.hub.outstanding_bytes >= 500 * 1024
+        peer.abort()
+        await until(lambda: store.server.hub.outstanding_bytes == 0)
+
+
+async def test_peers_that_connect_and_reset_leave_nothing() -> None:
+    async with MockSegmentStore() as store, await filled(store, 10) as healthy:
+        for number in range(200):
+            peer = await Peer.connect(store)
+            if number % 3:
+                peer.send(HELLO, read(10))
+            if number % 3 == 2:
+                await peer.receive(1)
+            peer.abort()
+        await until(lambda: len(store.server.hub.connections) == 1)
+        assert len(store.store.waiters) == 0
+        assert store.server.hub.outstanding_bytes == 0
+        assert await is_served(healthy)
+
+
+async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSettings(connection_writer_bytes=10_000)
+    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy:
+        async with await Peer.connect(store) as peer:
+            peer.send(*[SetupAppend(each, UUID(int=each), SEGMENT, "") for each in range(100)])
+            async with asyncio.timeout(PATIENCE_S):
+                rest = await peer.closed()
+            assert len(rest) > 0
+        assert "of 10000 bytes" in caplog.text
+        assert await is_served(healthy)
+
+
+async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected() -> None:
+    async with MockSegmentStore() as store, await filled(store, 10) as healthy, await Peer.connect(store) as peer:
+        await peer.ask(HELLO)
+        peer.send(read(10))
+        peer.send_bytes(encode(append(1, bytes(2 * MIB)))[:MIB])
+        await until(lambda: store.server.hub.outstanding_bytes > MIB)
+        held = weakref.ref(connection_of(store, peer))
+        gc.disable()
+        try:
+            peer.abort()
+            await until(lambda: len(store.server.hub.connections) == 1)
+            assert await is_served(healthy)
+            assert held() is None
+        finally:
+            gc.enable()

@@ -1,0 +1,139 @@
+"""Calls forwarded to the leader: what the client gets if the leader did not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from segstore.server.controller import Endpoint
+from segstore.server.controller.api.forwarding import ForwardingServer
+from segstore.server.controller.api.in_flight import InFlight
+from segstore.server.controller.config import ControllerConfig
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+CREATE = METHODS["createStream"].path
+
+
+class Leader(grpc.GenericRpcHandler):
+    """Another process. It answers once `go` is set, or refuses."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Semaphore(0)
+        self.go = asyncio.Event()
+        self.refusal: tuple[Any, ...] = ()
+        self.server = grpc.aio.server()
+        self.in_flight = InFlight(self.server, self)
+        self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
+
+    def service(self, _: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
+
+    async def answer(self, request: bytes, context: Any) -> bytes:
+        self.asked.release()
+        await self.go.wait()
+        if self.refusal:
+            await context.abort(*self.refusal)
+        return request
+
+
+class Follower:
+    """A process that forwards, and a client of it."""
+
+    def __init__(self, front: ForwardingServer, channel: grpc.aio.Channel) -> None:
+        self.front = front
+        self._channel = channel
+
+    def create(self) -> asyncio.Future[bytes]:
+        return asyncio.ensure_future(self._channel.unary_unary(CREATE)(b"x", timeout=60))
+
+
+@asynccontextmanager
+async def forwarding() -> AsyncIterator[tuple[Leader, Follower]]:
+    """A leader that has answered a call, and a follower."""
+    leader = Leader()
+    await leader.server.start()
+    front = await ForwardingServer.start("127.0.0.1", 0, leader=lambda: leader.endpoint, config=ControllerConfig())
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
+            follower = Follower(front, channel)
+            leader.go.set()
+            assert await follower.create() == b"x"
+            leader.go.clear()
+            await leader.asked.acquire()
+            yield leader, follower
+    finally:
+        await front.aclose(0)
+        await leader.server.stop(None)
+
+
+async def refused(call: asyncio.Future[bytes]) -> bool:
+    """Whether a call that is answered UNAVAILABLE may have been applied."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    return OUTCOME_UNKNOWN in tuple(caught.value.trailing_metadata())
+
+
+@pytest.mark.parametrize("how", ["ends in order", "is stopped by gRPC", "dies", "leads no more"])
+async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown(how: str) -> None:
+    async with forwarding() as (leader, follower):
+        call = follower.create()
+        await leader.asked.acquire()
+        match how:
+            case "ends in order":
+                await leader.in_flight.stop(0)
+            case "is stopped by gRPC":
+                leader.refusal = (grpc.StatusCode.CANCELLED, "")
+                leader.go.set()
+            case "dies":
+                await leader.server.stop(None)
+            case "leads no more":
+                follower.front.leader = lambda: None
+                follower.front.leader_changed()
+        assert await refused(call)
+
+
+async def test_a_call_that_the_leader_finishes_before_it_ends_is_answered() -> None:
+    async with forwarding() as (leader, follower):
+        call = follower.create()
+        await leader.asked.acquire()
+        stopping = asyncio.create_task(leader.in_flight.stop(600))
+        leader.go.set()
+        assert await call == b"x"
+        await stopping
+
+
+async def test_the_outcome_of_a_call_in_flight_when_the_follower_ends_is_unknown() -> None:
+    async with forwarding() as (leader, follower):
+        call = follower.create()
+        await leader.asked.acquire()
+        await follower.front.aclose(0)
+        assert await refused(call)
+
+
+async def test_a_refusal_of_the_leader_passes_as_it_is() -> None:
+    async with forwarding() as (leader, follower):
+        leader.go.set()
+        leader.refusal = (grpc.StatusCode.UNAVAILABLE, "between two owners")
+        assert not await refused(follower.create())
+        leader.refusal = (*leader.refusal, (OUTCOME_UNKNOWN,))
+        assert await refused(follower.create())
+
+
+async def test_a_call_that_could_not_be_forwarded_was_not_applied() -> None:
+    async with forwarding() as (_, follower):
+        with socket.socket() as nothing:
+            nothing.bind(("127.0.0.1", 0))
+            follower.front.leader = lambda: Endpoint(*nothing.getsockname())
+            for _ in range(3):
+                assert not await refused(follower.create())
+        follower.front.leader = lambda: None
+        assert not await refused(follower.create())

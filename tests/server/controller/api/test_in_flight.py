@@ -1,0 +1,137 @@
+"""Answers to calls in flight when a server shuts down."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from segstore.server.controller.api.in_flight import InFlight
+from segstore.wire.controller_api import OUTCOME_UNKNOWN
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+class Slow(grpc.GenericRpcHandler):
+    """Answers when a test allows it."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Semaphore(0)
+        self.go = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def answer(self, request: bytes, context: Any) -> bytes:
+        try:
+            self.asked.release()
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        self.ended.append("answered")
+        return request
+
+    async def answer_all(self, requests: Any, context: Any) -> None:
+        async for request in requests:
+            await context.write(await self.answer(request, context))
+
+    def service(self, handler_call_details: Any) -> Any:
+        match handler_call_details.method:
+            case "/one":
+                return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
+            case "/many":
+                return grpc.stream_stream_rpc_method_handler(self.answer_all)  # type: ignore[arg-type]
+        return None
+
+
+class Served:
+    def __init__(self, slow: Slow) -> None:
+        self.server = grpc.aio.server()
+        self.in_flight = InFlight(self.server, slow)
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+
+    async def __aenter__(self) -> grpc.aio.Channel:
+        await self.server.start()
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
+        return self.channel
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+        await self.in_flight.stop(0)
+
+
+async def error_of(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value
+
+
+@pytest.mark.parametrize("method", ["/one", "/many"])
+async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outcome_unknown(method: str) -> None:
+    slow = Slow()
+    served = Served(slow)
+    async with served as channel:
+        if method == "/one":
+            answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
+        else:
+            many: Any = channel.stream_stream("/many")(iter([b"x"]))
+            answer = asyncio.ensure_future(many.__aiter__().__anext__())
+        await slow.asked.acquire()
+        await served.in_flight.stop(0)
+        error = await error_of(answer)
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert error.details() == "this controller shut down before it finished the call"
+    assert OUTCOME_UNKNOWN in tuple(error.trailing_metadata())
+    assert slow.ended == ["cancelled"]
+
+
+async def test_a_call_that_finishes_in_time_is_answered_and_the_server_stops_at_once() -> None:
+    slow = Slow()
+    served = Served(slow)
+    async with served as channel:
+        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
+        await slow.asked.acquire()
+        stopping = asyncio.create_task(served.in_flight.stop(600))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        slow.go.set()
+        assert await answer == b"x"
+        await stopping
+    assert slow.ended == ["answered"]
+
+
+async def test_an_end_that_is_cancelled_leaves_no_task_and_interrupts_what_is_in_flight() -> None:
+    slow = Slow()
+    served = Served(slow)
+    async with served as channel:
+        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
+        await slow.asked.acquire()
+        before = asyncio.all_tasks()
+        stopping = asyncio.create_task(served.in_flight.stop(600))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert asyncio.all_tasks() <= before
+        assert (await error_of(answer)).code() is grpc.StatusCode.UNAVAILABLE
+    assert slow.ended == ["cancelled"]
+
+
+async def test_a_call_that_the_client_gives_up_is_left_alone() -> None:
+    slow = Slow()
+    async with Served(slow) as channel:
+        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
+        await slow.asked.acquire()
+        answer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answer
+        async with asyncio.timeout(60):
+            while not slow.ended:  # noqa: ASYNC110  what is looked at has no event
+                await asyncio.sleep(0.002)
+    assert slow.ended == ["cancelled"]
+
+
+async def test_a_method_that_is_not_served_stays_unimplemented() -> None:
+    async with Served(Slow()) as channel:
+        assert (await error_of(channel.unary_unary("/other")(b""))).code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,219 @@
+"""The server on its socket: ports, TLS, time, other loops, and that nothing is left when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from segstore.server.controller import Controller, ControllerConfig, ControllerServer, Endpoint, TlsFiles
+from segstore.server.controller.api import server as serving
+from segstore.server.controller.policies import StreamConfig
+from segstore.server.controller.state.operations import Operation, TransactionEnded
+from segstore.server.controller.state.state import TransactionStatus
+from segstore.wire.controller_api import METHODS
+from segstore.wire.controller_api import messages as m
+from tests.server.controller.calls import Client
+from tests.server.controller.fake_store import FakeStore
+from tests.server.support import PATIENCE_S
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""What an HTTP/2 client says first, with settings of none."""
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+def controller(store: FakeStore | None = None, ended: asyncio.Event | None = None, **settings: int) -> Controller:
+    """A controller that tells by an event when a transaction has ended."""
+
+    def journal(operation: Operation) -> None:
+        if ended is not None and isinstance(operation, TransactionEnded):
+            ended.set()
+
+    return Controller(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal)
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """A certificate for localhost that vouches for itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    files = TlsFiles(folder / "cert.pem", folder / "key.pem")
+    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return files
+
+
+async def test_a_port_that_another_server_has_is_refused() -> None:
+    async with await ControllerServer.start(controller()) as first:
+        assert first.port > 0
+        with pytest.raises(OSError, match=str(first.port)):
+            await ControllerServer.start(controller(), port=first.port)
+
+
+async def test_closing_twice_is_fine_and_frees_the_port() -> None:
+    server = await ControllerServer.start(controller())
+    await server.aclose()
+    await server.aclose()
+    async with await ControllerServer.start(controller(), port=server.port) as again:
+        assert again.port == server.port
+
+
+async def test_silent_connections_take_a_share_of_the_descriptors_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    async with (
+        await ControllerServer.start(controller()) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        assert await Client(channel)("getControllerServerList")
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
+        for reader, _ in silent[4:]:  # one of five is the client's
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert not any(reader.at_eof() for reader, _ in silent[:4])
+        assert await Client(channel)("getControllerServerList")
+        for _, writer in silent:
+            writer.transport.abort()
+
+
+async def test_connections_without_calls_give_up_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = dict(serving._OPTIONS) | {"grpc.max_connection_idle_ms": 200}
+    monkeypatch.setattr(serving, "_OPTIONS", tuple(idle.items()))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (16, 16))  # two of them are the controller's
+    async with await ControllerServer.start(controller()) as served:
+        peers = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
+        for reader, writer in peers:
+            writer.write(_PREFACE)
+            assert await reader.readexactly(9)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+            for _ in range(2):  # its own connection has gone before the second call
+                call = channel.unary_unary(METHODS["getControllerServerList"].path)
+                assert await call(b"", timeout=PATIENCE_S, wait_for_ready=True)
+                while channel.get_state() is grpc.ChannelConnectivity.READY:
+                    await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        for reader, writer in peers:
+            await reader.read()
+            writer.transport.abort()
+
+
+async def test_under_tls_clients_are_told_the_published_name(tls: TlsFiles) -> None:
+    async with await ControllerServer.start(controller(), tls=tls, published_host="localhost") as server:
+        credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
+        async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
+            answer = await Client(channel)("getControllerServerList")
+    assert list(answer.nodeURI) == [m.NodeUri(endpoint="localhost", port=server.port)]
+
+
+async def test_a_certificate_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await ControllerServer.start(controller(), tls=TlsFiles(tmp_path / "no.pem", tmp_path / "no.key"))
+
+
+async def test_all_controllers_of_a_cluster_can_be_told() -> None:
+    both = (Endpoint("one", 1), Endpoint("two", 2))
+    async with (
+        await ControllerServer.start(controller(), servers=lambda: both) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        answer = await Client(channel)("getControllerServerList")
+    assert [(each.endpoint, each.port) for each in answer.nodeURI] == list(both)
+
+
+async def test_what_is_due_is_done_while_the_server_is_open() -> None:
+    ended = asyncio.Event()
+    served = controller(ended=ended, commit_delay_ms=5)
+    async with await ControllerServer.start(served):
+        served.scopes.create("a")
+        await served.create_stream("a", "s", StreamConfig())
+        transaction, _ = await served.transactions.open("a", "s", 90_000)
+        await served.transactions.commit("a", "s", transaction)
+        assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
+        async with asyncio.timeout(60):
+            await ended.wait()
+    assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+
+
+async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
+    """The commit was asked for when the client went away; the server carries it out."""
+    store = FakeStore()
+    stuck = asyncio.Event()
+    merge = store.merge_segments
+
+    async def slow_merge(target: str, sources: list[str]) -> None:
+        await stuck.wait()
+        await merge(target, sources)
+
+    ended = asyncio.Event()
+    served = controller(store, ended, retry_ms=5)
+    served.scopes.create("a")
+    await served.create_stream("a", "s", StreamConfig())
+    transaction, _ = await served.transactions.open("a", "s", 90_000)
+    store.merge_segments = slow_merge  # type: ignore[method-assign, assignment]
+    giving_up = asyncio.create_task(served.transactions.commit("a", "s", transaction))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    giving_up.cancel()
+    await asyncio.gather(giving_up, return_exceptions=True)
+    assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
+    stuck.set()
+    async with await ControllerServer.start(served), asyncio.timeout(60):
+        await ended.wait()
+    assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+
+
+ON_UVLOOP = """
+import grpc, uvloop
+from segstore.server.controller import server as serving
+from segstore.server.controller import Controller, ControllerServer
+from segstore.wire.controller_api import METHODS, messages as m
+
+async def main():
+    async with await ControllerServer.start(Controller(None)) as server:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            method = METHODS["createScope"]
+            call = channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+            print([(await call(m.ScopeInfo(scope="a"), timeout=60)).status for _ in range(3)])
+
+uvloop.run(main())
+"""
+
+
+def test_it_serves_on_uvloop() -> None:
+    """In a process of its own, as libuv keeps pipes for good."""
+    done = subprocess.run([sys.executable, "-c", ON_UVLOOP], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("[0, 2, 2]\n", 0), done.stderr

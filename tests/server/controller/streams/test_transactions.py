@@ -1,0 +1,376 @@
+"""Transactions: ids, leases, commits in order, rolling after a scale, and what a failing store leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from segstore.server.controller.errors import (
+    ExecutionTimeExceeded,
+    IllegalState,
+    InvalidArgument,
+    LeaseTooLarge,
+    NotFound,
+    TooMany,
+)
+from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.controller.state.operations import CompletedForgotten, decode
+from segstore.server.controller.state.state import TransactionStatus, transaction_epoch
+from tests.server.controller.conftest import World
+
+LEASE_MS = 90_000
+UNKNOWN = UUID(int=5)
+
+
+def parts(transaction: UUID, *segments: str) -> list[str]:
+    return [f"{segment}#transaction.{transaction.hex}" for segment in segments]
+
+
+async def test_a_transaction_gets_a_segment_beside_each_of_its_epoch(world: World) -> None:
+    await world.stream(2)
+    transaction, segments = await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert [segment.number for segment in segments] == [0, 1]
+    assert set(parts(transaction, "a/s/0.#epoch.0", "a/s/1.#epoch.0")) <= world.store.lengths.keys()
+    assert transaction_epoch(transaction) == 0
+    assert transaction.int & (1 << 63) == 0
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
+
+
+async def test_no_two_transactions_have_one_id(world: World) -> None:
+    await world.stream()
+    ids = {(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(50)}
+    assert len(ids) == 50
+
+
+async def test_a_commit_without_delay_is_done_when_it_answers(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (part,) = parts(transaction, "a/s/0.#epoch.0")
+    world.store.lengths[part] = 30
+    await world.controller.transactions.commit("a", "s", transaction)
+    assert world.store.lengths == {"a/s/0.#epoch.0": 30}
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+    assert world.controller.transactions.completed("a", "s") == {transaction: TransactionStatus.COMMITTED}
+
+
+async def test_committing_twice_merges_once(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", transaction)
+    await world.controller.transactions.commit("a", "s", transaction)
+    assert sum(call[0] == "merge" for call in world.store.calls) == 1
+
+
+async def test_an_abort_deletes_the_transactions_segments(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.abort("a", "s", transaction)
+    await world.controller.transactions.abort("a", "s", transaction)
+    assert world.store.lengths == {"a/s/0.#epoch.0": 0}
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
+
+
+@pytest.mark.parametrize("delay_ms", [0, 500])
+async def test_the_first_request_to_end_decides(world: World, delay_ms: int) -> None:
+    world.make(commit_delay_ms=delay_ms)
+    await world.stream()
+    committed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    aborted, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", committed)
+    await world.controller.transactions.abort("a", "s", aborted)
+    with pytest.raises(IllegalState):
+        await world.controller.transactions.abort("a", "s", committed)
+    with pytest.raises(IllegalState):
+        await world.controller.transactions.commit("a", "s", aborted)
+
+
+async def test_a_transaction_that_never_was_is_unknown(world: World) -> None:
+    await world.stream()
+    assert world.controller.transactions.status("a", "s", UNKNOWN) is None
+    assert world.controller.transactions.ping("a", "s", UNKNOWN, LEASE_MS) is None
+    with pytest.raises(NotFound, match="transaction"):
+        await world.controller.transactions.commit("a", "s", UNKNOWN)
+    with pytest.raises(NotFound, match="stream"):
+        await world.controller.transactions.abort("a", "other", UNKNOWN)
+
+
+async def test_a_delayed_commit_happens_at_its_time(world: World) -> None:
+    world.make(commit_delay_ms=500)
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", transaction)
+    await world.pass_time(499)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
+    await world.pass_time(1)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+
+
+async def test_commits_happen_in_the_order_in_which_they_were_asked_for(world: World) -> None:
+    world.make(commit_delay_ms=500)
+    await world.stream()
+    first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    second, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", second)
+    await world.controller.transactions.commit("a", "s", first)
+    await world.pass_time(500)
+    (merge,) = (call for call in world.store.calls if call[0] == "merge")
+    assert merge == ("merge", "a/s/0.#epoch.0", *parts(second, "a/s/0.#epoch.0"), *parts(first, "a/s/0.#epoch.0"))
+
+
+async def test_many_commits_at_once_are_merged_in_pieces_between_which_others_run(world: World) -> None:
+    world.make(commit_delay_ms=500)
+    await world.stream()
+    opened = [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(250)]
+    for each in opened:
+        await world.controller.transactions.commit("a", "s", each)
+    world.store.calls.clear()
+    passing = asyncio.create_task(world.pass_time(500))
+    while not passing.done():
+        await asyncio.sleep(0)
+        world.store.calls.append(("tick",))
+    calls = [each[0] for each in world.store.calls]
+    merges = [each[2:] for each in world.store.calls if each[0] == "merge"]
+    assert [len(each) for each in merges] == [100, 100, 50]
+    assert [name for each in merges for name in each] == [parts(each, "a/s/0.#epoch.0")[0] for each in opened]
+    assert all("tick" in between for between in " ".join(calls).split("merge")[1:])
+    assert len(world.controller.transactions.completed("a", "s")) == 250
+
+
+async def test_open_transactions_of_a_stream_are_bounded_until_one_has_ended(world: World) -> None:
+    world.make(max_transactions=2)
+    await world.stream()
+    first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.open("a", "s", LEASE_MS)
+    before = dict(world.store.lengths)
+    with pytest.raises(TooMany, match="3 open transactions of a stream exceed the limit of 2"):
+        await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert world.store.lengths == before
+    await world.controller.transactions.abort("a", "s", first)
+    await world.controller.transactions.open("a", "s", LEASE_MS)
+
+
+async def test_a_commit_of_a_writer_too_many_is_done_without_its_time(world: World) -> None:
+    world.make(max_writers=1)
+    await world.stream()
+    for writer in ("one", "two"):
+        transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+        await world.controller.transactions.commit("a", "s", transaction, writer, 7)
+        assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+    assert set(world.controller.state.stream("a", "s").writers) == {"one"}
+
+
+async def test_a_lease_that_ends_aborts_after_the_slack(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.pass_time(LEASE_MS + 29_999)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
+    await world.pass_time(1)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
+    assert world.store.lengths == {"a/s/0.#epoch.0": 0}
+
+
+async def test_a_ping_gives_a_new_lease(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    for _ in range(5):
+        await world.pass_time(LEASE_MS)
+        assert world.controller.transactions.ping("a", "s", transaction, LEASE_MS) is TransactionStatus.OPEN
+    await world.pass_time(LEASE_MS + 30_000)
+    assert world.controller.transactions.ping("a", "s", transaction, LEASE_MS) is TransactionStatus.ABORTED
+
+
+@pytest.mark.parametrize(("given", "slack_ms"), [({}, 0), ({"lease_slack_ms": 0}, 0), ({"lease_slack_ms": 70}, 70)])
+async def test_leases_can_be_cut_short_for_tests_of_their_end(
+    world: World, given: dict[str, int], slack_ms: int
+) -> None:
+    world.make(lease_cap_ms=1_000, **given)
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.pass_time(999 + slack_ms)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
+    await world.pass_time(1)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
+
+
+@pytest.mark.parametrize("lease_ms", [-1, 0, 9_999, 600_001])
+async def test_a_lease_out_of_bounds_opens_nothing(world: World, lease_ms: int) -> None:
+    await world.stream()
+    with pytest.raises(InvalidArgument):
+        await world.controller.transactions.open("a", "s", lease_ms)
+    assert world.store.lengths == {"a/s/0.#epoch.0": 0}
+
+
+async def test_a_ping_beyond_the_maximum_is_refused(world: World) -> None:
+    world.make(max_transaction_ms=100_000)
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    with pytest.raises(LeaseTooLarge):
+        world.controller.transactions.ping("a", "s", transaction, 600_001)
+    await world.pass_time(20_000)
+    with pytest.raises(ExecutionTimeExceeded):
+        world.controller.transactions.ping("a", "s", transaction, LEASE_MS)
+
+
+async def test_a_transaction_of_an_older_epoch_rolls_the_stream(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    world.store.lengths[parts(transaction, "a/s/0.#epoch.0")[0]] = 12
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await world.controller.transactions.commit("a", "s", transaction)
+    stream = world.controller.state.stream("a", "s")
+    names = [[stream.segment_name(segment) for segment in epoch.segments] for epoch in stream.epochs]
+    assert names == [
+        ["a/s/0.#epoch.0"],
+        ["a/s/1.#epoch.1", "a/s/2.#epoch.1"],
+        ["a/s/0.#epoch.2"],
+        ["a/s/1.#epoch.3", "a/s/2.#epoch.3"],
+    ]
+    assert world.store.lengths["a/s/0.#epoch.2"] == 12
+    assert world.store.sealed == {"a/s/0.#epoch.0", "a/s/1.#epoch.1", "a/s/2.#epoch.1", "a/s/0.#epoch.2"}
+    # A reader goes through all of it.
+    assert {each.id for each in await world.controller.streams.following("a", "s", 1 << 32 | 1)} == {2 << 32}
+    assert len(await world.controller.streams.following("a", "s", 2 << 32)) == 2
+
+
+async def test_after_rolling_transactions_belong_to_the_epoch_that_is_repeated(world: World) -> None:
+    await world.stream()
+    old, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await world.controller.transactions.commit("a", "s", old)
+    transaction, segments = await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert transaction_epoch(transaction) == 1
+    assert [(segment.number, segment.epoch) for segment in segments] == [(1, 1), (2, 1)]
+    await world.controller.transactions.commit("a", "s", transaction)
+    assert len(world.controller.state.stream("a", "s").epochs) == 4
+
+
+async def test_a_commit_that_the_store_fails_is_done_later(world: World) -> None:
+    await world.stream()
+    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    world.store.broken = {"merge"}
+    await world.controller.transactions.commit("a", "s", transaction)
+    await world.pass_time(3_000)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
+    world.store.broken = set()
+    await world.pass_time(1_000)
+    assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
+
+
+async def test_what_was_accepted_goes_on_when_the_controller_starts_again(world: World) -> None:
+    world.make(commit_delay_ms=500, scale_delay_ms=500)
+    await world.stream()
+    committing, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    left, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", committing)
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    world.make(world.replayed())
+    await world.pass_time(500)
+    assert world.controller.transactions.status("a", "s", committing) is TransactionStatus.COMMITTED
+    assert len(world.controller.state.stream("a", "s").current.segments) == 2
+    await world.pass_time(LEASE_MS + 30_000)
+    assert world.controller.transactions.status("a", "s", left) is TransactionStatus.ABORTED
+
+
+async def test_the_ends_of_transactions_are_forgotten_after_a_day(world: World) -> None:
+    await world.stream()
+    old, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.abort("a", "s", old)
+    await world.pass_time(86_400_001)
+    new, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.abort("a", "s", new)
+    assert list(world.controller.transactions.completed("a", "s")) == [new]
+
+
+async def ended(world: World, count: int) -> list[UUID]:
+    """Opens transactions and aborts them in reverse order, a millisecond apart; returns them in order of opening."""
+    opened = [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(count)]
+    for each in reversed(opened):
+        world.clock.now_ms += 1
+        await world.controller.transactions.abort("a", "s", each)
+    return opened
+
+
+async def test_transactions_that_ended_are_listed_in_the_order_of_their_opening(world: World) -> None:
+    await world.stream()
+    opened = await ended(world, 20)
+    assert list(world.controller.transactions.completed("a", "s")) == opened
+
+
+async def test_the_transactions_that_ended_last_are_listed(world: World) -> None:
+    world.make(completed_listed=5)
+    await world.stream()
+    opened = await ended(world, 12)
+    assert list(world.controller.transactions.completed("a", "s")) == opened[:5]
+    await world.controller.transactions.open("a", "s", LEASE_MS)
+    assert len(world.controller.transactions.completed("a", "s")) == 5
+
+
+async def test_the_outcomes_of_a_bounded_number_of_transactions_are_remembered(world: World) -> None:
+    world.make(completed_max=50)
+    await world.stream()
+    status = world.controller.transactions.status
+    for _ in range(20):
+        opened = await ended(world, 10)
+        assert all(status("a", "s", each) is TransactionStatus.ABORTED for each in opened)
+        assert len(world.controller.state.stream("a", "s").completed) <= 55
+    assert len(world.controller.state.stream("a", "s").completed) >= 50
+    forgotten = sum(type(decode(each)) is CompletedForgotten for each in world.journal)
+    assert 20 <= forgotten <= 40, "they are forgotten in batches"
+
+
+async def test_ids_are_the_epoch_and_a_number_that_counts_up(world: World) -> None:
+    await world.stream()
+    await world.stream(name="t")
+    opened = [(await world.controller.transactions.open("a", name, LEASE_MS))[0] for name in ("s", "t", "s")]
+    await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
+    opened.append((await world.controller.transactions.open("a", "s", LEASE_MS))[0])
+    first = world.clock.now_ms << 20
+    assert [each.int for each in opened] == [first, first + 1, first + 2, 1 << 96 | first + 3]
+    world.clock.now_ms += 1_000_000
+    world.make(world.replayed())
+    again, _ = await world.controller.transactions.open("a", "t", LEASE_MS)
+    assert again.int == first + 4
+
+
+async def test_two_transactions_that_are_opened_at_a_time_have_two_ids(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.stream()
+    await world.stream(name="t")
+    create = world.store.create_segment
+
+    async def slow(segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
+        await asyncio.sleep(0)
+        await create(segment, scaling, rollover_bytes)
+
+    monkeypatch.setattr(world.store, "create_segment", slow)
+    opened = await asyncio.gather(*(world.controller.transactions.open("a", name, LEASE_MS) for name in ("s", "t")))
+    assert len({identifier for identifier, _ in opened}) == 2
+
+
+async def test_sealing_commits_what_was_asked_for_and_aborts_the_rest(world: World) -> None:
+    world.make(commit_delay_ms=60_000)
+    await world.stream()
+    committing, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    left, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    await world.controller.transactions.commit("a", "s", committing)
+    await world.controller.streams.seal("a", "s")
+    assert world.controller.transactions.completed("a", "s") == {
+        committing: TransactionStatus.COMMITTED,
+        left: TransactionStatus.ABORTED,
+    }
+    with pytest.raises(IllegalState):
+        await world.controller.transactions.open("a", "s", LEASE_MS)
+
+
+async def test_a_commit_with_a_time_notes_it_for_the_writer(world: World) -> None:
+    await world.stream()
+    timed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    untimed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    world.store.lengths[parts(timed, "a/s/0.#epoch.0")[0]] = 9
+    await world.controller.transactions.commit("a", "s", timed, "w", 77)
+    await world.controller.transactions.commit("a", "s", untimed, "v", -(2**63))
+    (mark,) = world.controller.state.stream("a", "s").writers.values()
+    assert (mark.timestamp, mark.position) == (77, {0: 9})

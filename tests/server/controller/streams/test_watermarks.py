@@ -1,0 +1,354 @@
+"""What writers' times become for readers: the events of a stream of watermarks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from segstore.server.controller.errors import TooMany
+from segstore.server.controller.policies import Cut, StreamConfig
+from segstore.server.controller.state.epochs import Epoch, Segment
+from segstore.server.controller.state.state import Stream, TransactionStatus, Watermark
+from segstore.server.controller.streams.watermarks import UpperBound, encode_watermark
+from tests.server.controller.conftest import World
+
+EVERY_MS = 10_000
+MARKS = "a/_MARKs/0.#epoch.0"
+
+
+def stream_of(*epochs: tuple[Segment, ...]) -> Stream:
+    made = [Epoch(number, number, segments, number) for number, segments in enumerate(epochs)]
+    return Stream("a", "s", StreamConfig(), 0, made)
+
+
+WHOLE = Segment(0, 0, 0.0, 1.0, 0)
+LOW, HIGH = Segment(1, 1, 0.0, 0.5, 1), Segment(2, 1, 0.5, 1.0, 1)
+SCALED = stream_of((WHOLE,), (LOW, HIGH))
+
+
+def upper_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
+    bound = UpperBound(stream)
+    for each in positions:
+        bound.add(each)
+    return bound.cut(last)
+
+
+def written(world: World) -> list[bytes]:
+    return list(world.store.appended.get(MARKS, {}).values())
+
+
+def last(world: World) -> Watermark | None:
+    return world.controller.state.stream("a", "s").watermark
+
+
+def test_a_watermark_is_written_as_pravega_writes_it() -> None:
+    """The bytes were made by its `Watermark.toByteBuf`."""
+    stream = stream_of((WHOLE, Segment(4, 0, 0.5, 1.0, 0)), (Segment(3, 1, 0.0, 0.5, 1),))
+    assert encode_watermark(stream, Watermark(1, -5, 70_000, {1 << 32 | 3: 123456789, 4: -1})) == bytes.fromhex(
+        "0000010000000061fffffffffffffffb00000000000111700200000100000000180000000100000003"
+        "00000000000000003fe000000000000000000000075bcd1500000100000000180000000000000004"
+        "3fe00000000000003ff0000000000000ffffffffffffffff"
+    )
+    assert encode_watermark(stream, Watermark(1, 1, 2, {})) == bytes.fromhex(
+        "00000100000000110000000000000001000000000000000200"
+    )
+
+
+class Wide(Stream):
+    """Finds any segment at once."""
+
+    def segment(self, identifier: int) -> Segment:
+        return Segment(identifier, 0, 0.0, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(127, "7f"), (128, "8080"), (16_383, "bfff"), (16_384, "c0004000"), (70_000, "c0011170")]
+)
+def test_a_long_cut_takes_more_bytes_for_its_length(count: int, said: str) -> None:
+    data = encode_watermark(Wide("a", "s", StreamConfig(), 0, []), Watermark(1, 1, 2, dict.fromkeys(range(count), 0)))
+    assert data[24 : 24 + len(said) // 2].hex() == said
+    assert len(data) == 24 + len(said) // 2 + count * (8 + 24 + 8)
+
+
+def test_the_bound_of_positions_is_the_farthest_of_each_segment() -> None:
+    stream = stream_of((Segment(1, 0, 0.0, 0.5, 0), Segment(2, 0, 0.5, 1.0, 0)))
+    assert upper_bound(stream, [{1: 5, 2: 9}, {1: 7}], {}) == {1: 7, 2: 9}
+    assert upper_bound(stream, [], {}) == {}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_segment_stands_for_those_before_it_and_gaps_are_filled_from_its_epoch(order: tuple[int, int]) -> None:
+    positions = ({0: 50}, {LOW.id: 3})
+    assert upper_bound(SCALED, [positions[each] for each in order], {}) == {LOW.id: 3, HIGH.id: 0}
+
+
+def test_the_bound_does_not_fall_behind_the_last_one() -> None:
+    assert upper_bound(SCALED, [{0: 50}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 4}
+    assert upper_bound(SCALED, [{LOW.id: 2, HIGH.id: 9}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 9}
+
+
+def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert upper_bound(SCALED, [{77: 5}], {}) == {}
+    caplog.clear()
+    assert upper_bound(SCALED, [{77: 5, 0: 6}, dict.fromkeys(range(100, 1_100), 1)], {}) == {0: 6}
+    (line,) = caplog.messages
+    assert line == "writers of stream a/s reported 1001 positions in segments that it never had, such as 1099"
+
+
+def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
+    random = Random(5)
+    quarters = tuple(Segment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
+    stream = stream_of((WHOLE,), (LOW, HIGH), quarters)
+    every = [WHOLE, LOW, HIGH, *quarters]
+    for _ in range(300):
+        positions = [
+            {each.id: random.randrange(100) for each in random.sample(every, random.randint(1, 4))} for _ in range(3)
+        ]
+        cut = upper_bound(stream, positions, {})
+        segments = sorted((stream.segment(identifier) for identifier in cut), key=lambda each: each.start)
+        assert segments[0].start == 0.0
+        assert all(left.end == right.start for left, right in pairwise(segments))
+        assert segments[-1].end == 1.0
+
+
+def test_a_segment_to_which_nothing_was_written_counts_from_its_start() -> None:
+    """A writer reports -1 there, and all of its events may be in the segments before it."""
+    assert upper_bound(SCALED, [{LOW.id: 7, HIGH.id: -1}], {}) == {LOW.id: 7, HIGH.id: 0}
+    assert upper_bound(SCALED, [{0: 9}, {LOW.id: -1, HIGH.id: -1}], {}) == {LOW.id: 0, HIGH.id: 0}
+    assert upper_bound(SCALED, [{LOW.id: 7}], {LOW.id: 3, HIGH.id: -1}) == {LOW.id: 7, HIGH.id: 0}
+
+
+SPLIT = stream_of(
+    (Segment(0, 0, 0.0, 0.5, 0), Segment(1, 0, 0.5, 1.0, 0)), (Segment(2, 1, 0.0, 0.5, 1), Segment(3, 1, 0.5, 1.0, 1))
+)
+"""Both halves of the keys were replaced by new segments."""
+
+
+def test_keys_that_the_writers_leave_out_are_covered_before_the_last_watermark_is_counted() -> None:
+    """So the cut is ahead of that watermark there: its segments are replaced by those of the newest epoch."""
+    assert upper_bound(SPLIT, [{1 << 32 | 3: 2}], {0: 5, 1: 5}) == {1 << 32 | 2: 0, 1 << 32 | 3: 2}
+    assert upper_bound(SPLIT, [{1: 7}], {1 << 32 | 2: 4, 1 << 32 | 3: 6}) == {1 << 32 | 2: 4, 1 << 32 | 3: 6}
+    assert upper_bound(SPLIT, [{0: 6, 1: 7}], {0: 5, 1: 9}) == {0: 6, 1: 9}
+
+
+def plain_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
+    """The same, computed as in `PeriodicWatermarking.addToUpperBound` and `computeStreamCut`, pair by pair."""
+    bound: dict[Segment, int] = {}
+
+    def meet(one: Segment, other: Segment) -> bool:
+        return one.start < other.end and other.start < one.end
+
+    def add(position: Cut) -> None:
+        for identifier, offset in position.items():
+            segment = stream.segment(identifier)
+            if segment in bound:
+                bound[segment] = max(offset, bound[segment])
+            elif not any(meet(each, segment) and each.id > segment.id for each in bound):
+                for each in [each for each in bound if meet(each, segment)]:
+                    del bound[each]
+                bound[segment] = offset
+
+    def missing() -> list[tuple[float, float]]:
+        keys = sorted({0.0, 1.0, *(key for each in bound for key in (each.start, each.end))})
+        parts = pairwise(keys)
+        return [part for part in parts if not any(each.start < part[1] and part[0] < each.end for each in bound)]
+
+    for position in positions:
+        add(position)
+    gaps = missing()
+    add(last)
+    while True:
+        newest = stream.epochs[max(each.epoch for each in bound)]
+        for gap in gaps:
+            add({each.id: 0 for each in newest.segments if each.start < gap[1] and gap[0] < each.end})
+        if not (gaps := missing()):
+            return {each.id: offset for each, offset in bound.items()}
+
+
+def test_any_positions_after_any_watermark_give_the_cut_that_pravega_computes() -> None:
+    random = Random(6)
+    quarters = tuple(Segment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
+    joined = (Segment(7, 3, 0.0, 0.5, 3), *quarters[2:])
+    stream = stream_of((WHOLE,), (LOW, HIGH), quarters, joined)
+    every = [WHOLE, LOW, HIGH, *quarters, joined[0]]
+    for _ in range(1_000):
+        positions = [
+            {each.id: random.randrange(100) for each in random.sample(every, random.randint(1, 3))} for _ in range(2)
+        ]
+        last = {each.id: random.randrange(100) for each in random.choice(stream.epochs).segments}
+        assert upper_bound(stream, positions, last) == plain_bound(stream, positions, last)
+
+
+async def test_a_writer_that_has_not_written_everywhere_gives_a_cut_that_readers_can_use(world: World) -> None:
+    await world.stream(2)
+    note = world.controller.writers.note
+    assert note("a", "s", "one", 100, {0: 10, 1: -1}) == "SUCCESS"
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(1, 100, 100, {0: 10, 1: 0})
+    assert note("a", "s", "one", 200, {0: 10, 1: -1}) == "SUCCESS"
+    assert note("a", "s", "one", 300, {0: 10, 1: 5}) == "SUCCESS"
+    assert note("a", "s", "one", 400, {0: 10, 1: -1}) == "INVALID_POSITION"
+
+
+async def test_many_writers_are_looked_at_in_pieces(world: World) -> None:
+    await world.stream()
+    for at in range(1_000):
+        world.controller.writers.note("a", "s", f"writer {at}", 100 + at, {0: at})
+    world.clock.now_ms += EVERY_MS
+    run = asyncio.create_task(world.controller.run_due())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not run.done()
+    await run
+    assert last(world) == Watermark(1, 100, 1_099, {0: 999})
+
+
+async def test_a_stream_deleted_while_its_writers_are_examined_gets_no_watermark(world: World) -> None:
+    await world.stream()
+    for at in range(1_000):
+        world.controller.writers.note("a", "s", f"writer {at}", 100, {0: at})
+    world.clock.now_ms += EVERY_MS
+    run = asyncio.create_task(world.controller.run_due())
+    await asyncio.sleep(0)
+    await world.controller.streams.seal("a", "s")
+    await world.controller.streams.delete("a", "s")
+    await world.stream()
+    await run
+    assert (last(world), world.store.appended) == (None, {})
+
+
+async def test_writers_that_note_times_and_their_positions_are_bounded(world: World) -> None:
+    world.make(max_writers=150, max_segments=4_000)
+    await world.stream()
+    note = world.controller.writers.note
+    for writer in range(149):
+        assert note("a", "s", str(writer), 1, {}) == "SUCCESS"
+    assert note("a", "s", "0", 2, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
+    assert note("a", "s", "0", 3, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
+    assert note("a", "s", "1", 2, dict.fromkeys(range(1_600), 0)) == "SUCCESS"
+    with pytest.raises(TooMany, match="9665 segments in the positions of all writers"):
+        note("a", "s", "2", 2, dict.fromkeys(range(65), 0))
+    assert note("a", "s", "last", 1, {0: 1}) == "SUCCESS"
+    with pytest.raises(TooMany, match="151 writers that note times exceed the limit of 150"):
+        note("a", "s", "another", 1, {0: 1})
+    assert note("a", "s", "last", 2, {0: 1}) == "SUCCESS"
+
+
+async def test_the_lowest_time_of_all_writers_is_told_with_the_farthest_positions(world: World) -> None:
+    await world.stream(2)
+    writers = world.controller.writers
+    writers.note("a", "s", "one", 100, {0: 10, 1: 20})
+    writers.note("a", "s", "two", 150, {0: 30})
+    assert written(world) == []
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(1, 100, 150, {0: 30, 1: 20})
+    (event,) = written(world)
+    assert event[:8] == (0).to_bytes(4, "big") + (len(event) - 8).to_bytes(4, "big"), "an event as readers expect it"
+
+
+async def test_nobody_noted_anything_and_nothing_is_written(world: World) -> None:
+    await world.stream()
+    await world.pass_time(10 * EVERY_MS)
+    assert written(world) == []
+    assert world.controller.next_due_ms() is None
+
+
+async def two_writers(world: World) -> None:
+    """A watermark at 100 of both of them, and then one goes on."""
+    writers = world.controller.writers
+    for writer in ("one", "two"):
+        writers.note("a", "s", writer, 100, {0: 10})
+    await world.pass_time(EVERY_MS)
+    writers.note("a", "s", "one", 200, {0: 40})
+
+
+async def test_the_next_watermark_waits_for_a_writer_that_is_behind_as_long_as_the_stream_allows(world: World) -> None:
+    await world.stream(timestamp_aggregation_timeout_ms=25_000)
+    await two_writers(world)
+    await world.pass_time(3 * EVERY_MS)
+    assert last(world) == Watermark(1, 100, 100, {0: 10}), "it waits for the second writer"
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(2, 200, 200, {0: 40})
+    assert "two" not in world.controller.state.stream("a", "s").writers
+
+
+async def test_a_writer_that_is_gone_is_not_waited_for_and_its_last_time_counts(world: World) -> None:
+    await world.stream(timestamp_aggregation_timeout_ms=3_600_000)
+    await two_writers(world)
+    world.controller.writers.note("a", "s", "two", 150, {0: 20})
+    world.controller.writers.remove("a", "s", "two")
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(2, 150, 200, {0: 40})
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(3, 200, 200, {0: 40})
+    assert len(written(world)) == 3
+
+
+async def test_without_writers_nothing_is_due_and_a_new_time_begins_it_again(world: World) -> None:
+    await world.stream()
+    world.controller.writers.note("a", "s", "one", 100, {0: 10})
+    await world.pass_time(3 * EVERY_MS)
+    assert world.controller.next_due_ms() is None
+    assert world.controller.state.stream("a", "s").writers == {}
+    world.controller.writers.note("a", "s", "one", 90, {0: 10})
+    world.controller.writers.note("a", "s", "two", 300, {0: 60})
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(2, 300, 300, {0: 60}), "who is behind what was told is forgotten at once here"
+
+
+async def test_a_failure_of_the_store_is_made_good_the_next_time(world: World) -> None:
+    await world.stream()
+    world.controller.writers.note("a", "s", "one", 100, {0: 10})
+    world.store.broken.add("append")
+    await world.pass_time(EVERY_MS)
+    assert last(world) is None
+    world.store.broken.clear()
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(1, 100, 100, {0: 10})
+
+
+async def test_a_controller_that_starts_again_goes_on_with_the_watermarks(world: World) -> None:
+    await world.stream()
+    world.controller.writers.note("a", "s", "one", 100, {0: 10})
+    await world.pass_time(EVERY_MS)
+    world.controller.writers.note("a", "s", "one", 200, {0: 20})
+    world.make(world.replayed())
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(2, 200, 200, {0: 20})
+    assert list(world.store.appended[MARKS]) == [1, 2]
+
+
+async def test_the_time_of_a_commit_becomes_a_watermark(world: World) -> None:
+    await world.stream()
+    identifier, _ = await world.controller.transactions.open("a", "s", 20_000)
+    await world.controller.transactions.commit("a", "s", identifier, "writer", 500)
+    await world.pass_time(EVERY_MS)
+    assert last(world) == Watermark(1, 500, 500, {0: 0})
+
+
+async def test_a_stream_that_is_gone_and_one_whose_watermarks_take_no_more_get_none(world: World) -> None:
+    await world.stream()
+    await world.stream(name="t")
+    for stream in ("s", "t"):
+        world.controller.writers.note("a", stream, "one", 100, {0: 10})
+    await world.controller.streams.seal("a", "s")
+    await world.controller.streams.delete("a", "s")
+    await world.controller.streams.current("a", "_MARKt")
+    await world.controller.streams.seal("a", "_MARKt")
+    await world.pass_time(EVERY_MS)
+    assert world.store.appended == {}
+
+
+async def test_a_commit_with_an_earlier_time_than_the_one_before_does_not_turn_time_back(world: World) -> None:
+    await world.stream()
+    for timestamp in (500, 400):
+        identifier, _ = await world.controller.transactions.open("a", "s", 20_000)
+        await world.controller.transactions.commit("a", "s", identifier, "writer", timestamp)
+    assert world.controller.state.stream("a", "s").writers["writer"].timestamp == 500
+    assert set(world.controller.transactions.completed("a", "s").values()) == {TransactionStatus.COMMITTED}

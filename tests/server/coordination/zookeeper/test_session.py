@@ -1,0 +1,101 @@
+"""Sessions with a real ZooKeeper that is restarted, with and without its data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from segstore.server.controller.policies import StreamConfig
+from segstore.server.coordination import SessionState
+from segstore.server.coordination.configuration import CONFIGURATION, Configuration
+from segstore.server.coordination.types import SessionExpired
+from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator, ZooKeeperSession
+from tests.cluster_processes import lasting_port
+from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper_server
+from tests.server.support import PATIENCE_S
+
+pytestmark = [pytest.mark.needs(PART), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    with zookeeper_server(tmp_path, lasting_port) as server:
+        yield server
+
+
+def at(server: ZooKeeperServer) -> ZooKeeperCoordinator:
+    return ZooKeeperCoordinator(server.address, session_timeout_ms=30_000, connect_timeout_ms=30_000)
+
+
+async def with_changes(server: ZooKeeperServer) -> ZooKeeperSession:
+    """A session that has seen more changes than the checks themselves cause."""
+    session = await at(server).connect()
+    for number in range(50):
+        await session.create(f"/node-{number}", b"")
+    return session
+
+
+async def reaches(session: ZooKeeperSession, state: SessionState) -> None:
+    async with asyncio.timeout(PATIENCE_S * 2):
+        while session.state is not state:  # noqa: ASYNC110  what is looked at has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_a_session_is_lost_when_the_service_has_lost_its_data_and_says_so(server: ZooKeeperServer) -> None:
+    session = await with_changes(server)
+    heard: list[SessionState] = []
+    session.on_change(heard.append)
+    seen = session.client.last_zxid
+    await asyncio.to_thread(server.wipe)
+    await reaches(session, SessionState.LOST)
+    assert heard == [SessionState.SUSPENDED, SessionState.LOST]
+    assert session.why.startswith(f"ZooKeeper at {server.address} has lost its data: its last change is 0x")
+    assert session.why.endswith(f"and session {session.session_id:#x} has seen {seen:#x}")
+    with pytest.raises(SessionExpired):
+        await session.get("/node-1")
+    await session.aclose()
+    fresh = await at(server).connect()
+    assert await fresh.get("/node-1") is None
+    await fresh.aclose()
+
+
+async def test_a_session_goes_on_when_the_service_was_started_again_with_its_data(server: ZooKeeperServer) -> None:
+    session = await with_changes(server)
+    heard: list[SessionState] = []
+    session.on_change(heard.append)
+    await asyncio.to_thread(server.stop)
+    await reaches(session, SessionState.SUSPENDED)
+    assert await asyncio.to_thread(server.start)
+    await reaches(session, SessionState.CONNECTED)
+    assert heard == [SessionState.SUSPENDED, SessionState.CONNECTED]
+    assert session.why == ""
+    assert await session.get("/node-1") is not None
+    await session.aclose()
+
+
+async def test_a_session_that_is_closed_while_it_looks_leaves_nothing(server: ZooKeeperServer) -> None:
+    session = await with_changes(server)
+    await asyncio.to_thread(server.stop)
+    await reaches(session, SessionState.SUSPENDED)
+    (look,) = session._looks
+    await session.aclose()
+    assert look.cancelled()
+
+
+async def test_a_configuration_is_published_again_when_its_service_has_lost_it(server: ZooKeeperServer) -> None:
+    configured = {f"scope{number}": {"s": StreamConfig()} for number in range(20)}
+    configuration = Configuration(at(server))
+    await configuration.start()
+    configuration.publish(lambda: configured)
+    async with asyncio.timeout(PATIENCE_S * 2):
+        while not configuration.published:  # noqa: ASYNC110  what is looked at has no event
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(server.wipe)
+        fresh = await at(server).connect()
+        while sorted(await fresh.children(CONFIGURATION)) != sorted(configured):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await fresh.aclose()
+    await configuration.aclose()

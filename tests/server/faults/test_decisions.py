@@ -1,0 +1,221 @@
+"""Deciding about faults: which rules fire, when, and that the same seed decides the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.server.faults import decisions as fault_decisions
+from segstore.server.faults.decisions import Decider, Plan, Wait
+from segstore.server.faults.observe import Seen, request_seen
+from segstore.server.faults.rules import Close, Delay, Rule
+from segstore.wire import KeepAlive, ReadSegment
+from segstore.wire.blocks.decoder import Append
+from segstore.wire.request_id import pack
+
+A, B = "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"
+
+
+def read(number: int = 1, segment: str = A, connection: int = 1, store: int = 0, request_id: int = 4) -> Seen:
+    command = ReadSegment(segment, 0, 10, "", request_id)
+    return request_seen(command, number, store=store, connection=connection, now_s=0.0, started_s=0.0)
+
+
+def append(number: int = 1, writer: int = 7, segment: str = A) -> Seen:
+    item = Append(segment, UUID(int=writer), number, 1, b"data", None, 3)
+    return request_seen(item, number, store=0, connection=1, now_s=0.0, started_s=0.0)
+
+
+def decider(*rules: dict[str, Any], seed: int = 0) -> Decider:
+    made = Decider(seed)
+    for each in rules:
+        made.add(Rule(**{"do": "close", **each}))
+    return made
+
+
+def fires(made: Decider, *subjects: Seen) -> list[bool]:
+    return [made.decide(each) is not None for each in subjects]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ({}, "xxxxxxxx"),
+        ({"nth": 3}, "..x....."),
+        ({"nth": [1, 4]}, "x..x...."),
+        ({"skip": 2}, "..xxxxxx"),
+        ({"every": 3}, "..x..x.."),
+        ({"skip": 1, "every": 2}, "..x.x.x."),
+        ({"times": 2}, "xx......"),
+        ({"skip": 1, "times": 2}, ".xx....."),
+        ({"do": ["ok", "close", "drop"]}, "xxx....."),
+        ({"match": "type = HELLO"}, "........"),
+        ({"store": 1}, "........"),
+        ({"probability": 0.0}, "........"),
+    ],
+)
+def test_a_rule_fires_at_the_times_that_it_says(conditions: dict[str, Any], expected: str) -> None:
+    fired = fires(decider(conditions), *(read(number) for number in range(1, 9)))
+    assert "".join(".x"[each] for each in fired) == expected
+
+
+@pytest.mark.parametrize(
+    ("each", "subjects"),
+    [
+        ("connection", [read(connection=1), read(connection=2), read(connection=1), read(connection=2)]),
+        ("segment", [read(segment=A), read(segment=B), read(segment=A), read(segment=B)]),
+        ("writer", [append(1, 7), append(2, 8), append(3, 7), append(4, 8)]),
+        ("flow", [read(request_id=pack(1, 1)), read(request_id=pack(2, 1)), read(request_id=pack(1, 2))]),
+    ],
+)
+def test_what_counts_by_itself_is_counted_by_itself(each: str, subjects: list[Seen]) -> None:
+    assert fires(decider({"nth": 1, "each": each}), *subjects) == [True, True, False, False][: len(subjects)]
+
+
+def test_a_stack_gives_one_action_for_each_time_and_is_over_then() -> None:
+    made = decider({"do": ["WrongHost", "NoSuchSegment", "ok", "close"]})
+    plans = [made.decide(read(number)) for number in range(1, 6)]
+    words = [each.action.word if each is not None and each.action is not None else None for each in plans]
+    assert words == ["error WRONG_HOST", "error NO_SUCH_SEGMENT", "ok", "close before", None]
+
+
+def test_waits_add_up_and_the_first_of_the_other_actions_is_taken() -> None:
+    made = decider(
+        {"name": "a", "do": {"delay_ms": 10}},
+        {"name": "b", "do": "close after"},
+        {"name": "c", "do": "drop"},
+        {"name": "d", "do": {"delay_ms": 5}},
+        {"name": "e", "do": {"hold": "after", "overtake": True}},
+    )
+    assert made.decide(read()) == Plan("b", Close(close="after"), Wait(0.015), Wait(0.0, ("e",), True))
+    assert [each.rule for each in made.decisions] == ["a", "b", "d", "e"]
+    assert [name for name, _ in made.unmatched()] == ["c"]
+
+
+def test_rules_on_replies_are_asked_about_replies_alone() -> None:
+    made = decider({"on": "reply", "do": {"delay_ms": 1, "at": "before"}})
+    assert made.decide(read()) is None
+    reply = read()
+    reply.direction = 1
+    assert made.decide(reply) == Plan(after=Wait(0.001)), "a reply waits after, whatever the rule says"
+    assert made.looks_at_replies
+
+
+def test_what_has_matched_nothing_or_never_fired_is_known() -> None:
+    made = decider({"name": "never", "match": "type = HELLO"}, {"name": "idle", "nth": 5}, {"name": "used"})
+    made.decide(read())
+    assert [name for name, _ in made.unmatched()] == ["never"]
+    assert [name for name, _ in made.unfired()] == ["idle"]
+
+
+def test_a_decision_says_what_it_was_about_and_the_request_what_was_decided() -> None:
+    made = decider({"name": "lost", "nth": 1, "do": "close after"})
+    seen = append(12)
+    made.decide(seen)
+    assert str(made.decisions[0]) == (
+        f"lost: close after at request 12, APPEND_BLOCK_END of {A} on connection 1, fit 1"
+    )
+    assert seen.faults == ("lost: close after",)
+
+
+def test_decisions_are_kept_as_far_as_their_names_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_decisions, "_LOG_BYTES", 1_000_000)
+    made = decider({})
+    assert all(fires(made, *(read(number, "n" * 65_000) for number in range(100))))
+    assert [each.request for each in made.decisions] == list(range(85, 100))
+    assert made.forgotten_decisions == 85
+    assert all(fires(made, *(read(number) for number in range(1_000))))
+    assert [each.request for each in made.decisions][-1_000:] == list(range(1_000))
+
+
+def test_a_name_is_taken_once_and_a_rule_can_be_taken_out() -> None:
+    made = decider({"name": "a"}, {})
+    assert made.names == ["a", "rule 2"]
+    with pytest.raises(ValueError, match="the name 'a'"):
+        made.add(Rule(name="a", do="ok"))
+    made.remove("a")
+    with pytest.raises(KeyError):
+        made.remove("a")
+    made.remove()
+    assert made.names == []
+
+
+def test_a_request_without_segments_or_request_id_is_decided_about_too() -> None:
+    seen = request_seen(KeepAlive(), 1, store=0, connection=1, now_s=0.0, started_s=0.0)
+    assert decider({"match": "type = KEEP_ALIVE", "each": "flow"}).decide(seen) is not None
+
+
+CONNECTIONS = st.lists(st.sampled_from([1, 2, 3]), max_size=60)
+
+
+@given(CONNECTIONS, st.integers(0, 5), st.integers(0, 3))
+def test_the_same_seed_and_workload_give_the_same_decisions(workload: list[int], seed: int, skip: int) -> None:
+    def run() -> list[Any]:
+        made = decider({"probability": 0.5, "skip": skip}, {"probability": 0.3, "do": {"delay_ms": 1}}, seed=seed)
+        return [made.decide(read(n, connection=each)) for n, each in enumerate(workload)] + list(made.decisions)
+
+    assert run() == run()
+
+
+@given(CONNECTIONS, st.randoms(use_true_random=False))
+def test_chance_does_not_depend_on_how_connections_are_interleaved(workload: list[int], random: Any) -> None:
+    def by_connection(order: list[int]) -> dict[int, list[bool]]:
+        made = decider({"probability": 0.5}, seed=3)
+        found: dict[int, list[bool]] = {}
+        for connection in order:
+            found.setdefault(connection, []).append(made.decide(read(connection=connection)) is not None)
+        return found
+
+    shuffled = list(workload)
+    random.shuffle(shuffled)
+    assert by_connection(workload) == by_connection(shuffled)
+
+
+def test_another_seed_decides_otherwise_and_about_as_often_as_it_should() -> None:
+    def run(seed: int) -> list[bool]:
+        return fires(decider({"probability": 0.25}, seed=seed), *(read(number) for number in range(400)))
+
+    assert run(1) != run(2)
+    assert 60 < sum(run(1)) < 140
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_what_does_not_wait_is_not_overtaken(at: str) -> None:
+    plan = decider({"do": {"delay_ms": 0, "at": at, "overtake": True}}).decide(read())
+    assert plan is not None
+    assert (plan.before, plan.after) == (Wait(), Wait())
+
+
+def test_a_delay_of_nothing_is_no_wait() -> None:
+    made: Callable[[Seen], Plan | None] = decider({"do": {"delay_ms": 0}}).decide
+    plan = made(read())
+    assert plan is not None
+    assert not plan.before
+    assert Delay(delay_ms=0).word == "delay"
+
+
+def test_a_rule_that_is_disabled_is_not_asked_and_goes_on_counting_when_it_is_again() -> None:
+    made = decider({"name": "second", "nth": 2}, {"name": "last", "do": "drop"})
+    assert fires(made, read()) == [True]
+    made.enable("second", on=False)
+    made.enable("last", on=False)
+    assert fires(made, read(), read()) == [False, False]
+    assert [(each.matched, each.fired, each.enabled) for each in made.tallies()] == [(1, 0, False), (1, 1, False)]
+    made.enable("second", on=True)
+    plan = made.decide(read())
+    assert plan is not None
+    assert plan.rule == "second"
+
+
+def test_a_disabled_rule_on_replies_is_no_reason_to_look_at_them() -> None:
+    made = decider({"name": "late", "on": "reply"})
+    assert made.looks_at_replies
+    made.enable("late", on=False)
+    assert not made.looks_at_replies
+    with pytest.raises(KeyError, match="other"):
+        made.enable("other", on=True)

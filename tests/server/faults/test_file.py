@@ -1,0 +1,222 @@
+"""Fault files: what they say becomes rules; what does not fit is named with line and path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import ValidationError
+
+from segstore.server.faults.faults import Faults
+from segstore.server.faults.file import FaultFileError, parse_faults, read_faults
+from segstore.server.faults.rules import Close, Error, FaultSettings, Ok, Rule, reply_class
+from segstore.server.node.runner import LoopClock
+from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
+
+WHOLE = """
+seed: 7
+round_trip_ms: {0: 5, 1: 20}
+rules:
+  - name: lost ack
+    match: type = APPEND_BLOCK_END and segment ~ "scope/*"
+    nth: 3
+    do: close after
+  - match: type = READ_SEGMENT
+    do: [WrongHost, {error: NO_SUCH_SEGMENT, fields: {offset: 9}}, ok, close]
+"""
+
+
+def test_a_yaml_file_says_seed_round_trips_and_rules() -> None:
+    settings = parse_faults(WHOLE)
+    assert (settings.seed, settings.round_trip_ms) == (7, {0: 5, 1: 20})
+    lost, reads = settings.rules
+    assert (lost.name, lost.nth, lost.do, lost.times) == ("lost ack", (3,), (Close(close="after"),), None)
+    assert reads.do == (
+        Error(error="WrongHost"),
+        Error(error="NO_SUCH_SEGMENT", fields={"offset": 9}),
+        Ok(),
+        Close(close="before"),
+    )
+    assert reads.times == 4
+
+
+def test_a_json_file_with_tabs_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    path.write_text('{\n\t"seed": 3,\n\t"rules": [\n\t\t{"do": "drop reply", "probability": 1e-1}\n\t]\n}\n')
+    settings = read_faults(path)
+    assert (settings.seed, settings.rules[0].probability) == (3, 0.1)
+
+
+def test_on_is_a_word_and_no_truth_as_yaml_once_had_it() -> None:
+    settings = parse_faults("rules:\n  - on: reply\n    do: {close: after, reset: true}\n")
+    assert (settings.rules[0].on, settings.rules[0].do) == ("reply", (Close(close="after", reset=True),))
+
+
+def test_an_empty_file_is_no_fault() -> None:
+    assert parse_faults("") == FaultSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "path", "says"),
+    [
+        ("seed: 1\nrules:\n  - do: ok\n    mtch: x\n", 4, "rules[0].mtch", "no such key (match?)"),
+        ("rules:\n  - do: ok\n  - match: type = REED\n    do: ok\n", 3, "rules[1].match", "column 8"),
+        ("rules:\n  - do:\n      close: after\n      rest: true\n", 4, "rules[0].do.rest", "no such key (reset?)"),
+        ("rules:\n  - do:\n      - ok\n      - WrngHost\n", 4, "rules[0].do[1]", "'WrngHost' is no reply (WrongHost?)"),
+        ("rules:\n  - do: ok\n    on: rely\n", 3, "rules[0].on", "'request' or 'reply'"),
+        ("rules: 3\n", 1, "rules", "a list"),
+        ("round_trip_ms:\n  a: 5\n", 2, "round_trip_ms.a", "a valid integer"),
+        ("round_trip_ms:\n  0: fast\n", 2, "round_trip_ms.0", "a valid number"),
+        ("round_trip_ms: fast\n", 1, "round_trip_ms", "a valid number"),
+        ("rules:\n  - do: {clos: after}\n", 2, "rules[0].do", "one of the keys ok, error"),
+        ("rules:\n  - do:\n      error: WrongHost\n      fields: {host: x}\n", 2, "rules[0].do", "no such field"),
+        ("rules:\n  - do: {close: before, reply_bytes: 3}\n", 2, "rules[0].do", "no reply before"),
+        ("rules:\n  - match: failure\n", 2, "rules[0].do", "required"),
+        ("rules:\n  - mtch: failure\n    nth: 3\n", 2, "rules[0].mtch", "no such key (match?)"),
+        ("rules:\n  - match: failure\n    doo: close\n", 3, "rules[0].doo", "no such key (do?)"),
+        ("rules:\n  - do: ok\n    nth: 0\n", 3, "rules[0].nth", "greater than or equal to 1"),
+        ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "stands twice"),
+        ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),
+        ("sed: 1\n", 1, "sed", "no such key (seed?)"),
+        ("round_trip_ms: -1\n", 1, "round_trip_ms", "greater than or equal to 0"),
+        ("rules: [\n", 2, "", "not YAML"),
+        ("- do: ok\n", 1, "", "an object is needed"),
+        ("seed: 1\nrules: &a []\n", 2, "", "anchors and aliases are not allowed"),
+        ("seed: 1\nrules: *a\n", 2, "", "anchors and aliases are not allowed"),
+        ("seed: !!int abc\n", 1, "", "tags are not allowed"),
+        ("seed: !!timestamp abc\n", 1, "", "tags are not allowed"),
+        ("<<: {seed: 1}\n", 1, "<<", "no such key"),
+        ("seed: 1:30\n", 1, "seed", "a valid integer"),
+        ("seed: 2001-99-99\n", 1, "seed", "a valid integer"),
+        ("round_trip_ms: .inf\n", 1, "round_trip_ms", "number"),
+        ("round_trip_ms: 1e999\n", 1, "round_trip_ms", "a finite number"),
+        ('"\\ud800": 1\n', 1, "", "unicode"),
+        ("rules:\n- {do: ok, name: " + "x" * 256 + "}\n", 2, "rules[0].name", "at most 255 characters"),
+        ("rules:\n- do: [" + "ok, " * 1001 + "]\n", 2, "rules[0].do", "at most 1000 items"),
+        ("rules:\n" + "- do: ok\n" * 1001, 1, "rules", "at most 1000 items"),
+        (
+            "rules:\n- {do: ok, match: " + "size > 1 or " * 1000 + "failure}\n",
+            2,
+            "rules[0].match",
+            "at most 1000 terms",
+        ),
+        (
+            "rules:\n" + f"- {{do: ok, match: {' or '.join(['failure'] * 1000)}}}\n" * 11,
+            1,
+            "rules",
+            "have 11000 terms, which exceeds the limit of 10000",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_line_and_path(text: str, line: int, path: str, says: str) -> None:
+    with pytest.raises(FaultFileError) as caught:
+        parse_faults(text, "faults.yaml")
+    assert (caught.value.line, caught.value.path) == (line, path)
+    assert says in caught.value.reason
+    assert str(caught.value).startswith(f"faults.yaml: line {line}: ")
+
+
+BOMBS = {
+    "merge.yaml": "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1}, ' * 9}]}}\n" for n in range(1, 20)),
+    "aliases.yaml": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 20)),
+    "anchors.yaml": "".join(f"- &a{n} 1\n" for n in range(20_000)),
+    "deep.yaml": "[" * 20_000,
+    "deeper.yaml": "- " * 100_000,
+    "deep.json": "[" * 200_000,
+    "digits.json": '{"seed": ' + "9" * 200_000 + "}",
+    "large.yaml": "#" * (256 * 1024) + "\n",
+    "large.json": '{"seed": 1}' + " " * (256 * 1024),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_that_would_grow_in_memory_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(BOMBS[name])
+    with pytest.raises(FaultFileError) as caught:
+        read_faults(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value)) < len(str(path)) + 300
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(FaultFileError, match="at most 262144 bytes"):
+        read_faults(Path("/dev/zero"))
+
+
+def test_json_that_does_not_parse_is_named_with_its_line() -> None:
+    with pytest.raises(FaultFileError, match="line 2: this is not JSON"):
+        parse_faults('{"seed": 1,\n}', form="json")
+
+
+def test_a_wrong_key_in_json_is_named_with_its_line() -> None:
+    with pytest.raises(FaultFileError) as caught:
+        parse_faults('{\n\t"rules": [\n\t\t{\n\t\t\t"doo": 1, "do": "ok"\n\t\t}\n\t]\n}', form="json")
+    assert (caught.value.line, caught.value.path) == (4, "rules[0].doo")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "faults.yaml"
+    path.write_bytes(b"seed: 1 # \xff\n")
+    with pytest.raises(FaultFileError, match="not UTF-8 at byte 10"):
+        read_faults(path)
+
+
+@pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each.is_failure], ids=lambda cls: cls.type_name)
+def test_every_failure_reply_can_be_made_out_of_a_request(cls: type) -> None:
+    error = Error(error=cls.__name__)
+    reply = error.reply(request_id=5, segment="a/b/0", writer_id=UUID(int=1), number=8, said="X")
+    assert type(reply) is cls
+    assert reply.request_id == 5  # type: ignore[attr-defined]  # every failure has one
+    assert encode(reply)
+
+
+def test_an_error_takes_from_the_request_what_it_has_and_the_rest_from_the_rule() -> None:
+    made = Error(error="WRONG_HOST", fields={"correct_host": "other:1"})
+    assert made.reply(request_id=1, segment="a/b/0", writer_id=None, number=-1, said="") == WrongHost(
+        1, "a/b/0", "other:1", ""
+    )
+    missing = Error(error="NoSuchSegment").reply(request_id=1, segment="a/b/0", writer_id=None, number=4, said="")
+    assert missing == NoSuchSegment(1, "a/b/0", "", 4)
+    number = Error(error="InvalidEventNumber").reply(request_id=1, segment="", writer_id=UUID(int=3), number=9, said="")
+    assert number == InvalidEventNumber(UUID(int=3), 1, "", 9)
+
+
+def test_what_is_no_reply_cannot_be_an_error() -> None:
+    with pytest.raises(ValueError, match="'READ_SEGMENT' is no reply"):
+        reply_class("READ_SEGMENT")
+    with pytest.raises(ValidationError, match=r"SEGMENT_READ\.at_tail: the field is missing"):
+        Rule(match="", do={"error": "SEGMENT_READ"})
+
+
+def test_rules_are_bounded_one_by_one_too_and_what_is_taken_out_makes_room() -> None:
+    faults = Faults(LoopClock())
+    for _ in range(10):
+        faults.add(" or ".join(["failure"] * 1000), "ok")
+    with pytest.raises(ValueError, match="have 10001 terms, which exceeds the limit of 10000"):
+        faults.add("failure", "ok")
+    faults.clear("rule 1")
+    for _ in range(991):
+        faults.add("", "ok")
+    with pytest.raises(ValueError, match="1001 rules exceed the limit of 1000"):
+        faults.add("", "ok")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"match": "type = REED", "do": "ok"}, r"match: column 8: expected a command"),
+        ({"do": "clos"}, r"do\[0\]: 'clos' is no reply \(close\?\)"),
+        ({"do": ["ok", "clos"]}, r"do\[1\]: 'clos' is no reply \(close\?\)"),
+        ({"do": "close", "nht": 3}, r"nht: there is no such key \(nth\?\)"),
+        ({"do": "close", "nth": "third"}, r"nth\[0\]: Input should be a valid integer"),
+        ({"do": {"delay_ms": -1}}, r"do\[0\]\.delay_ms: Input should be greater than or equal to 0"),
+        ({}, r"do: The list should have at least 1 item"),
+    ],
+)
+def test_a_rule_from_python_is_refused_in_one_sentence_too(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}") as caught:
+        Faults(LoopClock()).add(**given)
+    assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,174 @@
+"""What a store was asked: kept within bounds, found by filter, waited for without sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.faults.observe import NotObserved, NotSeen, Observer, Seen, Stage, request_seen
+from segstore.wire import ReadSegment
+from segstore.wire.trace.filters import FilterError, parse_filter
+from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
+
+
+def seen(number: int, at_s: float = 0.0, segment: str = "a/b/0") -> Seen:
+    command = ReadSegment(segment, number, 10, "secret", number)
+    return request_seen(command, number, store=0, connection=1, now_s=at_s, started_s=0.0)
+
+
+def test_the_oldest_requests_are_forgotten_when_there_is_no_room() -> None:
+    observer = Observer(max_bytes=5 * 720)
+    for number in range(1, 21):
+        observer.add(seen(number))
+    kept = [each.number for each in observer.requests()]
+    assert kept == [16, 17, 18, 19, 20]
+    assert observer.forgotten == 15
+
+
+def test_long_names_count() -> None:
+    observer = Observer(max_bytes=10_000)
+    for number in range(5):
+        observer.add(seen(number, segment="x" * 60_000))
+    assert len(observer.requests()) == 1
+
+
+async def test_the_latest_requests_come_newest_first_and_at_most_look_at_are_examined() -> None:
+    observer = Observer()
+    for number in range(1, 21):
+        observer.add(seen(number, segment=f"a/b/{number % 2}"))
+    assert [each.number for each in await observer.latest(limit=3)] == [20, 19, 18]
+    assert [each.number for each in await observer.latest("segment = a/b/1", limit=3)] == [19, 17, 15]
+    assert [each.number for each in await observer.latest(limit=10, after=18)] == [20, 19]
+    assert [each.number for each in await observer.latest("segment = a/b/1", limit=10, look_at=4)] == [19, 17]
+    with pytest.raises(FilterError):
+        await observer.latest("nonsense", limit=1)
+
+
+async def test_a_search_of_requests_yields_more_often_with_a_longer_filter() -> None:
+    observer = Observer()
+    for number in range(20):
+        observer.add(seen(number))
+    ticks = 0
+
+    async def count() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await observer.latest("segment = x", limit=1)
+    assert ticks == 0
+    await observer.latest(" or ".join(["segment = x"] * 500), limit=1)
+    assert ticks >= 9
+    before = ticks
+    await asyncio.gather(*(observer.latest(" or ".join(["segment = x"] * 500), limit=1) for _ in range(5)))
+    counting.cancel()
+    assert ticks >= before + 5 * 9  # they take turns
+    with pytest.raises(asyncio.CancelledError):
+        await counting
+
+
+def test_a_request_is_a_subject_of_filters() -> None:
+    each = seen(3, at_s=2.0)
+    each.replied_s = 2.25
+    assert parse_filter("type = READ_SEGMENT and segment = a/b/0 and latency = 250ms and time = 2s")(each)
+    assert parse_filter("connection = 1 and direction = request and sequence = 3 and not failure")(each)
+    assert "secret" not in repr(each)
+
+
+async def test_what_was_reached_before_counts_and_what_comes_later_ends_the_wait() -> None:
+    observer = Observer()
+    first, second = seen(1), seen(2)
+    for each in (first, second):
+        observer.add(each)
+    observer.carried_out(first, 1.0, "SEGMENT_READ", failure=False)
+    waiting = asyncio.create_task(observer.wait_for("type = READ_SEGMENT", count=2))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    observer.carried_out(second, 2.0, "SEGMENT_READ", failure=False)
+    assert await waiting is second
+    assert await observer.wait_for(count=1, timeout_s=0) is first
+
+
+async def test_a_refusal_is_not_an_application() -> None:
+    observer = Observer()
+    each = seen(1)
+    observer.add(each)
+    observer.carried_out(each, 1.0, "NO_SUCH_SEGMENT", failure=True)
+    assert await observer.wait_for("failure", stage="refused") is each
+    with pytest.raises(NotSeen) as caught:
+        await observer.wait_for("type = READ_SEGMENT", timeout_s=0.01)
+    assert (caught.value.found, caught.value.count, caught.value.stage) == (0, 1, Stage.APPLIED)
+    assert "0 of 1 requests with type = READ_SEGMENT were applied within 0.01 s" in str(caught.value)
+
+
+async def test_only_what_comes_behind_a_mark_counts() -> None:
+    observer = Observer()
+    observer.add(seen(1))
+    mark = observer.mark()
+    with pytest.raises(NotSeen):
+        await observer.wait_for(stage="received", since=mark, timeout_s=0.01)
+    observer.add(seen(2))
+    assert (await observer.wait_for(stage="received", since=mark)).number == 2
+
+
+async def test_what_cannot_be_waited_for_is_refused_at_once() -> None:
+    observer = Observer()
+    with pytest.raises(FilterError):
+        await observer.wait_for("typ = X")
+    with pytest.raises(ValueError, match="at least 1"):
+        await observer.wait_for(count=0)
+    with pytest.raises(ValueError, match="700"):
+        Observer(max_bytes=1)
+
+
+async def test_the_requests_of_a_store_are_seen_with_their_stages_and_times() -> None:
+    clock = FakeClock()
+    async with MockSegmentStore(clock=clock) as mock, await Peer.connect(mock) as peer:
+        await peer.ask(HELLO, create())
+        clock.advance(2)
+        await peer.ask(set_up(), append(1), append(2, b"longer"), ReadSegment("scope/none/0", 0, 9, "", 5))
+        types = [each.type_name for each in mock.requests()]
+        assert types == ["HELLO", "CREATE_SEGMENT", "SETUP_APPEND", *["APPEND_BLOCK_END"] * 2, "READ_SEGMENT"]
+        appends = mock.requests("type = APPEND_BLOCK_END", stage="replied")
+        assert [(each.segments, each.writer_id, each.event_number) for each in appends] == [
+            ((SEGMENT,), WRITER, 1),
+            ((SEGMENT,), WRITER, 2),
+        ]
+        assert [each.size for each in appends] == [76 + 4, 76 + 6]
+        assert [each.received_s for each in appends] == [1002.0, 1002.0]
+        assert mock.requests("time < 1s", stage="applied")[-1].reply == "SEGMENT_CREATED"
+        (failed,) = mock.requests("failure", stage="refused")
+        assert (failed.type_name, failed.reply, failed.applied_s) == ("READ_SEGMENT", "NO_SUCH_SEGMENT", None)
+
+
+async def test_a_test_waits_for_the_third_append_to_a_segment() -> None:
+    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+        waiting = asyncio.create_task(mock.wait_for("type = APPEND_BLOCK_END and segment ~ 'scope/*'", count=3))
+        peer.send(HELLO, create(), set_up(), append(1), append(2), append(3), append(4))
+        third = await waiting
+        assert third.event_number == 3
+        assert mock.segments[SEGMENT].length >= 3 * len(b"data")
+
+
+async def test_a_read_at_the_tail_is_applied_when_it_is_answered() -> None:
+    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+        await peer.ask(HELLO, create(), set_up())
+        peer.send(read(0))
+        waiting = await mock.wait_for("type = READ_SEGMENT", stage="received")
+        assert waiting.applied_s is None
+        peer.send(append(1))
+        applied = await mock.wait_for("type = READ_SEGMENT", stage="replied")
+        assert applied is waiting
+        assert applied.reply == "SEGMENT_READ"
+
+
+async def test_a_store_that_is_not_watched_says_so() -> None:
+    async with MockSegmentStore(watched=False) as mock:
+        with pytest.raises(NotObserved):
+            mock.requests()
+        with pytest.raises(RuntimeError, match="there are no faults here"):
+            _ = mock.faults

@@ -1,0 +1,124 @@
+"""Appends of a trace, taken in other batches than those that it has."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.server.replay.script import Answer, Replay
+from segstore.wire import AppendSetup, ConditionalCheckFailed, DataAppended, SegmentIsSealed, decode, encode
+from segstore.wire.blocks.decoder import Append
+from segstore.wire.trace import Direction, Record, RecordKind
+from tests.server.support import SEGMENT, set_up
+
+TRACED, LIVE = UUID(int=1), UUID(int=2)
+EVENTS = [b"event %d" % number * (number % 3 + 1) for number in range(1, 9)]
+
+
+def a_batch(first: int, last: int, writer_id: UUID, request_id: int) -> Append:
+    """Events first + 1 to last as one append."""
+    return Append(SEGMENT, writer_id, last, last - first, b"".join(EVENTS[first:last]), None, request_id)
+
+
+def traced(ends: list[int], *, refused: int | None = None, acknowledged_together: bool = False) -> list[Record]:
+    """A trace in which the events are appended in batches that end there, and acknowledged."""
+    from segstore.server.replay.problem import request_frame
+
+    found: list[Record] = []
+
+    def add(direction: Direction, frame: bytes) -> None:
+        found.append(Record(len(found), 1, direction, RecordKind.FRAME, frame))
+
+    add(Direction.REQUEST, encode(set_up(writer_id=TRACED)))
+    add(Direction.REPLY, encode(AppendSetup(2, SEGMENT, TRACED, 0)))
+    for first, last in pairwise([0, *ends]):
+        frame = request_frame(a_batch(first, last, TRACED, 3))
+        while frame:
+            size = 8 + int.from_bytes(frame[4:8], "big")
+            add(Direction.REQUEST, frame[:size])
+            frame = frame[size:]
+        offset = sum(map(len, EVENTS[:last]))
+        if last == refused:
+            add(Direction.REPLY, encode(SegmentIsSealed(3, SEGMENT, "", offset)))
+        elif not acknowledged_together or last == ends[-1]:
+            add(Direction.REPLY, encode(DataAppended(3, TRACED, last, first, offset)))
+    return found
+
+
+def asked(replay: Replay, ends: list[int], start: int = 0) -> list[Answer | None]:
+    expected = replay.connection()
+    replay.answer(set_up(writer_id=LIVE), expected)
+    return [replay.answer(a_batch(first, last, LIVE, 71), expected) for first, last in pairwise([start, *ends])]
+
+
+def said(answers: list[Answer | None]) -> list[tuple[int, int, int]]:
+    found = []
+    for answer in answers:
+        assert answer is not None
+        for each in answer.replies:
+            ack = decode(each.frame)
+            assert isinstance(ack, DataAppended)
+            assert (ack.writer_id, ack.request_id) == (LIVE, 71)
+            found.append((ack.previous_event_number, ack.event_number, ack.current_segment_write_offset))
+    return found
+
+
+ends_of_batches = st.sets(st.integers(1, len(EVENTS) - 1)).map(lambda found: [*sorted(found), len(EVENTS)])
+
+
+@given(ends_of_batches, ends_of_batches)
+def test_events_are_acknowledged_however_they_are_batched(recorded: list[int], live: list[int]) -> None:
+    replay = Replay(traced(recorded), "match")
+    assert said(asked(replay, live)) == [
+        (first, last, sum(map(len, EVENTS[:last]))) for first, last in pairwise([0, *live])
+    ]
+    assert not replay.unused()
+
+
+@given(ends_of_batches, ends_of_batches)
+def test_one_acknowledgement_stands_for_all_before_it(recorded: list[int], live: list[int]) -> None:
+    replay = Replay(traced(recorded, acknowledged_together=True), "match")
+    assert said(asked(replay, live))[-1][1:] == (len(EVENTS), sum(map(len, EVENTS)))
+    assert not replay.unused()
+
+
+def test_other_bytes_other_numbers_and_what_is_over_are_not_in_the_trace() -> None:
+    replay = Replay(traced([3, 8]), "match")
+    assert asked(replay, [], 0) == []
+    wrong = a_batch(0, 4, LIVE, 71)
+    other_bytes = Append(SEGMENT, LIVE, 4, 4, bytes(len(wrong.data)), None, 71)
+    other_numbers = Append(SEGMENT, LIVE, 5, 4, wrong.data, None, 71)
+    ends_within_an_event = Append(SEGMENT, LIVE, 4, 4, wrong.data[:-1], None, 71)
+    conditional = Append(SEGMENT, LIVE, 4, 4, wrong.data, 0, 71)
+    more_than_there_is = Append(SEGMENT, LIVE, 9, 9, b"".join(EVENTS) + b"more", None, 71)
+    another_segment = Append("scope/stream/7.#epoch.0", LIVE, 4, 4, wrong.data, None, 71)
+    for each in (other_bytes, other_numbers, conditional, more_than_there_is, another_segment):
+        assert replay.answer(each, replay.connection()) is None
+    assert replay.answer(ends_within_an_event, replay.connection()) is not None  # a writer of bytes may do that
+    assert replay.unused() == {"APPEND_BLOCK_END": 1}
+    assert replay.answer(wrong, replay.connection()) is None, "what was taken is not taken again"
+
+
+def test_what_was_refused_is_answered_as_it_is_and_not_in_another_batch() -> None:
+    assert asked(Replay(traced([2, 5, 8], refused=5), "match"), [1, 2, 8])[-1] is None
+    replay = Replay(traced([2, 5, 8], refused=5), "match")
+    one, two, refused = asked(replay, [1, 2, 5])
+    assert said([one, two]) == [(0, 1, len(EVENTS[0])), (1, 2, len(b"".join(EVENTS[:2])))]
+    assert refused is not None
+    assert not isinstance(decode(refused.replies[0].frame), ConditionalCheckFailed | DataAppended)
+
+
+def test_an_append_that_is_in_the_trace_as_it_is_may_come_between() -> None:
+    replay = Replay(traced([2, 5, 8]), "match")
+    assert [each is not None for each in asked(replay, [1, 2, 5, 8])] == [True] * 4
+    replay = Replay(traced([2, 5, 8]), "match")
+    # The client sends the whole batch again, of which it had sent a part.
+    assert [each is not None for each in (*asked(replay, [1]), *asked(replay, [2, 5, 8]))] == [True] * 4
+    assert not replay.unused()["APPEND_BLOCK_END"]
+
+
+def test_in_strict_mode_a_batch_is_one_request() -> None:
+    assert asked(Replay(traced([2, 8]), "strict"), [1, 8])[0] is None

@@ -1,0 +1,477 @@
+"""A trace that answers clients: in its order, or by what is asked, with ids translated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.replay import server as replay
+from segstore.server.replay.problem import Problem, problem
+from segstore.server.replay.script import Step, read_script
+from segstore.server.replay.server import TraceServer
+from segstore.traces.replay import drive
+from segstore.wire import (
+    DataAppended,
+    DeleteSegment,
+    ErrorMessage,
+    GetStreamSegmentInfo,
+    Hello,
+    KeepAlive,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentRead,
+    encode,
+)
+from segstore.wire.blocks.decoder import Append
+from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace.diff import FieldDifference
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up, until
+from tests.server.tap.test_server import upstream
+from tests.server.traffic import WRITER, record, streams, writes
+
+CONVERSATIONS = Path(__file__).parents[3] / "fixtures" / "conversations"
+OTHER_WRITER = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
+
+
+@pytest.fixture
+async def recorded(tmp_path: Path) -> list[Record]:
+    async with MockSegmentStore(long_poll_s=0.05) as mock:
+        return await record(tmp_path / "recorded.wtrace", writes, mock)
+
+
+async def test_a_client_that_does_the_same_hears_the_same(recorded: list[Record]) -> None:
+    async with TraceServer(recorded) as server:
+        heard = await writes(server.host, server.port)
+        assert server.problems == []
+        assert not server.unused()
+    assert heard.count("DATA_APPENDED") == 4
+    assert heard[-1] == "SEGMENT_READ"
+
+
+async def test_recording_a_replay_gives_the_same_bytes_in_each_direction(recorded: list[Record]) -> None:
+    async with TraceServer(recorded) as server:
+        again = await drive(recorded, server.host, server.port)
+    assert again.differences == []
+    assert streams(again.records) == streams(recorded)
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_ids_writers_and_transient_names_are_translated(recorded: list[Record], mode: str) -> None:
+    async with TraceServer(recorded, mode=mode) as server:  # type: ignore[arg-type]  # one of the two
+        heard = await writes(server.host, server.port, writer=OTHER_WRITER, first_id=1 << 32)
+        assert (server.problems, sum(server.unused().values())) == ([], 0)
+    assert heard.count("SEGMENT_CREATED") == 2
+    async with TraceServer(recorded, mode=mode) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO, create(request_id=77), set_up(writer_id=OTHER_WRITER))
+        (reply,) = await peer.ask(append(1, b"event1", OTHER_WRITER, 88))
+        assert isinstance(reply, DataAppended)
+        assert (reply.writer_id, reply.request_id, reply.event_number) == (OTHER_WRITER, 88, 1)
+
+
+async def test_in_match_mode_the_order_does_not_matter_and_hello_may_come_again(recorded: list[Record]) -> None:
+    async with TraceServer(recorded, mode="match") as server:
+        for _ in range(4):
+            async with await Peer.connect(server) as peer:  # type: ignore[arg-type]  # host and port are all it needs
+                assert await peer.ask(HELLO, KeepAlive()) == [Hello(17, 5), KeepAlive()]
+        async with await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
+            (info,) = await peer.ask(GetStreamSegmentInfo(99, SEGMENT, ""))
+            assert (info.type_name, info.request_id) == ("STREAM_SEGMENT_INFO", 99)  # type: ignore[attr-defined]
+            assert (await peer.ask(create(request_id=5)))[0] == SegmentCreated(5, SEGMENT)
+        assert server.problems == []
+        assert server.unused()["APPEND_BLOCK_END"] == 4
+
+
+async def test_a_request_is_answered_once_and_what_is_not_in_the_trace_with_an_error(recorded: list[Record]) -> None:
+    async with TraceServer(recorded, mode="match") as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        first, second = await peer.ask(create(request_id=1), create(request_id=2))
+        assert first == SegmentCreated(1, SEGMENT)
+        assert isinstance(second, ErrorMessage)
+        assert second.request_id == 2
+        assert [str(each) for each in server.problems] == ["connection 1: CREATE_SEGMENT is not in the trace"]
+
+
+async def test_in_strict_mode_a_request_that_differs_is_named_with_its_fields(recorded: list[Record]) -> None:
+    async with TraceServer(recorded, missing="close") as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO)
+        peer.send(create("scope/stream/9.#epoch.0"))
+        assert await peer.closed() == b""
+        (problem,) = server.problems
+        assert str(problem) == (
+            "connection 1: CREATE_SEGMENT differs from the trace: "
+            f"segment is 'scope/stream/9.#epoch.0' and not '{SEGMENT}'"
+        )
+
+
+def test_of_many_fields_that_differ_some_are_told_and_the_others_counted() -> None:
+    fields = tuple(FieldDifference(f"data[{number}]", None, "00", secret=False) for number in range(6))
+    assert str(Problem(1, "APPEND_BLOCK_END", "APPEND_BLOCK_END", fields, b"", b"")).endswith(
+        "data[3] is None and not '00', and 2 more"
+    )
+
+
+def test_an_event_that_only_the_client_has_is_told() -> None:
+    def a_batch(*events: bytes) -> Append:
+        data = b"".join(bytes(4) + len(event).to_bytes(4, "big") + event for event in events)
+        return Append(SEGMENT, WRITER, 2, 2, data, None, 3)
+
+    found = problem(1, a_batch(b"e1", b"e2"), Step(1, 1, a_batch(b"e1"), 0), strict=True)
+    assert FieldDifference("data[1]", b"e2".hex(), None, secret=False) in found.fields
+
+
+async def test_events_that_are_batched_otherwise_are_told_without_what_is_translated_and_with_a_hint(
+    recorded: list[Record],
+) -> None:
+    async with TraceServer(recorded) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
+        await peer.ask(HELLO, create(), set_up(writer_id=OTHER_WRITER))
+        await peer.ask(append(2, b"event1event2", OTHER_WRITER, 88))
+        said = str(server.problems[0])
+        start = "connection 1: APPEND_BLOCK_END differs from the trace: event_number is 2 and not 1, data"
+        assert said.startswith(start)
+        assert "writer_id" not in said
+        assert "request_id" not in said
+        hint = "--mode match (mode='match') takes requests in any order, and events that are batched otherwise"
+        assert said.endswith(f"; {hint}")
+        assert {each.field for each in server.problems[0].fields}.isdisjoint({"writer_id", "request_id"})
+
+
+async def test_of_a_writer_that_stands_for_another_the_writer_id_is_told(recorded: list[Record]) -> None:
+    one = [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(set_up(writer_id=WRITER))) for at in range(2)]
+    async with TraceServer(one) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
+        peer.send(set_up(writer_id=WRITER), set_up(writer_id=OTHER_WRITER))
+        (reply,) = await peer.receive()
+        assert isinstance(reply, ErrorMessage)
+        assert [each.field for each in server.problems[0].fields] == ["writer_id"]
+        assert "match" not in str(server.problems[0])
+
+
+async def test_in_strict_mode_a_request_out_of_order_is_a_problem(recorded: list[Record]) -> None:
+    async with TraceServer(recorded) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO, KeepAlive())
+        assert str(server.problems[0]) == "connection 1: KEEP_ALIVE came where CREATE_SEGMENT comes in the trace"
+
+
+async def test_what_the_trace_does_not_answer_can_be_passed_on(recorded: list[Record]) -> None:
+    async with MockSegmentStore() as mock, await Peer.connect(mock) as helper:
+        await helper.ask(HELLO, create())
+        upstream = (mock.host, mock.port)
+        async with (
+            TraceServer(recorded, mode="match", missing="pass", upstream=upstream) as server,
+            await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
+        ):
+            await peer.ask(HELLO, set_up(writer_id=WRITER))
+            (reply,) = await peer.ask(append(7, b"not in the trace", WRITER, 5))
+            assert isinstance(reply, DataAppended)
+            assert (reply.event_number, mock.segments[SEGMENT].length) == (7, 16)
+            assert await peer.ask(DeleteSegment(9, SEGMENT, "")) == [SegmentDeleted(9, SEGMENT)]
+            assert len(server.problems) == 2
+
+
+async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[Record]) -> None:
+    async with MockSegmentStore() as mock:
+        gone = (mock.host, mock.port)
+    async with (
+        TraceServer(recorded, mode="match", missing="pass", upstream=gone) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
+    ):
+        peer.send(DeleteSegment(9, SEGMENT, ""))
+        assert await peer.closed() == b""
+
+
+async def test_replies_of_another_store_are_read_no_faster_than_by_the_client(
+    recorded: list[Record],
+) -> None:
+    frame = encode(SegmentRead(SEGMENT, 0, False, False, bytes(1 << 20), 5))
+    sent = 0
+
+    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.read(1)
+        with suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(frame)
+                await writer.drain()
+                sent += 1
+
+    async with (
+        upstream(floods) as store,
+        TraceServer(recorded, mode="match", missing="pass", upstream=store) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
+    ):
+        peer.send(HELLO, DeleteSegment(9, SEGMENT, ""))
+        await until(lambda: sent > 1)
+        for _ in range(40):
+            await asyncio.sleep(0.005)  # in which what is not bounded would grow
+        assert sent < 48
+        count = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while count < 64 * len(frame):
+                count += len(await peer.reader.read(1 << 20))
+
+
+async def test_problems_are_held_up_to_a_bound_and_all_are_reported(
+    recorded: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.replay.server._MOST_PROBLEM_BYTES", 20_000)
+    told: list[Problem] = []
+    async with (
+        TraceServer(recorded, mode="match", tell=told.append) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
+    ):
+        replies = await peer.ask(HELLO, *(DeleteSegment(each, "x" * 500, "") for each in range(100)))
+        assert len(replies) == 101
+        assert len(told) == 100
+        assert server.problems == told[: len(server.problems)]
+        assert 10 < len(server.problems) < 30
+
+
+async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:
+    def frame(at_ms: int, direction: Direction, data: bytes) -> Record:
+        return Record(at_ms * 1_000_000, 1, direction, RecordKind.FRAME, data)
+
+    trace = [
+        frame(0, Direction.REQUEST, encode(HELLO)),
+        frame(60_000, Direction.REPLY, encode(HELLO)),
+    ]
+    async with TraceServer(trace, pace=10_000.0) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        started = asyncio.get_running_loop().time()
+        await peer.ask(HELLO)
+        assert asyncio.get_running_loop().time() - started >= 0.005
+    async with TraceServer(trace, pace=1.0) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        peer.send(HELLO)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.reader.read(1), 0.02)
+
+
+async def until_closed(host: str, port: int) -> bytes:
+    """A client that makes a segment, and takes what comes until the store closes."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(encode(HELLO) + encode(create()))
+    async with asyncio.timeout(PATIENCE_S):
+        heard = await reader.read(-1)
+    writer.close()
+    return heard
+
+
+@pytest.mark.parametrize("length", [10_000, 11])
+async def test_the_end_that_a_store_made_of_a_connection_is_replayed(tmp_path: Path, length: int) -> None:
+    """Also within a reply: what makes no frame is sent as it was, and recorded again it is the same."""
+    async with MockSegmentStore() as mock:
+        mock.faults.add("type = CREATE_SEGMENT", do={"close": "after", "reply_bytes": length})
+        recorded = await record(tmp_path / "closed.wtrace", until_closed, mock)
+    wanted = encode(HELLO) + encode(SegmentCreated(1, SEGMENT))[:length]
+    async with TraceServer(recorded) as server:
+        assert await until_closed(server.host, server.port) == wanted
+        assert server.problems == []
+    async with TraceServer(recorded) as server:
+        again = await drive(recorded, server.host, server.port)
+    assert again.differences == []
+    assert streams(again.records) == streams(recorded)
+    async with MockSegmentStore() as mock:
+        found = await drive(recorded, mock.host, mock.port, timeout_s=0.1)
+    said = "a malformed frame was expected, but none came within 0.1 s" if length == 11 else "has not closed"
+    assert said in str(found.differences[0]) + found.differences[0].why
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_replies_that_do_not_decode_are_sent_as_they_are(mode: str) -> None:
+    malformed = b"\0\0\0\x1e\0\0\0\3abc"
+    unknown = b"\0\0\x7f\x7f\0\0\0\2hi"
+    spoilt = b"\0\0\0\1\xff\xff\xff\xff and so on"
+    pieces = [
+        (Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        (Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+        (Direction.REQUEST, RecordKind.FRAME, unknown),
+        (Direction.REPLY, RecordKind.FRAME, malformed),
+        (Direction.REPLY, RecordKind.FRAME, unknown),
+        (Direction.REQUEST, RecordKind.FRAME, encode(create())),
+        (Direction.REPLY, RecordKind.BYTES, spoilt),
+        (Direction.REPLY, RecordKind.CLOSE, b"{}"),
+    ]
+    trace = [Record(at, 1, *each) for at, each in enumerate(pieces)]
+    async with TraceServer(trace, mode=mode) as server:  # type: ignore[arg-type]  # one of the two
+        found = await drive(trace, server.host, server.port)
+        assert (found.differences, server.problems, sum(server.unused().values())) == ([], [], 0)
+    assert streams(found.records) == streams(trace)
+
+
+async def test_connections_on_which_nothing_is_asked_do_not_count(recorded: list[Record]) -> None:
+    empty = [Record(0, 99, Direction.REQUEST, kind, b"{}") for kind in (RecordKind.OPEN, RecordKind.CLOSE)]
+    async with TraceServer([*empty, *recorded]) as server:
+        _, probing = await asyncio.open_connection(server.host, server.port)
+        probing.close()
+        await writes(server.host, server.port)
+        assert (server.problems, sum(server.unused().values())) == ([], 0)
+
+
+def test_bytes_that_are_no_frames_are_left_out_of_the_script() -> None:
+    records = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(1, 1, Direction.REQUEST, RecordKind.BYTES, b"\0\1"),
+        Record(2, 1, Direction.REQUEST, RecordKind.FRAME, encode(append(1))),
+        Record(3, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+    ]
+    left_out: list[Record] = []
+    (step,) = read_script(records, left_out)
+    assert left_out == records[1:3], "an append of a writer that was not set up is none"
+    assert (step.type_name, [each.delay_ns for each in step.replies]) == ("HELLO", [3])
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+@pytest.mark.parametrize("missing", ["error", "close"])
+async def test_a_hello_is_answered_where_the_trace_has_none(recorded: list[Record], mode: str, missing: str) -> None:
+    cut = [each for each in recorded if each.kind is not RecordKind.FRAME or each.data != encode(HELLO)]
+    async with TraceServer(cut, mode=mode, missing=missing) as server:  # type: ignore[arg-type]  # two of these
+        async with await Peer.connect(server) as other:  # type: ignore[arg-type]  # host and port are all it needs
+            assert await other.ask(HELLO) == [Hello(17, 5)], "and it takes no connection of the trace"
+        await writes(server.host, server.port)
+        assert (server.problems, sum(server.unused().values())) == ([], 0)
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_a_hello_that_the_trace_has_otherwise_is_a_problem(recorded: list[Record], mode: str) -> None:
+    async with TraceServer(recorded, mode=mode) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        assert isinstance((await peer.ask(Hello(16, 5)))[0], ErrorMessage)
+        assert len(server.problems) == 1
+
+
+async def test_of_several_connections_only_one_that_lacks_hello_is_greeted() -> None:
+    pieces = [(1, 0, HELLO), (1, 1, Hello(17, 4)), (2, 0, create())]
+    trace = [
+        Record(at, number, Direction(way), RecordKind.FRAME, encode(each))
+        for at, (number, way, each) in enumerate(pieces)
+    ]
+    async with (
+        TraceServer(trace) as server,
+        await Peer.connect(server) as first,  # type: ignore[arg-type]  # as above
+        await Peer.connect(server) as second,  # type: ignore[arg-type]  # as above
+    ):
+        assert await first.ask(HELLO) == [Hello(17, 4)]
+        assert await second.ask(HELLO) == [Hello(17, 5)]
+        assert server.problems == []
+
+
+async def test_a_client_that_asks_much_does_not_keep_another_waiting(recorded: list[Record]) -> None:
+    asked = 20_000
+    async with (
+        TraceServer(recorded, mode="match") as server,
+        await Peer.connect(server) as greedy,  # type: ignore[arg-type]  # host and port are all it needs
+        await Peer.connect(server) as other,  # type: ignore[arg-type]  # as above
+    ):
+        greedy.send_bytes(encode(DeleteSegment(1, "s", "")) * asked)
+        await until(lambda: server.problems)
+        assert await other.ask(HELLO) == [Hello(17, 5)]
+        assert 0 < len(server.problems) < asked
+        most, before, receiving = 0, len(server.problems), asyncio.create_task(greedy.receive(asked))
+        while not receiving.done():
+            await asyncio.sleep(0)
+            most, before = max(most, len(server.problems) - before), len(server.problems)
+        assert most < asked // 4
+        answers = await receiving
+        assert {type(each) for each in answers} == {ErrorMessage}
+        assert len(server.problems) == asked
+
+
+async def test_a_client_is_not_read_while_many_replies_to_it_are_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_MOST_DELAYED", 10)
+    records = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(1_000_000, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+    ]
+    async with TraceServer(records, mode="match", pace=1) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO)
+        (conversation,) = server._open
+        most, answers = 0, asyncio.create_task(peer.ask(*[HELLO] * 100))
+        while not answers.done():
+            most = max(most, len(conversation._timers))
+            await asyncio.sleep(0)
+        assert await answers == [HELLO] * 100
+        assert most == 10
+
+
+async def test_frames_in_part_are_bounded_for_all_clients_together(
+    recorded: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_MOST_HELD_BYTES", 100_000)
+    part = encode(append(1, bytes(80_000)))[:60_000]
+    async with (
+        TraceServer(recorded) as server,
+        await Peer.connect(server) as one,  # type: ignore[arg-type]  # host and port are all it needs
+        await Peer.connect(server) as other,  # type: ignore[arg-type]  # as above
+    ):
+        one.send_bytes(part)
+        await until(lambda: server.held_bytes == len(part))
+        other.send_bytes(part)
+        assert await other.closed() == b""
+        await until(lambda: server.held_bytes == len(part))
+        one.abort()
+        await until(lambda: server.held_bytes == 0)
+
+
+async def test_problems_are_told_as_they_come(recorded: list[Record]) -> None:
+    told: list[Problem] = []
+    async with TraceServer(recorded, tell=told.append) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        await peer.ask(HELLO, KeepAlive())
+        assert len(told) == 1
+        assert told == server.problems
+
+
+async def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="upstream goes with missing='pass'"):
+        TraceServer([], missing="pass")
+    with pytest.raises(ValueError, match="pace must be above 0"):
+        TraceServer([], pace=0)
+
+
+async def test_a_connection_number_that_comes_again_is_another_connection() -> None:
+    kinds = [RecordKind.OPEN, RecordKind.FRAME, RecordKind.FRAME, RecordKind.CLOSE]
+    ways = [Direction.REQUEST, Direction.REQUEST, Direction.REPLY, Direction.REPLY]
+    one = [b"{}", encode(HELLO), encode(HELLO), b"{}"]
+    trace = [Record(at, 1, ways[at % 4], kinds[at % 4], one[at % 4]) for at in range(8)]
+    assert [step.connection for step in read_script(trace)] == [1, 2]
+    async with TraceServer(trace) as server:
+        found = await drive(trace, server.host, server.port)
+        assert (found.differences, server.problems) == ([], [])
+
+
+def conversation(steps: list[dict[str, Any]]) -> list[Record]:
+    """A recorded conversation as a trace; what is no whole frame is left out."""
+    numbers: dict[str, int] = {}
+    found: list[Record] = []
+
+    def add(name: str, direction: Direction, kind: RecordKind, data: bytes) -> None:
+        number = numbers.setdefault(name, len(numbers) + 1)
+        found.append(Record(len(found), number, direction, kind, data))
+
+    for step in steps:
+        sent = bytes.fromhex(step.get("send_hex", ""))
+        while len(sent) >= 8 and len(sent) >= (size := 8 + int.from_bytes(sent[4:8], "big")):
+            add(step["conn"], Direction.REQUEST, RecordKind.FRAME, sent[:size])
+            sent = sent[size:]
+        for reply in step.get("replies", []):
+            if "hex" in reply:
+                add(reply["conn"], Direction.REPLY, RecordKind.FRAME, bytes.fromhex(reply["hex"]))
+        for closed in step.get("closed") or []:
+            add(closed["conn"], Direction.REPLY, RecordKind.CLOSE, b"{}")
+    return found
+
+
+def conversations(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("file", sorted(CONVERSATIONS.glob("*.jsonl")), ids=lambda path: path.stem)
+async def test_what_a_store_of_the_reference_said_is_said_again(file: Path) -> None:
+    """Conversations that the official store had: the trace server says the same, and the driver finds no difference."""
+    for recorded in conversations(file):
+        trace = conversation(recorded["steps"])
+        async with TraceServer(trace) as server:
+            found = await drive(trace, server.host, server.port, timeout_s=5, all_differences=True)
+            assert [str(each) for each in found.differences] == [], recorded["name"]
+            assert server.problems == [], recorded["name"]

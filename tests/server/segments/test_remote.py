@@ -1,0 +1,89 @@
+"""What the controller of a cluster asks of a store, over a connection."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.controller.api.auth import Authority, Permission
+from segstore.server.controller.errors import SegmentStoreFailed
+from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.controller.segment_admin import CONTROLLER_WRITER
+from segstore.server.segments.remote import RemoteSegments
+from segstore.server.shared_folder.owners import Location, Owners
+from segstore.wire import WIRE_VERSION
+
+SEGMENT = "scope/_MARKstream/0.#epoch.0"
+
+
+class OneOwner(Owners):
+    """All containers are at one store."""
+
+    def __init__(self, where: Location) -> None:
+        super().__init__(1)
+        self._where = where
+
+    def of(self, container_id: int) -> Location:
+        return self._where
+
+
+async def test_an_event_of_the_controller_is_appended_once_whoever_asks_again() -> None:
+    async with MockSegmentStore() as mock:
+        owners = OneOwner(Location(mock.host, mock.port))
+        for numbers in ((1, 1, 2), (2, 3)):  # the second time as a controller that starts again
+            segments = RemoteSegments(owners, 4, token=str, wire_version=WIRE_VERSION)
+            try:
+                await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
+                for number in numbers:
+                    await segments.append_event(SEGMENT, number, b"event %d " % number)
+            finally:
+                await segments.aclose()
+        found = mock.store.read(SEGMENT, 0, 100)
+        assert found is not None
+        assert b"".join(found.data) == b"event 1 event 2 event 3 "
+        assert mock.store.get_attribute(SEGMENT, CONTROLLER_WRITER) == 3
+
+
+async def test_an_event_for_a_segment_that_takes_none_is_refused() -> None:
+    async with MockSegmentStore() as mock:
+        segments = RemoteSegments(OneOwner(Location(mock.host, mock.port)), 4, token=str, wire_version=WIRE_VERSION)
+        try:
+            with pytest.raises(SegmentStoreFailed, match="set up appends to"):
+                await segments.append_event(SEGMENT, 1, b"event")
+            await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
+            await segments.seal_segment(SEGMENT)
+            with pytest.raises(SegmentStoreFailed, match="append to"):
+                await segments.append_event(SEGMENT, 1, b"event")
+        finally:
+            await segments.aclose()
+
+
+async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
+    key, asked = "k" * 64, set()
+
+    def token(stream: str) -> str:
+        asked.add(stream)
+        return Authority(None, key, now_s=time.time).token(stream, Permission.READ_UPDATE)
+
+    table, transaction = "scope/table_kvtable/0.#epoch.0", f"{SEGMENT}#transaction.{'0' * 32}"
+    async with MockSegmentStore(auth_key=key, strict_auth=True, containers=1) as mock:
+        segments = RemoteSegments(
+            OneOwner(Location(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
+        )
+        try:
+            for segment in (SEGMENT, transaction):
+                await segments.create_segment(segment, ScalingPolicy(), 0)
+            await segments.append_event(SEGMENT, 1, b"event")
+            await segments.merge_segments(SEGMENT, [transaction])
+            await segments.update_policy(SEGMENT, ScalingPolicy())
+            await segments.truncate_segment(SEGMENT, 2)
+            assert (await segments.loads([SEGMENT]))[SEGMENT].bytes == 5
+            assert await segments.seal_segment(SEGMENT) == 5
+            await segments.delete_segment(SEGMENT)
+            await segments.create_table(table, 0, 0)
+            await segments.delete_table(table)
+        finally:
+            await segments.aclose()
+    assert asked == {"scope/_MARKstream", "scope/table_kvtable"}

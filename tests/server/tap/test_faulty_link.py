@@ -1,0 +1,498 @@
+"""Faults on another store's traffic: each action does to client and store what it says, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.connection.service import Clock
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.faults.faults import Faults
+from segstore.server.faults.observe import Observer
+from segstore.server.node.runner import LoopClock
+from segstore.server.tap.server import TapServer, TapSettings
+from segstore.wire import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalAppend,
+    ConditionalCheckFailed,
+    DataAppended,
+    Event,
+    GetStreamSegmentInfo,
+    Hello,
+    NoSuchSegment,
+    SegmentCreated,
+    SegmentRead,
+    StreamSegmentInfo,
+    WrongHost,
+    encode,
+)
+from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored
+from tests.server.support import (
+    HELLO,
+    SEGMENT,
+    WRITER,
+    FakeClock,
+    Peer,
+    append,
+    create,
+    read,
+    set_up,
+    until,
+)
+from tests.server.tap.test_server import entry, reset, upstream
+
+
+@asynccontextmanager
+async def tapped(clock: Clock | None = None) -> AsyncIterator[tuple[MockSegmentStore, TapServer]]:
+    """A store that knows nothing of faults, and a tap before it."""
+    async with MockSegmentStore(watched=False) as mock:
+        faults = Faults(clock or LoopClock(), observer=Observer())
+        async with TapServer(TapSettings(store=Endpoint(mock.host, mock.port)), faults=faults) as tap:
+            yield mock, tap
+
+
+async def peer_of(tap: TapServer) -> Peer:
+    return await Peer.connect(entry(tap))  # type: ignore[arg-type]  # it asks for host and port alone
+
+
+async def writer_of(tap: TapServer) -> Peer:
+    peer = await peer_of(tap)
+    assert len(await peer.ask(HELLO, create(), set_up())) == 3
+    return peer
+
+
+def names(replies: list[object]) -> list[str]:
+    return [getattr(each, "type_name", "") for each in replies]
+
+
+# --- closing ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_that_ends_before_the_third_append_has_two_stored_and_acknowledged() -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=3, do="close before")
+        peer.send(append(1), append(2), append(3), append(4))
+        assert acknowledged(await peer.receive(5)) == [1, 2]
+        assert stored(mock) == 8
+        assert [each.action for each in tap.faults.decisions] == ["close before"]
+        await until(lambda: not tap.links)
+
+
+async def test_a_connection_that_ends_after_the_third_append_has_three_stored_and_two_acknowledged() -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=3, do="close after")
+        peer.send(append(1), append(2), append(3), append(4))
+        assert acknowledged(await peer.receive(5)) == [1, 2]
+        assert stored(mock) == 12
+        async with await peer_of(tap) as again:
+            answers = await again.ask(HELLO, set_up())
+            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 3), "the writer learns that its third was stored"
+
+
+async def test_a_connection_can_end_in_the_middle_of_a_reply() -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, do={"close": "after", "reply_bytes": 11})
+        peer.send(append(1))
+        whole = encode(DataAppended(3, WRITER, 1, -(2**63), 4))
+        assert await peer.closed() == whole[:11]
+        assert stored(mock) == 4
+
+
+@pytest.mark.parametrize(("at", "bytes_stored"), [("before", 0), ("after", 4)])
+async def test_a_reset_is_felt_as_one(at: str, bytes_stored: int) -> None:
+    async with tapped() as (mock, tap):
+        peer = await writer_of(tap)
+        tap.faults.add(APPENDS, do={"close": at, "reset": True})
+        peer.send(append(1))
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(peer.reader.read(1), 60)
+        await peer.close()
+        assert stored(mock) == bytes_stored
+        await until(lambda: not tap.links)
+
+
+async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[bytes] = []
+
+    async def stays(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(16))
+        left.append(await reader.read())
+        while not reader.at_eof() or not writer.transport.is_closing():
+            writer.write(encode(PONG))
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr("segstore.server.tap.faulty_link._LINGER_S", 0.02)
+    async with upstream(stays) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        faults.add("type = CREATE_SEGMENT", do="close before")
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
+            peer.send(HELLO, PONG, create())
+            assert (await peer.receive(1)) == [HELLO]
+            assert set(await peer.receive(1_000)) <= {PONG}
+            await until(lambda: not tap.links)
+    assert left == [encode(PONG)]
+
+
+async def test_a_client_that_does_not_wait_for_the_end_that_a_rule_makes_leaves_no_connection() -> None:
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        await reader.read()
+
+    async with upstream(says_nothing) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap:
+            faults.add(APPENDS, do="close after")
+            async with await peer_of(tap) as peer:
+                peer.send(HELLO, set_up(), append(1), append(2))
+                await tap.wait_for(APPENDS, stage="received")
+                peer.writer.write_eof()
+                await until(lambda: not tap.links)
+
+
+async def test_an_answer_in_place_of_a_store_that_has_ended_is_not_sent_behind_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def says_little(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        writer.write_eof()
+        await reader.read()
+
+    async with upstream(says_little) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap:
+            faults.add("type = READ_SEGMENT", do={"error": "NoSuchSegment"})
+            async with await peer_of(tap) as peer:
+                peer.send(HELLO)
+                assert await peer.closed() == encode(HELLO)
+                peer.send(read())
+                await tap.wait_for("type = READ_SEGMENT", stage="refused")
+                peer.writer.write_eof()
+                await until(lambda: not tap.links)
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio" and each.exc_info] == []
+
+
+async def test_a_client_that_is_cut_while_its_answers_may_be_overtaken_leaves_no_connection() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, do={"hold": "after", "overtake": True}, name="held")
+        peer.send(append(1))
+        await tap.faults.wait_held("held")
+        tap.cut()
+        await until(lambda: not tap.links)
+
+
+async def test_a_read_that_waits_does_not_keep_a_connection_from_ending() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add("type = KEEP_ALIVE", do="close before")
+        peer.send(read(0), PONG)
+        assert await peer.closed() == b""
+        await until(lambda: not tap.links)
+
+
+async def test_a_read_that_waits_can_end_its_connection_when_it_would_be_answered() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as writer, await peer_of(tap) as reader:
+        tap.faults.add("type = READ_SEGMENT", do="close after")
+        reader.send(HELLO, read(0), PONG)
+        assert await reader.receive(2) == [Hello(17, 5), PONG], "what is behind it is passed"
+        await writer.ask(append(1))
+        assert await reader.closed() == b""
+
+
+# --- answering --------------------------------------------------------------------------------------------------
+
+
+async def test_an_error_takes_the_place_of_the_store() -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add("type = READ_SEGMENT", nth=1, do={"error": "WrongHost", "fields": {"correct_host": "other:1"}})
+        assert acknowledged(await peer.ask(append(1))) == [1]
+        refused, served = await peer.ask(read(0), read(0, request_id=5))
+        assert refused == WrongHost(4, SEGMENT, "other:1", "")
+        assert isinstance(served, SegmentRead)
+        (seen,) = tap.requests("failure", stage="refused")
+        assert (seen.reply, seen.faults) == ("WRONG_HOST", ("rule 1: error WRONG_HOST",))
+        assert mock.server.service.counters.connections == 1
+
+
+async def test_a_stack_of_errors_is_answered_from_the_top() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
+        await peer.ask(append(1))
+        peer.send(*(read(0, request_id=number) for number in range(4)))
+        first, second, third = await peer.receive(4)
+        assert (first, second) == (WrongHost(0, SEGMENT, "", ""), NoSuchSegment(1, SEGMENT, "", 0))
+        assert isinstance(third, SegmentRead)
+
+
+@pytest.mark.parametrize(("at", "bytes_stored"), [("before", 4), ("after", 12)])
+async def test_appends_behind_one_that_a_rule_refuses_are_refused_as_it_is_until_their_writer_is_set_up_again(
+    at: str, bytes_stored: int
+) -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=2, do={"error": "SegmentIsSealed", "at": at})
+        other = UUID(int=77)
+        await peer.ask(set_up(writer_id=other))
+        peer.send(append(1), append(2), append(3), append(1, writer_id=other))
+        answers = await peer.receive(4)
+        assert [each.type_name for each in answers if getattr(each, "writer_id", None) != other] == [
+            "DATA_APPENDED",
+            "SEGMENT_IS_SEALED",
+            "SEGMENT_IS_SEALED",
+        ]
+        assert {each.writer_id for each in answers if isinstance(each, DataAppended)} == {WRITER, other}
+        assert stored(mock) == bytes_stored + 4
+        again = await peer.ask(set_up(), append(5))
+        assert names(again) == ["APPEND_SETUP", "DATA_APPENDED"]
+
+
+async def test_an_append_whose_writer_was_refused_ends_the_connection() -> None:
+    async with tapped() as (mock, tap), await peer_of(tap) as peer:
+        tap.faults.add("type = SETUP_APPEND", nth=1, do="WrongHost")
+        assert names(await peer.ask(HELLO, create(), set_up())) == ["HELLO", "SEGMENT_CREATED", "WRONG_HOST"]
+        peer.send(append(1))
+        assert await peer.closed() == b""
+        assert stored(mock) == 0
+
+
+async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it_is() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add("type = CONDITIONAL_APPEND", nth=1, do="ConditionalCheckFailed")
+        peer.send(*(ConditionalAppend(WRITER, number, 0, Event(b"x"), 5) for number in (1, 2)))
+        failed, done = await peer.receive(2)
+        assert failed == ConditionalCheckFailed(WRITER, 1, 5)
+        assert acknowledged([done]) == [2]
+
+
+async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is_said() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=2, do="InvalidEventNumber")
+        peer.send(append(1), append(2), append(3))
+        assert names(await peer.receive(4)) == ["DATA_APPENDED", "INVALID_EVENT_NUMBER"]
+
+
+async def test_an_error_after_the_store_has_applied_it_hides_that_it_has() -> None:
+    async with tapped() as (_, tap), await peer_of(tap) as peer:
+        tap.faults.add("type = CREATE_SEGMENT", nth=1, do={"error": "WrongHost", "at": "after"})
+        answers = await peer.ask(HELLO, create(), create(request_id=9))
+        assert names(answers) == ["HELLO", "WRONG_HOST", "SEGMENT_ALREADY_EXISTS"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("WRONG_HOST", [(DataAppended, 1), WrongHost, WrongHost]),
+        ("CONDITIONAL_CHECK_FAILED", [(DataAppended, 1), (ConditionalCheckFailed, 2), (DataAppended, 3)]),
+    ],
+)
+async def test_one_acknowledgement_for_several_appends_is_taken_apart_where_a_rule_refuses_one(
+    error: str, said: list[object]
+) -> None:
+    async def acknowledges_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        await reader.readexactly(len(encode(set_up())))
+        writer.write(encode(AppendSetup(2, SEGMENT, WRITER, 0)))
+        await reader.readexactly(3 * len(encode(append(1))))
+        writer.write(encode(DataAppended(3, WRITER, 3, 0, 12)))
+        await reader.read()
+
+    async with upstream(acknowledges_once) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
+            assert len(await peer.ask(HELLO, set_up())) == 2
+            faults.add(APPENDS, nth=2, do={"error": error, "at": "after"})
+            peer.send(append(1), append(2), append(3))
+            heard = await peer.receive(3)
+            assert [
+                (type(each), each.event_number) if hasattr(each, "event_number") else type(each) for each in heard
+            ] == said
+            previous = [each.previous_event_number for each in heard if isinstance(each, DataAppended)]
+            assert previous == [0, 2][: len(previous)]
+
+
+# --- losing, doubling, spoiling ---------------------------------------------------------------------------------
+
+
+async def test_a_dropped_append_is_not_passed_whatever_frames_brought_it() -> None:
+    event = encode(Event(b"data"))
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=[1, 2], do="drop")
+        block = AppendBlock(WRITER, event), AppendBlockEnd(WRITER, len(event), b"", 1, 1, 3)
+        peer.send(*block, append(2), PONG)
+        assert await peer.receive(1) == [PONG]
+        assert stored(mock) == 0
+        assert [each.type_name for each in tap.requests(APPENDS)] == ["APPEND_BLOCK_END"] * 2
+        peer.send(block[0])
+        peer.send(AppendBlockEnd(WRITER, len(event), b"", 1, 3, 3))
+        assert acknowledged(await peer.receive(1)) == [3]
+        assert stored(mock) == len(event)
+
+
+async def test_a_dropped_reply_is_of_a_request_that_was_carried_out() -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, do="drop reply")
+        peer.send(append(1), PONG)
+        assert await peer.receive(1) == [PONG]
+        assert stored(mock) == 4
+        assert len(tap.requests(APPENDS, stage="applied")) == 1
+        assert tap.requests(APPENDS, stage="replied") == []
+
+
+async def test_a_request_that_comes_twice_is_passed_twice() -> None:
+    async with tapped() as (_, tap), await peer_of(tap) as peer:
+        tap.faults.add("type = CREATE_SEGMENT", do="duplicate")
+        peer.send(HELLO, create())
+        assert names(await peer.receive(3)) == ["HELLO", "SEGMENT_CREATED", "SEGMENT_ALREADY_EXISTS"]
+
+
+async def test_a_reply_can_come_twice_changed_or_cut_short() -> None:
+    async with tapped() as (_, tap), await peer_of(tap) as peer:
+        tap.faults.add("type = CREATE_SEGMENT", nth=1, do="duplicate reply")
+        tap.faults.add("type = CREATE_SEGMENT", nth=1, do={"corrupt": 15, "xor": 3})
+        tap.faults.add("type = CREATE_SEGMENT", nth=1, do={"truncate": 10})
+        others = [create(f"scope/stream/{number}.#epoch.0", 4) for number in (1, 2)]
+        peer.send(HELLO, create(), *others, PONG)
+        expected = [HELLO, SegmentCreated(1, SEGMENT), SegmentCreated(1, SEGMENT), SegmentCreated(7, others[0].segment)]
+        assert await peer.receive(4) == expected
+        cut = encode(SegmentCreated(4, others[1].segment))[:10]
+        async with asyncio.timeout(60):
+            held = bytes(peer._decoder._pending)
+            assert held + await peer.reader.readexactly(10 + 8 - len(held)) == cut + encode(PONG)
+
+
+async def test_rules_on_replies_look_at_what_the_store_says() -> None:
+    async with tapped() as (_, tap), await peer_of(tap) as peer:
+        tap.faults.add("type = NO_SUCH_SEGMENT", on="reply", do={"error": "WrongHost"}, name="elsewhere")
+        tap.faults.add("type = KEEP_ALIVE", on="reply", nth=1, do="drop")
+        peer.send(HELLO, read(0), PONG, PONG)
+        assert await peer.receive(3) == [HELLO, WrongHost(4, SEGMENT, "", ""), PONG]
+        assert tap.requests("type = READ_SEGMENT")[0].faults == ("elsewhere: error WRONG_HOST",)
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_delayed_request_keeps_back_what_is_behind_it() -> None:
+    clock = FakeClock()
+    async with tapped(clock) as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=1, do={"delay_ms": 250})
+        peer.send(append(1), append(2), PONG)
+        await tap.wait_for(APPENDS, stage="received")
+        clock.advance(0.2)
+        assert stored(mock) == 0
+        assert len(tap.requests(APPENDS)) == 1, "what is behind it is not looked at"
+        clock.advance(0.05)
+        assert acknowledged(await peer.receive(2)) == [1, 2]
+        assert await peer.receive(1) == [PONG]
+        assert tap.requests(APPENDS)[0].latency_ns == 250_000_000
+
+
+async def test_what_may_be_overtaken_is() -> None:
+    clock = FakeClock()
+    async with tapped(clock) as (_, tap), await writer_of(tap) as peer:
+        info = "type = GET_STREAM_SEGMENT_INFO"
+        tap.faults.add(info, nth=1, do={"delay_ms": 100, "overtake": True})
+        tap.faults.add(info, nth=2, do={"delay_ms": 100, "at": "after", "overtake": True})
+        peer.send(*(GetStreamSegmentInfo(number, SEGMENT, "") for number in (8, 9)), append(1))
+        assert acknowledged(await peer.receive(1)) == [1]
+        await tap.wait_for(info, stage="applied")
+        clock.advance(0.1)
+        await tap.wait_for(info, count=2, stage="applied")
+        clock.advance(0.1)
+        found = await peer.receive(2)
+        assert {each.request_id for each in found if isinstance(each, StreamSegmentInfo)} == {8, 9}
+
+
+async def test_what_is_held_goes_on_when_it_is_released() -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=1, do="hold", name="before")
+        tap.faults.add(APPENDS, nth=2, do="hold after", name="after")
+        peer.send(append(1), append(2), PONG)
+        await tap.faults.wait_held("before")
+        assert stored(mock) == 0
+        tap.faults.release("before")
+        await tap.faults.wait_held("after")
+        assert stored(mock) == 8
+        assert acknowledged(await peer.receive(1)) == [1]
+        await tap.wait_for("type = KEEP_ALIVE", stage="applied")
+        assert tap.requests("type = KEEP_ALIVE", stage="replied") == [], "replies keep their order"
+        tap.faults.release("after")
+        assert names(await peer.receive(2)) == ["DATA_APPENDED", "KEEP_ALIVE"]
+
+
+async def test_the_end_of_what_a_client_says_waits_behind_what_is_held() -> None:
+    async with tapped() as (mock, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, do="hold", name="slow")
+        peer.send(append(1))
+        peer.writer.write_eof()
+        await tap.faults.wait_held("slow")
+        tap.faults.release("slow")
+        assert await peer.closed() == encode(DataAppended(3, WRITER, 1, -(2**63), 4))
+        assert stored(mock) == 4
+
+
+async def test_nothing_is_held_for_a_client_that_is_gone() -> None:
+    async with tapped() as (mock, tap):
+        peer = await writer_of(tap)
+        tap.faults.add(APPENDS, do="hold after", name="slow")
+        peer.send(append(1))
+        await tap.faults.wait_held("slow")
+        reset(peer.writer)
+        await until(lambda: not tap.links)
+        assert tap.faults.held("slow") == 0
+        assert stored(mock) == 4
+
+
+async def test_every_reply_takes_a_round_trip() -> None:
+    clock = FakeClock()
+    async with tapped(clock) as (_, tap), await peer_of(tap) as peer:
+        tap.faults.round_trip_ms = {0: 40}
+        peer.send(HELLO)
+        await tap.wait_for("type = HELLO", stage="applied")
+        clock.advance(0.039)
+        assert tap.requests("type = HELLO", stage="replied") == []
+        clock.advance(0.001)
+        assert await peer.receive(1) == [HELLO]
+
+
+async def test_a_store_is_not_asked_more_than_it_answers() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        tap.faults.add(APPENDS, nth=9_000, do="drop reply", name="late")
+        peer.send(*(append(number, b"") for number in range(1, 9_001)), PONG)
+        last = 0
+        while last < 8_999:
+            last = max(acknowledged(await peer.receive(1)))
+        assert await peer.receive(1) == [PONG]
+        assert [each.nth for each in tap.faults.decisions] == [9_000]
+        assert len(tap.requests(APPENDS, stage="applied")) == 9_000
+
+
+# --- what happened ----------------------------------------------------------------------------------------------
+
+
+async def test_requests_are_noted_with_what_the_store_made_of_them() -> None:
+    async with tapped() as (_, tap), await writer_of(tap) as peer:
+        await peer.ask(append(1), read(0))
+        peer.send(read(0, request_id=5, token="a token"), create())
+        await peer.receive(2)
+        await tap.wait_for("type = CREATE_SEGMENT", count=2, stage="received")
+        assert [each.reply for each in tap.requests(f"segment = {SEGMENT}")] == [
+            "SEGMENT_CREATED",
+            "APPEND_SETUP",
+            "DATA_APPENDED",
+            "SEGMENT_READ",
+            "SEGMENT_READ",
+            "SEGMENT_ALREADY_EXISTS",
+        ]
+        assert len(tap.requests("failure", stage="refused")) == 1
+        assert tap.mark() == 7
+
+
+async def test_a_rule_that_nothing_fits_is_reported_when_the_tap_stops(caplog: pytest.LogCaptureFixture) -> None:
+    async with tapped() as (_, tap):
+        tap.faults.add("type = SEAL_SEGMENT", do="close", name="never")
+    assert "fault 'never' has matched nothing" in caplog.text

@@ -1,0 +1,628 @@
+"""A tap on sockets: what one side says the other one hears, as it was said, and so the end of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.faults.faults import Faults
+from segstore.server.faults.observe import Observer
+from segstore.server.node.runner import AddressInUse, CannotListen, LoopClock
+from segstore.server.tap.link import HIGH_BYTES, Link, Side
+from segstore.server.tap.server import TapServer, TapSettings, TooManyStores
+from segstore.wire import AppendBlock, AppendSetup, encode
+from segstore.wire.trace.blocks import Direction
+from tests.server.certificates import trusting, write_certificate
+from tests.server.connection.test_recording import Notes
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, set_up, until
+from tests.server.traffic import Port, writes
+
+HELLO_BYTES = encode(HELLO)
+NONSENSE = [
+    b"POST /topics/orders HTTP/1.1\r\nhost: here\r\n\r\n",
+    HELLO_BYTES + b"\0\0\0\x09\xff\xff\xff\xff and more",
+    HELLO_BYTES + b"\0\0\x22\x22\0\0\0\x40 a frame of a type that no command has, and not whole",
+    HELLO_BYTES + b"\0\0\0\x09\0\0\0\x04read",
+    HELLO_BYTES + encode(append(1)) + b"?",
+]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def watched_faults() -> Faults:
+    return Faults(LoopClock(), observer=Observer())
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "watched"])
+def watched(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def tap_before(host: str, port: int, /, *, watched: bool = False, **more: object) -> TapServer:
+    return TapServer(TapSettings(store=Endpoint(host, port), **more), faults=watched_faults() if watched else None)
+
+
+def entry(tap: TapServer) -> Port:
+    """Where a client comes in."""
+    assert tap.address is not None
+    return Port(*tap.address)
+
+
+async def connected(tap: TapServer) -> Peer:
+    return await Peer.connect(entry(tap))  # type: ignore[arg-type]  # it asks for host and port alone
+
+
+@asynccontextmanager
+async def upstream(handler: Handler) -> AsyncIterator[tuple[str, int]]:
+    """A store that does what the handler says; nothing of it is left when the tap before it is gone."""
+    running: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.add(task)
+        try:
+            await handler(reader, writer)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, limit=4096)
+    try:
+        yield server.sockets[0].getsockname()[:2]
+    finally:
+        server.close()
+        await asyncio.gather(*running, return_exceptions=True)
+        await server.wait_closed()
+
+
+async def read_all(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(PATIENCE_S):
+        return await reader.read()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+# --- what is said -----------------------------------------------------------------------------------------------
+
+
+async def test_a_client_hears_through_the_tap_what_the_store_says(watched: bool) -> None:
+    async with MockSegmentStore(long_poll_s=0.05) as direct:
+        expected = await writes(direct.host, direct.port)
+    async with (
+        MockSegmentStore(long_poll_s=0.05) as mock,
+        tap_before(mock.host, mock.port, watched=watched) as tap,
+    ):
+        where = entry(tap)
+        assert await writes(where.host, where.port) == expected
+        assert mock.segments[SEGMENT].length == direct.segments[SEGMENT].length
+        await until(lambda: not tap.links)
+
+
+@pytest.mark.parametrize("said", NONSENSE, ids=["HTTP", "a length", "a type", "no frame", "an append of nobody"])
+async def test_nonsense_passes_both_ways_unchanged(said: bytes, watched: bool) -> None:
+    heard: list[bytes] = []
+
+    async def answers_the_same(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await read_all(reader))
+        writer.write(heard[0][::-1] + heard[0])
+
+    async with (
+        upstream(answers_the_same) as store,
+        tap_before(*store, watched=watched) as tap,
+        await connected(tap) as peer,
+    ):
+        for at in range(0, len(said), 7):
+            peer.send_bytes(said[at : at + 7])
+            await asyncio.sleep(0)
+        peer.writer.write_eof()
+        assert await read_all(peer.reader) == said[::-1] + said
+    assert heard == [said]
+
+
+async def test_nonsense_is_passed_on_before_it_is_whole(watched: bool) -> None:
+    """A store that looks at what it gets hears of it, though nobody waits for the rest."""
+    begun = HELLO_BYTES + b"\0\0\x22\x22\0\0\x40\0 a frame that never ends"
+
+    async def reads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(begun)))
+
+    async with upstream(reads) as store, tap_before(*store, watched=watched) as tap, await connected(tap) as peer:
+        peer.send_bytes(begun)
+        assert await read_all(peer.reader) == begun
+
+
+async def test_nonsense_is_noted(watched: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def reads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_all(reader)
+
+    async with upstream(reads) as store, tap_before(*store, watched=watched) as tap, await connected(tap) as peer:
+        peer.send_bytes(NONSENSE[0])
+        peer.writer.write_eof()
+        assert await read_all(peer.reader) == b""
+    assert f"of the client: its first bytes, {NONSENSE[0][:8].hex()}, are no Hello" in caplog.text
+
+
+# --- slow peers -------------------------------------------------------------------------------------------------
+
+PIECE = bytes(range(256)) * 256
+PIECES = 16 * HIGH_BYTES // len(PIECE)
+
+
+async def send_pieces(writer: asyncio.StreamWriter) -> None:
+    for _ in range(PIECES):
+        writer.write(PIECE)
+        await writer.drain()
+
+
+async def count_bytes(reader: asyncio.StreamReader) -> int:
+    count = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while data := await reader.read(1 << 20):
+            count += len(data)
+    return count
+
+
+def held(tap: TapServer) -> int:
+    """Bytes that the tap has for both sides."""
+    sides = [side for link in tap.links for side in (link.client, link.store) if side.transport is not None]
+    return sum(side.transport.get_write_buffer_size() for side in sides if side.transport is not None)
+
+
+async def test_what_a_slow_client_does_not_read_is_left_with_the_store() -> None:
+    sent = asyncio.Event()
+
+    async def talks(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await send_pieces(writer)
+        sent.set()
+
+    async with upstream(talks) as store, tap_before(*store) as tap, await connected(tap) as peer:
+        await until(lambda: held(tap) > HIGH_BYTES)
+        for _ in range(20):
+            await asyncio.sleep(0.002)  # in which what is not bounded would grow
+            assert held(tap) < 2 * HIGH_BYTES
+        assert not sent.is_set()
+        assert await count_bytes(peer.reader) == PIECES * len(PIECE)
+
+
+async def test_what_a_slow_store_does_not_read_is_left_with_the_client() -> None:
+    read_on = asyncio.Event()
+    counted: list[int] = []
+
+    async def reads(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await read_on.wait()
+        counted.append(await count_bytes(reader))
+
+    async with upstream(reads) as store, tap_before(*store) as tap, await connected(tap) as peer:
+        sending = asyncio.create_task(send_pieces(peer.writer))
+        await until(lambda: held(tap) > HIGH_BYTES)
+        for _ in range(20):
+            await asyncio.sleep(0.002)
+            assert held(tap) < 2 * HIGH_BYTES
+        assert not sending.done()
+        read_on.set()
+        await sending
+        peer.writer.write_eof()
+        assert await read_all(peer.reader) == b""
+    assert counted == [PIECES * len(PIECE)]
+
+
+# --- the end ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_sends_no_more_still_hears_the_answer(watched: bool) -> None:
+    async def answers_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = await read_all(reader)
+        writer.write(said + b"!")
+
+    async with (
+        upstream(answers_at_the_end) as store,
+        tap_before(*store, watched=watched) as tap,
+        await connected(tap) as peer,
+    ):
+        peer.send_bytes(HELLO_BYTES + b"\0\0")
+        peer.writer.write_eof()
+        assert await read_all(peer.reader) == HELLO_BYTES + b"\0\0!"
+        await until(lambda: not tap.links)
+
+
+async def test_a_store_that_sends_no_more_still_hears_the_client(watched: bool) -> None:
+    heard: list[bytes] = []
+
+    async def goes_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HELLO_BYTES + b"\0\0\0")
+        writer.write_eof()
+        heard.append(await read_all(reader))
+
+    async with upstream(goes_silent) as store, tap_before(*store, watched=watched) as tap:
+        peer = await connected(tap)
+        assert await read_all(peer.reader) == HELLO_BYTES + b"\0\0\0"
+        assert len(tap.links) == 1
+        peer.send_bytes(HELLO_BYTES)
+        await peer.close()
+        await until(lambda: not tap.links)
+    assert heard == [HELLO_BYTES]
+
+
+async def test_a_reset_by_the_client_is_one_for_the_store(watched: bool) -> None:
+    ends: list[type[BaseException] | None] = []
+
+    async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(HELLO_BYTES)))
+        try:
+            await read_all(reader)
+            ends.append(None)
+        except ConnectionError as error:
+            ends.append(type(error))
+
+    async with upstream(waits) as store, tap_before(*store, watched=watched) as tap:
+        peer = await connected(tap)
+        peer.send_bytes(HELLO_BYTES)
+        assert await peer.receive() == [HELLO]
+        reset(peer.writer)
+        await until(lambda: ends)
+        await until(lambda: not tap.links)
+    assert ends == [ConnectionResetError]
+
+
+async def test_a_reset_by_the_store_is_one_for_the_client(watched: bool) -> None:
+    async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(HELLO_BYTES))
+        reset(writer)
+
+    async with upstream(resets) as store, tap_before(*store, watched=watched) as tap, await connected(tap) as peer:
+        peer.send_bytes(HELLO_BYTES)
+        with pytest.raises(ConnectionResetError):
+            await read_all(peer.reader)
+        await until(lambda: not tap.links)
+
+
+async def test_a_client_of_a_store_that_cannot_be_reached_is_let_go_and_the_store_named(
+    watched: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with tap_before("127.0.0.1", port, watched=watched) as tap:
+        async with await connected(tap) as peer:
+            peer.send(HELLO)
+            assert await peer.closed() == b""
+        await until(lambda: not tap.links)
+    assert f"the store at 127.0.0.1:{port} cannot be reached: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [("127.0.0.1", 70_000), ("no.such.host.invalid", 1), ("a" * 300, 1), ("é..", 1), ("a\0b", 1)],
+)
+async def test_what_is_no_address_at_all_is_a_store_that_cannot_be_reached(
+    address: tuple[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tap_before(*address) as tap, await connected(tap) as peer:
+        peer.send(HELLO)
+        assert await peer.closed() == b""
+        await until(lambda: not tap.links)
+    where = f"the store at {address[0]}:{address[1]}"
+    assert any(f"{where} cannot be reached: " in said for said in caplog.messages)
+
+
+async def test_a_store_that_dies_ends_its_clients_and_one_that_comes_back_is_found_again(watched: bool) -> None:
+    async with MockSegmentStore() as first, tap_before(first.host, first.port, watched=watched) as tap:
+        port = first.port
+        async with await connected(tap) as peer:
+            assert len(await peer.ask(HELLO, create())) == 2
+            await first.server.stop(drain_s=0)
+            assert await peer.closed() == b""
+        async with MockSegmentStore(port=port), await connected(tap) as again:
+            assert [each.type_name for each in await again.ask(HELLO, create())] == ["HELLO", "SEGMENT_CREATED"]
+
+
+async def test_connections_can_be_cut_as_a_failing_network_does(watched: bool) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        async with await connected(tap) as peer:
+            assert len(await peer.ask(HELLO, create(), set_up(), append(1))) == 4
+            assert tap.cut() == 1
+            await peer.closed()
+        async with await connected(tap) as again:
+            answers = await again.ask(HELLO, set_up())
+            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 1)
+
+
+async def test_the_end_of_a_client_can_be_passed_to_a_store_that_has_just_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap, await connected(tap) as peer:
+        await peer.ask(HELLO)
+        (link,) = tap.links
+        store = link.store.transport
+        assert store is not None
+
+        class Left:
+            """A transport whose peer has left, which it does not know."""
+
+            def write_eof(self) -> None:
+                raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(store, name)
+
+        monkeypatch.setattr(link.store, "transport", Left())
+        peer.writer.write_eof()
+        await until(lambda: not tap.links)
+
+
+async def test_a_connection_that_is_cut_before_its_store_is_asked_for_is_over(watched: bool) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+
+        class CutAtOnce(set[Link]):
+            def add(self, link: Link) -> None:
+                super().add(link)
+                asyncio.get_running_loop().call_soon(tap.cut)
+
+        tap.links = CutAtOnce()
+        async with await connected(tap) as peer:
+            await peer.closed()
+            await until(lambda: not tap.links)
+
+
+async def test_a_tap_that_stops_ends_what_is_under_way_and_leaves_nothing(watched: bool) -> None:
+    async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(HELLO_BYTES)))
+        await read_all(reader)
+
+    async with upstream(waits) as store:
+        tap = tap_before(*store, watched=watched)
+        await tap.start()
+        busy, silent = await connected(tap), await connected(tap)
+        busy.send(HELLO)
+        assert await busy.receive() == [HELLO]
+        await asyncio.gather(tap.stop(), tap.stop())
+        await tap.stop()
+        assert not tap.links
+        for peer in (busy, silent):
+            assert await peer.closed() == b""
+            await peer.close()
+
+
+async def test_a_client_that_comes_as_the_tap_stops_is_not_left_alone() -> None:
+    async with MockSegmentStore() as mock:
+        tap = tap_before(mock.host, mock.port)
+        await tap.start()
+        where = entry(tap)
+        connecting = [asyncio.create_task(asyncio.open_connection(where.host, where.port)) for _ in range(8)]
+        await asyncio.sleep(0)
+        await tap.stop()
+        for done in await asyncio.gather(*connecting, return_exceptions=True):
+            if not isinstance(done, BaseException):
+                with suppress(ConnectionError):
+                    assert await read_all(done[0]) == b""
+                done[1].close()
+        assert not tap.links
+
+
+# --- what is recorded -------------------------------------------------------------------------------------------
+
+
+async def test_a_recorder_is_told_all_bytes_and_who_ended(watched: bool) -> None:
+    notes = Notes()
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as idle:
+        assert idle.recorder is None
+        tap = TapServer(idle.settings, recorder=notes, faults=watched_faults() if watched else None)
+        async with tap:
+            peer = await connected(tap)
+            host, number = peer.writer.get_extra_info("sockname")[:2]
+            peer.send_bytes(HELLO_BYTES + encode(create()) + b"\0\0")
+            answers = b"".join(encode(each) for each in await peer.receive(2))
+            await peer.close()
+            await until(lambda: notes.ended)
+        assert notes.begun == [{"peer": f"{host}:{number}", "store": f"{mock.host}:{mock.port}"}]
+    assert notes.bytes == {(1, "in"): HELLO_BYTES + encode(create()) + b"\0\0", (1, "out"): answers}
+    assert notes.ended == {1: (Direction.REQUEST, {})}
+
+
+async def test_a_recorder_is_told_of_a_store_that_ends_and_of_one_that_is_not_there() -> None:
+    notes = Notes()
+
+    async def leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(HELLO_BYTES)))
+
+    async with (
+        upstream(leaves) as store,
+        TapServer(TapSettings(store=Endpoint(*store)), recorder=notes) as tap,
+        await connected(tap) as peer,
+    ):
+        peer.send_bytes(HELLO_BYTES)
+        assert await peer.closed() == HELLO_BYTES
+    async with TapServer(TapSettings(store=Endpoint(*store)), recorder=notes) as tap, await connected(tap) as peer:
+        await peer.closed()
+        await until(lambda: len(notes.ended) == 2)
+    assert notes.ended[1] == (Direction.REPLY, {})
+    by, facts = notes.ended[2]
+    assert by is Direction.REPLY
+    assert "cannot be reached" in facts["reason"]
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tap_speaks_tls_to_a_store_and_to_clients(tmp_path: Path, watched: bool) -> None:
+    certificate, key = write_certificate(tmp_path)
+    tls = {"tls_cert": certificate, "tls_key": key}
+    async with MockSegmentStore(**tls) as mock:
+        plain = tap_before("localhost", mock.port, watched=watched, tls=True, ca=certificate)
+        async with plain, await connected(plain) as peer:
+            assert len(await peer.ask(HELLO, create(), set_up(), append(1))) == 4
+        async with tap_before("localhost", mock.port, watched=watched, tls=True, ca=certificate, **tls) as both:
+            assert both.address is not None
+            assert both.address.host == "localhost"
+            where: object = Port("127.0.0.1", both.address.port)
+            peer = await Peer.connect(where, ssl=trusting(), server_hostname="localhost")  # type: ignore[arg-type]
+            async with peer:
+                assert (await peer.ask(HELLO, set_up()))[1] == AppendSetup(2, SEGMENT, WRITER, 1)
+        assert mock.segments[SEGMENT].length == 4
+
+
+async def test_a_store_that_nobody_vouches_for_is_not_spoken_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = write_certificate(tmp_path)
+    async with (
+        MockSegmentStore(tls_cert=certificate, tls_key=key) as mock,
+        tap_before("localhost", mock.port, tls=True) as tap,
+        await connected(tap) as peer,
+    ):
+        peer.send(HELLO)
+        assert await peer.closed() == b""
+    assert f"the store at localhost:{mock.port} cannot be reached: " in caplog.text
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "needs a controller or a store"),
+        ({"store": ("a", 1), "ca": Path("ca.pem")}, "ca goes with TLS"),
+        ({"store": ("a", 1), "tls_cert": Path("cert.pem")}, "tls_cert and tls_key go together"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TapSettings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "host"),
+    [
+        ({}, "127.0.0.1"),
+        ({"host": "0.0.0.0"}, "127.0.0.1"),
+        ({"tls_cert": Path("a"), "tls_key": Path("b")}, "localhost"),
+        ({"published_host": "tap"}, "tap"),
+    ],
+)
+def test_clients_are_sent_to_a_name_that_they_can_use(given: dict[str, object], host: str) -> None:
+    assert TapSettings(store=("a", 1), **given).public_host == host
+
+
+async def test_a_port_that_is_taken_is_refused_and_nothing_is_left() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(AddressInUse):
+        await tap_before("127.0.0.1", 1, port=taken.getsockname()[1]).start()
+
+
+async def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    with pytest.raises(CannotListen, match="cannot be used"):
+        await tap_before("127.0.0.1", 1, tls_cert=empty, tls_key=empty).start()
+    with pytest.raises(OSError, match="no certificate in PEM"):
+        await tap_before("127.0.0.1", 1, tls=True, ca=empty).start()
+
+
+async def test_each_store_has_a_port_of_its_own_that_stays() -> None:
+    async with MockSegmentStore() as one, MockSegmentStore() as other, tap_before(one.host, one.port) as tap:
+        first = await tap.through(Endpoint(one.host, one.port))
+        second, again = await asyncio.gather(*[tap.through(Endpoint(other.host, other.port)) for _ in range(2)])
+        assert first == tap.address
+        assert second == again != first
+        assert tap.addresses == {Endpoint(one.host, one.port): first, Endpoint(other.host, other.port): second}
+        async with await Peer.connect(Port(*second)) as peer:  # type: ignore[arg-type]  # it asks for no more
+            assert len(await peer.ask(HELLO, create())) == 2
+        assert SEGMENT in other.segments
+        assert SEGMENT not in one.segments
+
+
+async def test_stores_for_which_there_is_no_port_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap:
+        monkeypatch.setattr("segstore.server.tap.server.MOST_STORES", 1)
+        with pytest.raises(TooManyStores, match="b:2 would be the store number 2"):
+            await tap.through(Endpoint("b", 2))
+        monkeypatch.undo()
+        await tap.stop()
+        with pytest.raises(CannotListen, match="the tap shuts down"):
+            await tap.through(Endpoint("b", 2))
+
+
+# --- hostile addresses and peers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::ffff:127.0.0.1"])
+async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connections(
+    host: str, watched: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Link] = []
+    over = TapServer.over
+    monkeypatch.setattr(TapServer, "over", lambda tap, link: (ended.append(link), over(tap, link)))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with tap_before(host, port, watched=watched, port=port) as tap:
+        for _ in range(3):
+            async with await connected(tap) as peer:
+                peer.send_bytes(HELLO_BYTES)
+                with suppress(ConnectionError):
+                    assert await read_all(peer.reader) == b""
+        await until(lambda: not tap.links)
+        assert len(ended) < 10
+        assert not tap.sockets
+    assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
+
+
+async def test_traffic_is_not_forwarded_to_a_named_store_that_is_a_port_of_the_tap(
+    watched: bool,
+) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        assert tap.address is not None
+        itself = await tap.through(tap.address)
+        async with await Peer.connect(Port(*itself)) as peer:  # type: ignore[arg-type]  # it asks for no more
+            with suppress(ConnectionError):
+                assert await read_all(peer.reader) == b""
+        async with await connected(tap) as peer:
+            assert len(await peer.ask(HELLO, create())) == 2, "the store's own door works"
+        await until(lambda: not tap.links)
+
+
+async def test_a_link_that_is_aborted_while_its_store_connects_is_closed(
+    watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Link.made
+
+    def then_abort(link: Link, side: Side) -> None:
+        made(link, side)
+        if side is link.store:
+            link.abort("cut")
+
+    monkeypatch.setattr(Link, "made", then_abort)
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        async with await connected(tap) as peer:
+            with suppress(ConnectionError):
+                assert await read_all(peer.reader) == b""
+        await until(lambda: not tap.links)
+
+
+async def test_the_connections_with_the_most_incomplete_frames_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.tap.server.MOST_HELD_BYTES", 1_000_000)
+    half = struct.pack(">ii", 9, 8_000_000)
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
+        async with await connected(tap) as small, await connected(tap) as large, await connected(tap) as block:
+            small.send_bytes(HELLO_BYTES + half + bytes(300_000))
+            await until(lambda: tap.held_bytes == 300_008)
+            # An append block that is whole is held, too, until its end is there.
+            await block.ask(HELLO, create(), set_up())
+            block.send_bytes(encode(AppendBlock(WRITER, bytes(400_000))))
+            await until(lambda: tap.held_bytes > 700_000)
+            large.send_bytes(HELLO_BYTES + half + bytes(500_000))
+            with suppress(ConnectionError):
+                await read_all(large.reader)
+            await until(lambda: len(tap.links) == 2 and tap.held_bytes < 1_000_000)
+        await until(lambda: not tap.links)
+        assert tap.held_bytes == 0

@@ -1,0 +1,71 @@
+"""What the tests of append blocks share: writers, frames of bytes, decoders and encoders that are set up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from segstore.wire.blocks import (
+    Append,
+    AppendBlockDecoder,
+    AppendBlockEncoder,
+    FixedBlockSize,
+)
+from segstore.wire.commands.append import (
+    SetupAppend,
+)
+from segstore.wire.schema.schema import COMMANDS, Buffer, Command
+
+ROOT = Path(__file__).parents[3]
+A, B, C = (UUID(int=int(digit * 32, 16)) for digit in "123")
+SEGMENTS = {A: "scope/stream/0.#epoch.0", B: "scope/stream/1.#epoch.0", C: "scope/stream/0.#epoch.0"}
+TYPES = {cls.type_name: cls for cls in COMMANDS.values()}
+MAX_FRAME = 2**24 - 1
+
+
+def frames_of(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        end = at + 8 + int.from_bytes(data[at + 4 : at + 8], "big")
+        assert end <= len(data), "the last frame is cut"
+        yield data[at:end]
+        at = end
+
+
+def as_recorded(result: Command | Append) -> dict[str, Any]:
+    if not isinstance(result, Append):
+        return {"kind": "command", "type": result.type_name, "fields": result.to_dict()}
+    data = bytes(result.data)
+    return {
+        "kind": "append",
+        "segment": result.segment,
+        "writer_id": str(result.writer_id),
+        "event_number": result.event_number,
+        "event_count": result.event_count,
+        "data": data,
+        "expected_offset": result.expected_offset,
+        "request_id": result.request_id,
+    }
+
+
+def set_up(*writers: UUID) -> AppendBlockDecoder:
+    decoder = AppendBlockDecoder()
+    for number, writer in enumerate(writers or (A,)):
+        setup = SetupAppend(number, writer, SEGMENTS[writer], "")
+        assert decoder.feed(setup) is setup
+    return decoder
+
+
+def ready(size: int | None, *writers: UUID, **options: Any) -> AppendBlockEncoder:
+    encoder = AppendBlockEncoder(None if size is None else lambda flow: FixedBlockSize(size), **options)
+    for number, writer in enumerate(writers or (A,)):
+        encoder.command(SetupAppend(number, writer, SEGMENTS[writer], ""))
+    return encoder
+
+
+def put(encoder: AppendBlockEncoder, writer: UUID, number: int, data: Buffer, **more: Any) -> list[Buffer]:
+    return encoder.append(
+        SEGMENTS[writer], writer, number, more.get("count", 1), data, more.get("request_id", 0), more.get("now_ms", 0.0)
+    )

@@ -1,0 +1,363 @@
+"""`FrameDecoder`: the same commands whatever the pieces, the same errors with either codec, the end after an error."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segstore.wire import (
+    COMMANDS,
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    AppendBlock,
+    AppendBlockEnd,
+    BadField,
+    Command,
+    DataAppended,
+    FrameDecoder,
+    FrameTooLarge,
+    KeepAlive,
+    PartialEvent,
+    SegmentCreated,
+    Truncated,
+    Unknown,
+    UnknownCommand,
+    WireError,
+    encode,
+)
+from segstore.wire.codec import framing
+from segstore.wire.codec.codec import Codec
+from segstore.wire.codec.framing import OFTEN
+from segstore.wire.codec.generate.compiler import Rows
+from tests.strategies import as_read, command_of, commands, framed, mutated
+from tests.wire.agreement import outcome, read_by_schema, refusal
+
+CODECS: tuple[Codec, ...] = ("generated", "construct")
+EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
+PAYLOADS = (AppendBlock, AppendBlockEnd, DataAppended)
+"""Commands that are short or mostly payload: decoding one is quick, whatever its size."""
+KINDS = st.sampled_from((bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))))
+
+
+def header(code: int, length: int) -> bytes:
+    return struct.pack(">iI", code, length % (1 << 32))
+
+
+@st.composite
+def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    """The data in pieces of any size, empty ones among them."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
+    near = draw(st.integers(0, 12))
+    cuts = sorted({*cuts, min(near, len(data))}) if draw(st.booleans()) else cuts
+    return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+# Any pieces ----------------------------------------------------------------------------------------------------------
+
+OFTEN_OR_ANY = st.one_of(st.sampled_from(OFTEN).flatmap(command_of), commands())
+
+
+@given(st.lists(OFTEN_OR_ANY, max_size=6), KINDS, st.data())
+def test_any_pieces_of_any_frames_give_the_same_commands(values: list[Command], kind: Any, data: st.DataObject) -> None:
+    stream = b"".join(map(encode, values))
+    pieces = data.draw(chunked(stream))
+    for codec in CODECS:
+        decoder = FrameDecoder(codec=codec)
+        found = []
+        for piece in pieces:
+            # as_read copies: payloads of a call are only valid until the next
+            found += [as_read(command) for command in decoder.feed(kind(piece))]
+        assert found == [as_read(value) for value in values]
+        assert decoder.buffered_bytes == 0
+
+
+@given(OFTEN_OR_ANY, KINDS)
+def test_frames_may_come_byte_by_byte(value: Command, kind: Any) -> None:
+    frame = encode(value)
+    if len(frame) > 500:
+        return
+    decoder = FrameDecoder()
+    for at in range(len(frame)):
+        assert decoder.buffered_bytes == at
+        found = decoder.feed(kind(frame[at : at + 1]))
+        assert found == ([as_read(value)] if at == len(frame) - 1 else [])
+    assert decoder.buffered_bytes == 0
+
+
+@given(st.lists(OFTEN_OR_ANY, min_size=1, max_size=4), st.binary(max_size=40))
+def test_only_the_first_bytes_of_a_larger_buffer_are_taken(values: list[Command], behind: bytes) -> None:
+    stream = b"".join(map(encode, values))
+    for buffer in (stream + behind, bytearray(stream + behind), memoryview(stream + behind)):
+        decoder = FrameDecoder()
+        assert decoder.feed(buffer, len(stream)) == [as_read(value) for value in values]
+        assert decoder.feed(buffer, 0) == []
+        assert decoder.buffered_bytes == 0
+        assert decoder.feed(buffer, len(stream) - 1) == [as_read(value) for value in values[:-1]]
+        assert decoder.buffered_bytes == len(encode(values[-1])) - 1
+
+
+@given(st.lists(OFTEN_OR_ANY, max_size=6), st.integers(1, 3), st.integers(8, 200), st.integers(0, 40), KINDS)
+def test_steps_give_all_commands_and_end_behind_a_heavy_one(
+    values: list[Command], most: int, heavy: int, cut: int, kind: Any
+) -> None:
+    stream = b"".join(map(encode, values))
+    end = max(0, len(stream) - cut)
+    for codec in CODECS:
+        decoder, at, found = FrameDecoder(codec=codec), 0, []
+        with patch.object(framing, "_HEAVY_BYTES", heavy):
+            while at < end:
+                step = [as_read(command) for command in decoder.feed(kind(stream), end, at, most=most)]
+                assert len(step) <= most
+                assert all(len(encode(each)) <= heavy or isinstance(each, PAYLOADS) for each in step[:-1])
+                assert decoder.position > at
+                at, found = decoder.position, found + step
+        found += [as_read(command) for command in decoder.feed(stream[end:])]
+        assert found == [as_read(value) for value in values]
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(OFTEN_OR_ANY, min_size=1, max_size=4).flatmap(lambda values: mutated(b"".join(map(encode, values)))),
+    st.sampled_from((MAX_FRAME_BYTES, 100, 1000)),
+    KINDS,
+    st.data(),
+)
+def test_a_broken_stream_gives_its_good_commands_then_its_error(
+    stream: bytes, limit: int, kind: Any, data: st.DataObject
+) -> None:
+    commands_before, error, left = read_by_schema(stream, limit)
+    pieces = data.draw(chunked(stream))
+    for codec in CODECS:
+        decoder = FrameDecoder(max_frame_bytes=limit, codec=codec)
+        found: list[Command] = []
+        failed: WireError | None = None
+        for piece in pieces:
+            try:
+                found += map(as_read, decoder.feed(kind(piece)))
+            except WireError as caught:
+                failed = caught
+                found += map(as_read, caught.decoded)
+                break
+        assert found == list(map(as_read, commands_before))
+        if error is None:
+            assert failed is None
+            assert decoder.buffered_bytes == left
+            continue
+        assert failed is not None
+        assert type(failed) is error[0]
+        assert failed.code == error[1] if type(failed) is FrameTooLarge else (str(failed), failed.facts()) == error[1:]
+        assert decoder.buffered_bytes == 0
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(OFTEN).flatmap(command_of), st.data())
+def test_commands_of_heavy_traffic_are_read_alike_however_they_are_cut(value: Command, data: st.DataObject) -> None:
+    body = encode(value)[HEADER_BYTES:]
+    cuts = range(len(body)) if len(body) < 150 else [data.draw(st.integers(0, len(body)))]
+    for cut in cuts:
+        # a good frame behind it, whose bytes a reader that runs over would take
+        stream = framed(value.code, body[:cut]) + encode(value) + body[cut:]
+        commands_before, error, _ = read_by_schema(stream[: 2 * HEADER_BYTES + cut + len(body)])
+        for kind in (bytes, memoryview):
+            found = outcome(partial(FrameDecoder().feed, kind(stream), 2 * HEADER_BYTES + cut + len(body)))
+            assert found == (("is", commands_before) if error is None else ("raises", *error))
+
+
+# Lengths -------------------------------------------------------------------------------------------------------------
+
+
+@EACH_CODEC
+def test_a_frame_of_the_greatest_length_passes(codec: Codec) -> None:
+    frame = encode(PartialEvent(bytes(MAX_FRAME_BYTES - HEADER_BYTES)))
+    assert len(frame) == 16_777_215
+    decoder = FrameDecoder(codec=codec)
+    (whole,) = decoder.feed(frame)
+    assert isinstance(whole, PartialEvent)
+    assert len(whole.data) == MAX_FRAME_BYTES - HEADER_BYTES
+    for start in range(0, len(frame), 1 << 20):
+        found = decoder.feed(frame[start : start + (1 << 20)])
+    assert found == [whole]
+
+
+@EACH_CODEC
+@pytest.mark.parametrize("pieces", [1, 2, 8])
+@pytest.mark.parametrize("length", [MAX_FRAME_BYTES - HEADER_BYTES + 1, (1 << 31) - 1, -1, -8, -9, -(1 << 31)])
+@pytest.mark.parametrize("code", [PartialEvent.code, OFTEN[0].code, 4711])
+def test_a_longer_frame_is_refused_on_its_header(codec: Codec, pieces: int, length: int, code: int) -> None:
+    start = header(code, length)
+    decoder = FrameDecoder(codec=codec, unknown="keep")
+    for at in range(0, 8 - 8 // pieces, 8 // pieces):
+        assert decoder.feed(start[at : at + 8 // pieces]) == []
+    with pytest.raises(FrameTooLarge) as caught:
+        decoder.feed(start[8 - 8 // pieces :])
+    error = caught.value
+    assert (error.code, error.field, error.offset, error.limit) == (code, "length", 4, MAX_FRAME_BYTES)
+    assert error.actual == length % (1 << 32) + HEADER_BYTES
+    assert decoder.buffered_bytes == 0
+
+
+@EACH_CODEC
+@given(value=st.one_of(*map(command_of, OFTEN), commands()).filter(lambda value: len(encode(value)) < 1000), kind=KINDS)
+def test_a_lower_limit_holds_for_every_command_and_counts_the_header(codec: Codec, value: Command, kind: Any) -> None:
+    frame = encode(value)
+    assert FrameDecoder(max_frame_bytes=len(frame), codec=codec).feed(kind(frame)) == [as_read(value)]
+    for piece in (frame, frame * 2, frame[:8]):
+        with pytest.raises(FrameTooLarge) as caught:
+            FrameDecoder(max_frame_bytes=len(frame) - 1, codec=codec).feed(kind(piece))
+        assert (caught.value.limit, caught.value.actual) == (len(frame) - 1, len(frame))
+        assert list(caught.value.decoded) == []
+
+
+@EACH_CODEC
+def test_a_frame_of_no_body_is_whole_with_its_header(codec: Codec) -> None:
+    decoder = FrameDecoder(codec=codec)
+    frame = encode(KeepAlive())
+    assert decoder.feed(frame * 3) == [KeepAlive()] * 3
+    assert decoder.feed(frame[:7]) == []
+    assert decoder.feed(frame[7:] + frame[:7]) == [KeepAlive()]
+    assert decoder.feed(frame[7:]) == [KeepAlive()]
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@EACH_CODEC
+@pytest.mark.parametrize(
+    ("bad", "kind"),
+    [
+        (framed(21, b"\0" * 3), Truncated),
+        (framed(21, b"\0" * 8 + b"\0\1\xff"), BadField),
+        (framed(0, b""), UnknownCommand),
+        (framed(4711, b"x"), UnknownCommand),
+        (header(21, MAX_FRAME_BYTES), FrameTooLarge),
+    ],
+)
+@pytest.mark.parametrize("split", [0, 3, 8, 10])
+def test_an_error_carries_what_came_before_it_and_ends_the_decoder(
+    codec: Codec, bad: bytes, kind: type[WireError], split: int
+) -> None:
+    good = encode(SegmentCreated(1, "s")) + encode(KeepAlive())
+    decoder = FrameDecoder(codec=codec)
+    assert decoder.feed(bad[: min(split, 7)]) == []
+    decoder = FrameDecoder(codec=codec)
+    with pytest.raises(kind) as first:
+        decoder.feed(good + bad + good)
+    assert list(first.value.decoded) == [SegmentCreated(1, "s"), KeepAlive()]
+    for more in (good, b"", bad):
+        with pytest.raises(kind) as again:
+            decoder.feed(more)
+        assert (str(again.value), again.value.facts()) == (str(first.value), first.value.facts())
+        assert list(again.value.decoded) == []
+        assert decoder.buffered_bytes == 0
+    assert list(first.value.decoded) == [SegmentCreated(1, "s"), KeepAlive()], "a later feed does not take them back"
+
+
+def test_a_failed_decoder_keeps_neither_the_bytes_nor_the_commands() -> None:
+    data = bytearray(encode(PartialEvent(b"payload")) + framed(0, b""))
+    decoder = FrameDecoder()
+    refused = refusal(lambda: decoder.feed(data))
+    assert refused is not None
+    del refused
+    data.clear()  # a BufferError if anything still views it
+    again = [refusal(lambda: decoder.feed(b"")) for _ in range(3)]
+    lengths = []
+    for error in again:
+        assert error is not None
+        length, trace = 0, error.__traceback__
+        while trace is not None:
+            length, trace = length + 1, trace.tb_next
+        lengths.append(length)
+    assert len(set(lengths)) == 1, "tracebacks do not pile up"
+
+
+@EACH_CODEC
+@given(data=st.data())
+def test_unknown_codes_are_kept_whole_where_asked_for(codec: Codec, data: st.DataObject) -> None:
+    code = data.draw(st.integers(-(1 << 31), (1 << 31) - 1).filter(lambda code: code not in COMMANDS or code == 0))
+    body = data.draw(st.binary(max_size=30))
+    stream = encode(KeepAlive()) + framed(code, body) + encode(KeepAlive())
+    decoder = FrameDecoder(unknown="keep", codec=codec)
+    found: list[Any] = []
+    for piece in data.draw(chunked(stream)):
+        fed = decoder.feed(piece)
+        found += [Unknown(each.code, bytes(each.data)) if type(each) is Unknown else each for each in fed]
+    assert found == [KeepAlive(), Unknown(code, body), KeepAlive()]
+    with pytest.raises(UnknownCommand) as caught:
+        FrameDecoder(codec=codec).feed(stream)
+    assert list(caught.value.decoded) == [KeepAlive()]
+
+
+def test_payloads_view_the_data_that_was_fed_and_the_decoder_lets_go_of_it() -> None:
+    data = bytearray(encode(PartialEvent(b"first")) + encode(PartialEvent(b"second"))[:9])
+    decoder = FrameDecoder()
+    (command,) = decoder.feed(data)
+    assert isinstance(command, PartialEvent)
+    assert isinstance(command.data, memoryview)
+    assert command.data.obj is data
+    del command
+    data.clear()  # a BufferError if the decoder still viewed it
+    assert decoder.buffered_bytes == 9
+
+
+def test_payloads_of_a_frame_in_pieces_stay_valid_while_they_are_held() -> None:
+    frames = [encode(PartialEvent(bytes([number]) * 50)) for number in range(5)]
+    decoder, held = FrameDecoder(), []
+    for frame in frames:
+        decoder.feed(frame[:20])
+        held += decoder.feed(frame[20:])
+    assert [encode(command) for command in held] == frames
+
+
+# Acknowledgements in rows ---------------------------------------------------------------------------------------------
+
+ACKS = command_of(DataAppended)
+
+
+def in_full(items: list[Any]) -> list[Command]:
+    """The commands, those that came in rows among them."""
+    found: list[Command] = []
+    for item in items:
+        if type(item) is Rows:
+            for writer, number, previous, request_id, length in item.fields:
+                found.append(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
+        else:
+            found.append(as_read(item))
+    return found
+
+
+@given(st.lists(st.one_of(ACKS, ACKS, ACKS, OFTEN_OR_ANY), max_size=12), KINDS, st.data())
+def test_acknowledgements_in_rows_are_those_that_come_one_by_one(
+    values: list[Command], kind: Any, data: st.DataObject
+) -> None:
+    decoder = FrameDecoder(acks_in_rows=True)
+    found: list[Command] = []
+    for piece in data.draw(chunked(b"".join(map(encode, values)))):
+        found += in_full(decoder.feed(kind(piece)))
+    assert found == [as_read(value) for value in values]
+
+
+@given(st.lists(ACKS, min_size=2, max_size=4).flatmap(lambda values: mutated(b"".join(map(encode, values)))))
+def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes) -> None:
+    heard = []
+    for decoder in (FrameDecoder(), FrameDecoder(acks_in_rows=True)):
+        try:
+            heard.append((in_full(decoder.feed(stream)), None, decoder.buffered_bytes))
+        except WireError as error:
+            heard.append((in_full(list(error.decoded)), str(error), 0))
+    assert heard[0] == heard[1]
+
+
+@pytest.mark.parametrize("count", [2, 127, 128, 129, 300])
+def test_rows_end_where_something_else_begins(count: int) -> None:
+    acks = [DataAppended(number, UUID(int=number), number, number - 1, 7) for number in range(count)]
+    stream = b"".join(map(encode, [*acks, KeepAlive(), *acks]))
+    items = FrameDecoder(acks_in_rows=True).feed(stream)
+    assert len(items) <= 2 * (count // 128 + 1) + 1
+    assert in_full(items) == [*acks, KeepAlive(), *acks]

@@ -1,0 +1,227 @@
+"""A class is its schema: declarations, the registry, and what holds for every value."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import construct
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire import (
+    COMMANDS,
+    BadField,
+    Command,
+    ConditionalAppend,
+    Event,
+    Hello,
+    KeepAlive,
+    PartialEvent,
+    SealSegment,
+    SegmentsBatchMerged,
+    TableKey,
+    Unknown,
+    decode,
+    encode,
+)
+from segstore.wire.schema import lowering as low
+from segstore.wire.schema import schema, types
+from segstore.wire.schema.schema import Int64, Part, Text, command
+from tests.strategies import as_read, command_of, commands, framed
+from tests.wire.agreement import refusal
+
+CLASSES = pytest.mark.parametrize("cls", COMMANDS.values(), ids=lambda cls: cls.type_name)
+TOKEN = "a secret token"
+
+
+@CLASSES
+def test_the_registry_and_the_class_agree(cls: type[Command]) -> None:
+    assert COMMANDS[cls.code] is cls
+    assert [each for each in COMMANDS.values() if each.type_name == cls.type_name] == [cls]
+    assert not cls.is_failure or cls.is_reply
+    assert isinstance(cls.schema, construct.Struct)
+
+
+@CLASSES
+def test_the_parts_of_a_class_fill_each_attribute_once(cls: type[Command]) -> None:
+    names = [name for part in cls.parts for name in part.names if not isinstance(part.wire, types.Marker)]
+    assert sorted(names) == sorted(cls.__struct_fields__)
+
+
+@CLASSES
+def test_every_delegation_token_is_a_secret(cls: type[Command]) -> None:
+    assert cls.secrets == {name for name in cls.__struct_fields__ if "token" in name and name != "continuation_token"}
+
+
+def test_request_ids_that_do_not_travel_are_constants() -> None:
+    assert (Hello(17, 5).request_id, KeepAlive().request_id) == (0, -1)
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+
+@given(commands())
+def test_values_do_not_change(value: Command) -> None:
+    for name in (*value.__struct_fields__, "novel"):
+        with pytest.raises(AttributeError):
+            setattr(value, name, 1)
+    assert not hasattr(value, "__dict__")
+
+
+@given(commands(), st.data())
+def test_values_with_hashable_payloads_can_be_hashed_and_compared(value: Command, data: st.DataObject) -> None:
+    value = as_read(value)
+    again = as_read(decode(encode(value))) if value.code else value
+    assert (again == value, hash(again) == hash(value)) == (True, True)
+    assert hash(decode(encode(value))) == hash(value), "views of bytes hash as the bytes do"
+    other = as_read(data.draw(command_of(type(value))))
+    assert (other == value) == (encode(other) == encode(value))
+
+
+# What is shown -------------------------------------------------------------------------------------------------------
+
+
+@given(commands())
+def test_a_representation_is_short_about_payloads_and_silent_about_tokens(value: Command) -> None:
+    said = repr(value)
+    assert said.startswith(type(value).__name__ + "(")
+    for name in value.__struct_fields__:
+        assert f"{name}=" in said
+    for name in value.secrets:
+        token = getattr(value, name)
+        assert f"{name}=<{len(token)} characters>" in said if token else f"{name}=''" in said
+
+
+@pytest.mark.parametrize("token", [TOKEN, TOKEN.encode(), [TOKEN], 5, None, ""])
+def test_a_token_of_any_type_is_not_shown(token: object) -> None:
+    for value in (SealSegment(1, "s", token), SealSegment(1, "s", token)):  # type: ignore[arg-type]
+        assert "secret" not in repr(value)
+        assert "delegation_token=" in str(value)
+
+
+@pytest.mark.parametrize("token", [TOKEN.encode(), [TOKEN], TOKEN * 5000])
+def test_an_error_about_a_token_does_not_show_it(token: object) -> None:
+    for codec in ("generated", "construct"):
+        with pytest.raises(BadField) as caught:
+            encode(SealSegment(1, "s", token), codec=codec)  # type: ignore[arg-type]
+        assert caught.value.field == "delegation_token"
+        assert "secret" not in f"{caught.value} {caught.value.facts()}"
+    with pytest.raises(BadField) as caught:
+        SealSegment.from_dict({"request_id": 1, "segment": "s", "delegation_token": [TOKEN]})
+    assert "secret" not in f"{caught.value} {caught.value.facts()}"
+
+
+def test_an_error_about_a_malformed_token_does_not_show_it() -> None:
+    good = encode(SealSegment(1, "s", TOKEN))
+    bad = good.replace(b"secret", b"secre\xff")
+    with pytest.raises(BadField) as caught:
+        decode(bad)
+    assert (caught.value.field, caught.value.actual) == ("delegation_token", None)
+    assert b"secre".hex() not in str(caught.value.facts())
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_payload_is_shown_by_its_head_and_size(kind: type) -> None:
+    assert repr(PartialEvent(kind(b"x" * 24))) == f"PartialEvent(data={b'x' * 24!r})"
+    assert repr(PartialEvent(kind(b"x" * 25))) == f"PartialEvent(data=<25 bytes {b'x' * 24!r}…>)"
+    assert len(repr(PartialEvent(kind(bytes(1 << 20))))) < 150
+    assert "1048576 bytes" in repr(ConditionalAppend(UUID(int=1), 1, 1, Event(kind(bytes(1 << 20)))))
+
+
+def test_long_tuples_are_shown_by_their_length() -> None:
+    assert "sources=<5 × str>" in repr(SegmentsBatchMerged(1, "t", ("s",) * 5, (0,) * 5))
+    assert "sources=('s', 's', 's', 's')" in repr(SegmentsBatchMerged(1, "t", ("s",) * 4, (0,) * 4))
+
+
+# Unknown -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_has_the_code_of_its_frame_and_a_plain_form() -> None:
+    value = Unknown(4711, b"\x01\x02")
+    assert (value.code, value.type_name) == (4711, "UNKNOWN")
+    assert value.to_dict() == {"type_code": 4711, "data": "0102"}
+    assert Unknown.from_dict(value.to_dict()) == value
+    with pytest.raises(BadField) as caught:
+        Unknown.from_dict({"type_code": "x", "data": ""})
+    assert (caught.value.field, caught.value.code) == ("type_code", None)
+
+
+# Declarations --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry() -> object:
+    before = dict(COMMANDS)
+    yield COMMANDS
+    COMMANDS.clear()
+    COMMANDS.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_type_code_is_given_once() -> None:
+    class Second(Command, frozen=True, gc=False):
+        pass
+
+    with pytest.raises(TypeError, match="type code 100 is taken by KeepAlive"):
+        command(100, "SECOND")(Second)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("order", [("a",), ("a", "b", "b"), ("a", "c")])
+def test_a_wire_order_names_each_attribute_once(order: tuple[str, ...]) -> None:
+    with pytest.raises(TypeError, match="wire_order does not name each attribute once"):
+
+        @command(4711, "ORDERED", wire_order=order)
+        class Ordered(Command, frozen=True, gc=False):
+            a: Int64
+            b: Int64
+
+
+class Novelty(Command, frozen=True, gc=False):
+    """Declared for the tests alone: what the schema's own commands do not combine."""
+
+    flags: Annotated[tuple[bool, ...], types.Counted(types.Bool, smallest=1)]
+    ids: Annotated[tuple[UUID, ...], types.Counted(types.Uuid, smallest=16)]
+    name: Text
+    left: Annotated[int, types.Zeros()]
+
+
+@pytest.mark.usefixtures("registry")
+@given(st.data())
+def test_a_new_command_follows_from_its_declaration_alone(data: st.DataObject) -> None:
+    COMMANDS.pop(4711, None)
+    cls = command(4711, "NOVELTY", request=True)(Novelty)
+    value = data.draw(command_of(cls))
+    frame = encode(value, codec="construct")
+    assert encode(value) == frame
+    assert decode(frame) == decode(frame, codec="construct") == as_read(value)
+    assert as_read(cls.from_dict(value.to_dict())) == as_read(value)
+
+
+def test_a_field_type_that_the_compiler_does_not_know_is_refused() -> None:
+    class Odd(construct.Construct):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(TypeError, match="field: the compiler does not know the field type Odd"):
+        low.lower((Part(("field",), Odd()),))
+
+
+# parse and build -----------------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from([cls for code, cls in COMMANDS.items() if code]), st.binary(max_size=60))
+def test_parse_raises_wire_errors_with_the_frame_and_place(cls: type[Command], body: bytes) -> None:
+    error = refusal(lambda: schema.parse(cls, body))
+    if error is not None:
+        assert (error.code, error.type_name) == (cls.code, cls.type_name)
+        assert error.offset is not None
+        assert 8 <= error.offset <= 8 + len(body)
+        assert error.field
+    else:
+        assert decode(framed(cls.code, body), codec="construct") == schema.parse(cls, body)
+
+
+def test_a_key_without_data_loses_its_version() -> None:
+    assert as_read(TableKey(b"", 5)) == TableKey(b"")

@@ -1,0 +1,104 @@
+"""Where two traces part, stream by stream and field by field."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire import ReadSegment, SealSegment, SegmentSealed, encode
+from segstore.wire.trace import Record, RecordKind
+from segstore.wire.trace.diff import FieldDifference, TracesTooFarApart, compare_frames, differences
+from tests.wire.trace.traces import frame, frames, record
+
+OPEN = record(b"{}", kind=RecordKind.OPEN)
+SEAL = SealSegment(1, "a/b/0", "secret")
+
+
+@given(st.lists(st.builds(record, frames(), connection=st.integers(1, 3), reply=st.booleans()), max_size=8))
+def test_a_trace_does_not_differ_from_itself(drawn: list[Record]) -> None:
+    assert list(differences(drawn, drawn)) == []
+
+
+def test_times_numbers_of_connections_and_events_are_not_compared() -> None:
+    left = [OPEN, record(SEAL), record(SegmentSealed(1, "a/b/0"), reply=True)]
+    right = [record(SEAL, at=5, connection=9), record(SegmentSealed(1, "a/b/0"), at=7, connection=9, reply=True)]
+    assert list(differences(left, right)) == []
+
+
+def test_the_first_difference_of_each_stream_is_told_by_field() -> None:
+    left = [record(SEAL), record(SEAL), record(SEAL), record(SegmentSealed(1, "a/b/0"), reply=True)]
+    other = SealSegment(2, "a/b/00", "secret")
+    right = [record(SEAL), record(other), record(frame(9)), record(SegmentSealed(5, "a/b/0"), reply=True)]
+    requests, replies = differences(left, right)
+    assert (requests.connection, requests.direction, requests.number) == (1, 0, 2)
+    assert requests.fields == (
+        FieldDifference("request_id", 1, 2, False),
+        FieldDifference("segment", "a/b/0", "a/b/00", False),
+    )
+    assert (replies.direction, replies.number, replies.fields[0].field) == (1, 1, "request_id")
+
+
+def test_a_stream_that_ends_early_is_a_difference() -> None:
+    (found,) = differences([record(SEAL)], [record(SEAL), record(SEAL), record(SEAL)])
+    assert (found.left, found.number, found.left_over, found.right_over) == (None, 2, 0, 2)
+    assert found.right == record(SEAL)
+
+
+def test_a_number_that_is_opened_again_is_another_connection() -> None:
+    (found,) = differences([OPEN, record(SEAL), OPEN, record(SEAL)], [OPEN, record(SEAL)])
+    assert (found.connection, found.number, found.right) == (2, 1, None)
+
+
+def in_another_order(count: int) -> list[Record]:
+    return [record(frame(number), connection=connection) for connection in (1, 2) for number in range(count)]
+
+
+def test_the_order_among_connections_does_not_matter_and_what_waits_is_bounded() -> None:
+    left = in_another_order(50)
+    right = [each for pair in zip(left[:50], left[50:], strict=True) for each in pair]
+    assert list(differences(left, right)) == []
+    assert list(differences(left, left, max_waiting_bytes=0)) == []
+    with pytest.raises(TracesTooFarApart, match="more than 4096 bytes apart"):
+        list(differences(left, right, max_waiting_bytes=4096))
+
+
+def test_behind_a_difference_nothing_waits_and_all_is_counted() -> None:
+    left = [record(frame(number)) for number in range(200)]
+    right = [record(frame(number + 1)) for number in range(150)]
+    (found,) = differences(left, right, max_waiting_bytes=0)
+    assert (found.number, found.left_over, found.right_over) == (1, 200, 150)
+
+
+def test_half_a_frame_differs_from_a_frame() -> None:
+    (found,) = differences([record(b"ab")], [record(b"ab", kind=RecordKind.BYTES)])
+    assert found.fields == ()
+
+
+def test_tokens_are_not_told() -> None:
+    (found,) = compare_frames(encode(SEAL), encode(SealSegment(1, "a/b/0", "Secret")))
+    assert found == FieldDifference("delegation_token", "<6 characters>", "<6 characters>", True)
+
+
+def test_fields_that_one_side_lacks_are_told() -> None:
+    short = encode(ReadSegment("s", 5, 6, "", 9))[:-8]
+    short = short[:4] + (len(short) - 8).to_bytes(4, "big") + short[8:]
+    (found,) = compare_frames(short, encode(ReadSegment("s", 5, 6, "", 9)))
+    assert found == FieldDifference("request_id", -1, 9, False)
+
+
+def test_another_command_is_told_by_its_type() -> None:
+    found = compare_frames(encode(SEAL), encode(SegmentSealed(1, "a/b/0")))
+    assert found[0] == FieldDifference("type", 28, 29, False)
+
+
+def test_bytes_that_no_field_has_are_told_only_if_nothing_else_differs() -> None:
+    other = encode(SealSegment(2, "a/b/0", "secret"))
+    behind = other[:4] + (len(other) - 8 + 2).to_bytes(4, "big") + other[8:] + b"\0\0"
+    assert [each.field for each in compare_frames(encode(SEAL), behind)] == ["request_id"]
+    assert compare_frames(other, behind)
+
+
+@given(frames(), frames())
+def test_frames_that_differ_have_a_field_that_does(left: bytes, right: bytes) -> None:
+    assert bool(compare_frames(left, right)) == (left != right)

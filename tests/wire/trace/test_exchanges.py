@@ -1,0 +1,212 @@
+"""Which reply belongs to which request, and which segment a frame is about."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalAppend,
+    ConditionalCheckFailed,
+    DataAppended,
+    Event,
+    Hello,
+    KeepAlive,
+    MergeSegments,
+    MergeSegmentsBatch,
+    NoSuchSegment,
+    ReadSegment,
+    SealSegment,
+    SegmentAttribute,
+    SegmentSealed,
+    SetupAppend,
+)
+from segstore.wire.schema.schema import Unknown
+from segstore.wire.trace import Record, RecordKind
+from segstore.wire.trace.exchanges import Exchange, Exchanges
+from segstore.wire.trace.filters import parse_filter
+from tests.wire.trace.traces import frame, record, records
+
+W, V = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def follow(*of: Record) -> tuple[list[Exchange], Exchanges]:
+    exchanges = Exchanges()
+    return [exchanges.see(each) for each in of], exchanges
+
+
+def test_a_reply_answers_the_request_with_its_id() -> None:
+    seen, exchanges = follow(
+        record(SealSegment(1, "a/b/0", ""), at=10),
+        record(SealSegment(2, "a/b/1", ""), at=11),
+        record(SegmentSealed(2, "a/b/1"), at=13, reply=True),
+        record(SegmentSealed(1, "a/b/0"), at=20, reply=True),
+    )
+    assert seen[2].answers == (seen[1],)
+    assert seen[3].answers == (seen[0],)
+    assert [each.latency_ns for each in seen] == [None, None, 2, 10]
+    assert [each.time_ns for each in seen] == [0, 1, 3, 10]
+    assert exchanges.unanswered() == ({}, {})
+
+
+def test_requests_with_one_id_are_answered_in_order() -> None:
+    seen, _ = follow(
+        record(SealSegment(1, "a/b/0", "")),
+        record(SealSegment(1, "a/b/1", "")),
+        record(SegmentSealed(1, "a/b/0"), reply=True),
+        record(SegmentSealed(1, "a/b/1"), reply=True),
+    )
+    assert [each.answers for each in seen[2:]] == [(seen[0],), (seen[1],)]
+
+
+def test_ids_of_other_connections_are_others() -> None:
+    seen, exchanges = follow(
+        record(SealSegment(1, "a/b/0", ""), connection=1), record(SegmentSealed(1, "a/b/0"), connection=2, reply=True)
+    )
+    assert seen[1].answers == ()
+    assert exchanges.unanswered() == ({"SEAL_SEGMENT": 1}, {"SEGMENT_SEALED": 1})
+
+
+def test_a_connection_that_closes_takes_its_requests_with_it() -> None:
+    close = record(b"{}", kind=RecordKind.CLOSE)
+    seen, exchanges = follow(record(SealSegment(1, "a/b/0", "")), close, record(SegmentSealed(1, "a/b/0"), reply=True))
+    assert seen[2].answers == ()
+    assert exchanges.unanswered() == ({"SEAL_SEGMENT": 1}, {"SEGMENT_SEALED": 1})
+
+
+def test_commands_without_an_id_are_answered_by_their_kind() -> None:
+    seen, exchanges = follow(
+        record(Hello(17, 5)),
+        record(KeepAlive()),
+        record(KeepAlive(), reply=True),
+        record(Hello(17, 5), reply=True),
+    )
+    assert seen[2].answers == (seen[1],)
+    assert seen[3].answers == (seen[0],)
+    assert [each.request_id for each in seen] == [None] * 4
+    assert exchanges.unanswered() == ({}, {})
+
+
+def appended(number: int, request_id: int = 7, writer: uuid.UUID = W) -> list[Record]:
+    return [
+        record(AppendBlock(writer, b""), at=number),
+        record(AppendBlockEnd(writer, 0, b"", 1, number, request_id), at=number),
+    ]
+
+
+def test_an_acknowledgement_answers_all_appends_up_to_its_event() -> None:
+    seen, exchanges = follow(
+        record(SetupAppend(7, W, "a/b/0", "")),
+        record(AppendSetup(7, "a/b/0", W, -1), reply=True),
+        *appended(10),
+        *appended(20),
+        *appended(30),
+        record(DataAppended(7, W, 20, 10, 0), at=50, reply=True),
+        record(DataAppended(7, W, 30, 20, 0), at=60, reply=True),
+    )
+    assert seen[1].answers == (seen[0],)
+    assert seen[8].answers == (seen[3], seen[5])
+    assert seen[8].latency_ns == 40, "of the oldest"
+    assert seen[9].answers == (seen[7],)
+    assert exchanges.unanswered() == ({}, {})
+
+
+def test_writers_of_a_connection_are_told_apart() -> None:
+    seen, exchanges = follow(
+        *appended(1, writer=W), *appended(1, writer=V), record(DataAppended(7, V, 1, 0, 0), reply=True)
+    )
+    assert seen[4].answers == (seen[3],)
+    assert exchanges.unanswered() == ({"APPEND_BLOCK_END": 1}, {})
+
+
+def test_an_append_that_failed_is_answered_by_its_request_id() -> None:
+    seen, exchanges = follow(
+        *appended(1, 7, W), *appended(1, 8, V), record(NoSuchSegment(8, "a/b/0", "", -1), reply=True)
+    )
+    assert seen[4].answers == (seen[3],)
+    assert exchanges.unanswered() == ({"APPEND_BLOCK_END": 1}, {})
+
+
+def test_a_conditional_append_is_answered_either_way() -> None:
+    seen, exchanges = follow(
+        record(ConditionalAppend(W, 1, 0, Event(b"x"), 7)),
+        record(ConditionalCheckFailed(W, 1, 7), reply=True),
+        record(ConditionalAppend(W, 2, 0, Event(b"x"), 7)),
+        record(DataAppended(7, W, 2, 1, 0), reply=True),
+    )
+    assert [each.answers for each in seen[1::2]] == [(seen[0],), (seen[2],)]
+    assert exchanges.unanswered() == ({}, {})
+
+
+def test_segments_are_those_that_are_named() -> None:
+    seen, _ = follow(
+        record(ReadSegment("a/b/0", 0, 1, "", 1)),
+        record(MergeSegments(2, "target", "source", "")),
+        record(MergeSegmentsBatch(3, "target", ("one", "two"), "")),
+    )
+    assert [each.segments for each in seen] == [("a/b/0",), ("target", "source"), ("target", "one", "two")]
+
+
+def test_a_segment_that_is_not_named_is_that_of_the_writer_or_of_the_request() -> None:
+    attribute = frame(34, (5).to_bytes(8, "big") + b"\0\x05a/b/1" + bytes(16) + bytes(2))
+    seen, _ = follow(
+        record(SetupAppend(7, W, "a/b/0", "")),
+        *appended(1),
+        record(DataAppended(7, W, 1, 0, 0), reply=True),
+        record(attribute),
+        record(SegmentAttribute(5, 0), reply=True),
+        *appended(1, writer=V),
+    )
+    assert [each.segments for each in seen] == [*[("a/b/0",)] * 4, ("a/b/1",), ("a/b/1",), (), ()]
+
+
+def test_what_does_not_decode_is_malformed_and_keeps_its_type() -> None:
+    seen, _ = follow(record(frame(9, b"ab")), record(frame(111)), record(b"ab", kind=RecordKind.BYTES), record(b"abc"))
+    assert [each.malformed for each in seen] == [True, False, True, True]
+    assert [each.type_name for each in seen] == ["READ_SEGMENT", "UNKNOWN", None, None]
+    assert isinstance(seen[1].command, Unknown)
+    assert "READ_SEGMENT.segment" in str(seen[0].error)
+    assert [each.kind for each in seen] == ["frame", "frame", "bytes", "frame"]
+
+
+def test_a_command_that_is_known_is_not_decoded_again() -> None:
+    command = SealSegment(1, "a/b/0", "")
+    assert Exchanges().see(record(b"not looked at"), command).command is command
+
+
+def test_a_filter_takes_an_exchange() -> None:
+    seen, _ = follow(
+        record(SetupAppend(7, W, "a/b/0", "")),
+        *appended(1),
+        record(NoSuchSegment(7, "a/b/0", "", -1), at=9_000_000, reply=True),
+    )
+    chosen = parse_filter("scope = a and stream = b and failure and latency > 5ms and flow = 0 and direction = reply")
+    assert [chosen(each) for each in seen] == [False, False, False, True]
+    assert [parse_filter("writer ~ *1")(each) for each in seen] == [True, True, True, False]
+
+
+def test_only_filters_that_need_it_have_connections_followed() -> None:
+    assert Exchanges.needed(parse_filter("segment = a").names)
+    assert Exchanges.needed(parse_filter("size > 1 and latency > 1s").names)
+    assert not Exchanges.needed(parse_filter("type = HELLO and size > 1 and failure").names)
+    exchanges = Exchanges(follow=False)
+    exchanges.see(record(SealSegment(1, "a/b/0", "")))
+    assert exchanges.see(record(SegmentSealed(1, "a/b/0"), reply=True)).answers == ()
+
+
+EVERYTHING = parse_filter("segment ~ * or flow = 1 or writer ~ * or latency > 1s or type ~ * or malformed or failure")
+
+
+@given(st.lists(records(), max_size=8))
+def test_any_records_are_taken(drawn: list[Record]) -> None:
+    exchanges = Exchanges()
+    for each in drawn:
+        seen = exchanges.see(each)
+        EVERYTHING(seen)
+        assert seen.size == len(each.data)
+    exchanges.unanswered()

@@ -1,0 +1,272 @@
+"""The filter language: what it finds, and what it says of a filter that cannot be read."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire.trace.filters import MOST_MATCHED, NAMES, FilterError, parse_filter
+
+WRITER = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
+def subject(**known: Any) -> Any:
+    """A subject of which only that is known."""
+    unknown = {
+        "kind": "frame",
+        "type_name": None,
+        "code": None,
+        "segments": (),
+        "request_id": None,
+        "writer_id": None,
+        "connection": None,
+        "direction": None,
+        "failure": False,
+        "malformed": False,
+        "size": 8,
+        "latency_ns": None,
+        "time_ns": None,
+    }
+    return SimpleNamespace(**{**unknown, **known})
+
+
+READ = subject(
+    type_name="READ_SEGMENT",
+    code=9,
+    segments=("scope/stream/0.#epoch.1",),
+    request_id=5 << 32 | 7,
+    writer_id=WRITER,
+    connection=3,
+    direction=0,
+    size=4096,
+    latency_ns=5_000_000,
+    time_ns=1_500_000_000,
+)
+MERGE = subject(
+    segments=("a/b/0", "c/d/1.#epoch.0#transaction.00000000000000000000000000000001"),
+    failure=True,
+    direction=1,
+    malformed=True,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type = READ_SEGMENT",
+        "type == read_segment",
+        "TYPE = ReadSegment",
+        "type != SEGMENT_READ",
+        "type ~ read*",
+        "type ~ /^READ/",
+        "type !~ *TABLE*",
+        "kind = frame",
+        "code = 9",
+        "code != -9",
+        "segment = scope/stream/0.#epoch.1",
+        'segment = "scope/stream/0.#epoch.1"',
+        "segment ~ scope/*",
+        "segment ~ 'scope/*'",
+        r"segment ~ /epoch\.[12]$/",
+        r"segment ~ /^scope\/stream/",
+        "segment !~ other/*",
+        "stream = stream",
+        "stream = scope/stream",
+        "stream ~ str*",
+        "scope = scope",
+        "flow = 5",
+        "sequence = 7",
+        "request_id = 21474836487",
+        "writer = 01234567-89ab-cdef-0123-456789abcdef",
+        "writer_id = 0123456789ABCDEF0123456789ABCDEF",
+        "writer ~ 0123*",
+        "connection >= 3",
+        "direction = request",
+        "failure = false",
+        "not failure",
+        "size = 4096",
+        "size = 4KiB",
+        "size<4.1KB",
+        "size > 4 and size <= 1MiB",
+        "latency >= 5ms",
+        "latency = 5000us",
+        "latency < 0.006s",
+        "time > 1s",
+        "time < 0.1min",
+        "time >= 0",
+        "not (type = HELLO or size < 10B)",
+        "type = HELLO or type = READ_SEGMENT and size = 4KiB",
+        "not type = HELLO and not not code = 9",
+        "(((code = 9)))",
+        "  code\t=\n9 ",
+    ],
+)
+def test_a_filter_finds_what_it_says(text: str) -> None:
+    assert parse_filter(text)(READ) is True
+    assert parse_filter(f"not ({text})")(READ) is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type = HELLO",
+        "type ~ segment",
+        "kind = open",
+        "code < 9",
+        "segment = scope/stream",
+        "segment ~ stream*",
+        "segment ~ SCOPE/*",
+        "stream = 0",
+        "direction = reply",
+        "failure",
+        "malformed = true",
+        "size > 4KiB",
+        "latency > 5ms",
+        "(type = HELLO or type = READ_SEGMENT) and size < 4KiB",
+        "not code = 9 and code = 9",
+    ],
+)
+def test_a_filter_leaves_out_what_it_does_not_say(text: str) -> None:
+    assert parse_filter(text)(READ) is False
+
+
+@pytest.mark.parametrize("name", ["type", "code", "segment", "stream", "scope", "flow", "sequence", "request_id"])
+@pytest.mark.parametrize("sign", ["=", "!="])
+def test_what_a_frame_does_not_have_compares_with_nothing(name: str, sign: str) -> None:
+    value = "HELLO" if name == "type" else "1"
+    assert parse_filter(f"{name} {sign} {value}")(subject()) is False
+
+
+@pytest.mark.parametrize(
+    "text", ["segment ~ *", "segment !~ x", "writer ~ *", "latency > 0", "time > 0", "direction = reply"]
+)
+def test_what_a_frame_does_not_have_matches_nothing(text: str) -> None:
+    assert parse_filter(text)(subject()) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("segment = a/b/0", True),
+        ("segment != a/b/0", False),
+        ("segment != a/b/1", True),
+        ("segment ~ c/*", True),
+        ("segment !~ c/*", False),
+        ("scope = c and scope = a", True),
+        ("stream = c/d", True),
+        ("failure and malformed and direction = reply", True),
+    ],
+)
+def test_of_several_segments_one_is_enough(text: str, expected: bool) -> None:
+    assert parse_filter(text)(MERGE) is expected
+
+
+@pytest.mark.parametrize(
+    ("quoted", "segment"), [(r'"a \"b\" \\"', 'a "b" \\'), (r"'it\'s'", "it's"), ("'\n'", "\n"), ("''", "")]
+)
+def test_quoted_values_may_hold_anything(quoted: str, segment: str) -> None:
+    assert parse_filter(f"segment = {quoted}")(subject(segments=(segment,))) is True
+
+
+NAMED = "'not', '(' or one of type"
+WRONG = [
+    ("", 1, NAMED, ""),
+    ("   ", 4, NAMED, ""),
+    ("failure and", 12, NAMED, ""),
+    ("failure or or failure", 12, NAMED, "or"),
+    ("filure", 1, "a name (failure?)", "filure"),
+    ("xyz = 1", 1, NAMED, "xyz"),
+    ("()", 2, NAMED, ")"),
+    ("(failure", 9, "')', 'and' or 'or'", ""),
+    ("failure)", 8, "'and', 'or' or the end", ")"),
+    ("failure malformed", 9, "'and', 'or' or the end", "malformed"),
+    ("size", 5, "one of = != < <= > >=", ""),
+    ("size ~ 5", 6, "one of = != < <= > >=", "~"),
+    ("failure < true", 9, "one of = !=", "<"),
+    ("segment > a", 9, "one of = != ~ !~", ">"),
+    ("size =", 7, "a size such as 4KiB", ""),
+    ("size = )", 8, "a value", ")"),
+    ("size = 4XB", 8, "a size such as 4KiB", "4XB"),
+    ("size = big", 8, "a size such as 4KiB", "big"),
+    ("latency > 5", 11, "a time such as 5ms", "5"),
+    ("latency > 5kib", 11, "a time such as 5ms", "5kib"),
+    ("code = nine", 8, "a whole number", "nine"),
+    ("type = READ", 8, "a command", "READ"),
+    ("type = READ_SEGMNT", 8, "a command (READ_SEGMENT?)", "READ_SEGMNT"),
+    ("direction = in", 13, "request or reply", "in"),
+    ("failure = maybe", 11, "true or false", "maybe"),
+    ("kind = frames", 8, "frame, open, close or bytes", "frames"),
+    ("writer = 5", 10, "a writer id such as", "5"),
+    ("segment ~ /a(/", 11, "a regular expression (", "/a(/"),
+    ("segment = 'a", 11, "a value", "'"),
+    ("segment ~", 10, "a value", ""),
+    ("segment ~ /(?=a)/", 11, "a regular expression (look-around", "/(?=a)/"),
+    (r"segment ~ /(a)\1/", 11, "a regular expression (backreferences", r"/(a)\1/"),
+    ("segment ~ " + "x" * 1001, 11, "a glob (it has 1001 characters", "x" * 1001),
+    ("size > 1 or " * 1000 + "failure", 12001, "at most 1000 terms", "failure"),
+    (" or ".join(["type ~ /x{99}/"] * 11), 181, "at most 1000 terms", "type"),
+    ("x" * 65_537, 1, "at most 65536 characters", "x" * 65_537),
+    ("not " * 200 + "failure", 405, "at most 100 levels", "not"),
+    ("(" * 5000, 102, "at most 100 levels", "("),
+]
+
+
+@pytest.mark.parametrize(("text", "column", "expected", "found"), WRONG)
+def test_an_error_names_the_column_and_what_was_expected(text: str, column: int, expected: str, found: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse_filter(text)
+    error = caught.value
+    assert (error.column, error.found) == (column, found)
+    assert error.expected.startswith(expected)
+    assert str(error).startswith(f"column {column}: expected {expected}")
+    assert len(str(error)) < 600
+    if len(found) < 90:
+        assert str(error).endswith(repr(found) if found else "the end")
+
+
+_WORDS = st.sampled_from(
+    (*NAMES, "and", "or", "not", "(", ")", "=", "!=", "~", "<", "1", "5ms", "4KiB", "/a", "/b/", "'", '"', "\\")
+)
+
+
+@given(st.one_of(st.text(max_size=30), st.lists(_WORDS, max_size=12).map(" ".join)))
+def test_any_text_is_a_filter_or_an_error_with_a_place(text: str) -> None:
+    try:
+        found = parse_filter(text)
+    except FilterError as error:
+        column = error.column
+    else:
+        column = 1
+        assert found(READ) in (True, False)
+        assert found.names <= set(NAMES)
+    assert 1 <= column <= len(text) + 1
+
+
+def test_a_filter_says_what_it_looks_at_and_how_many_terms_it_has() -> None:
+    found = parse_filter("writer = 01234567-89ab-cdef-0123-456789abcdef and (size > 1 or not failure)")
+    assert found.names == {"writer_id", "size", "failure"}
+    assert found.terms == 3
+    assert parse_filter("type ~ HELLO and segment ~ 'a/b/0*****'").terms == 2 + 5 + 10
+    assert repr(found) == f"parse_filter({found.text!r})"
+
+
+def test_patterns_look_at_a_bounded_part_of_the_names() -> None:
+    first, second = "a" * (MOST_MATCHED - 1), "b"
+    for text, names, holds in (
+        ("segment ~ /b/", (first, second), True),
+        ("segment ~ /b/", (first + "a", second), False),
+        ("segment !~ /b/", (first + "a", second), True),
+        ("segment ~ /a/", (first + "aa",), False),
+        ("segment = b", (first + "a", second), True),
+    ):
+        assert parse_filter(text)(subject(segments=names)) is holds, (text, len(names[0]))
+
+
+def test_nothing_is_run_as_python() -> None:
+    with pytest.raises(FilterError):
+        parse_filter("__import__('os').getcwd() = 1")

@@ -1,0 +1,260 @@
+"""Streams of bytes become records: every byte once, frames whole, in order, in time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire.trace import (
+    Damage,
+    Direction,
+    Record,
+    RecordKind,
+    TraceWriter,
+    event_data,
+    make_mark,
+    read_blocks,
+    read_records,
+)
+from segstore.wire.trace.redaction import SECRET_CODES, redact
+from tests.wire.trace.traces import MARK, METADATA, frame, whole_frames
+
+FRAME, OPEN, CLOSE, BYTES = RecordKind
+REQUEST, REPLY = Direction
+
+
+def a_writer(**settings: int) -> TraceWriter:
+    return TraceWriter(MARK, METADATA, **settings)
+
+
+def read(*blocks: bytes) -> list[Record]:
+    found = list(read_records(b"".join(blocks)))
+    assert not any(isinstance(each, Damage) for each in found)
+    return [each for each in found if isinstance(each, Record)]
+
+
+def test_what_happens_on_connections_is_recorded_with_times() -> None:
+    writer = a_writer()
+    writer.opened(10, 1, peer="127.0.0.1:4711")
+    writer.add(11, 1, REQUEST, frame(100))
+    writer.add(12, 1, REPLY, frame(100) + frame(9, b"x"))
+    writer.closed(13, 1, REPLY, reason="it broke the protocol")
+    assert read(writer.start(), writer.finish(14)) == [
+        Record(10, 1, REQUEST, OPEN, event_data(peer="127.0.0.1:4711")),
+        Record(11, 1, REQUEST, FRAME, frame(100)),
+        Record(12, 1, REPLY, FRAME, frame(100)),
+        Record(12, 1, REPLY, FRAME, frame(9, b"x")),
+        Record(13, 1, REPLY, CLOSE, event_data(reason="it broke the protocol")),
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from(Direction), whole_frames()), max_size=12),
+    st.lists(st.integers(1, 30), min_size=1),
+    st.sampled_from((1, 40, 1 << 20)),
+    st.booleans(),
+)
+def test_frames_come_out_whole_in_whatever_pieces_they_came(
+    drawn: list[tuple[int, Direction, bytes]], sizes: list[int], block_bytes: int, closing: bool
+) -> None:
+    """Pieces of several streams, interleaved; the last frame of one stream stays half."""
+    writer = a_writer(block_bytes=block_bytes)
+    out, clock, turn = [writer.start()], 0, 0
+    queues: dict[tuple[int, Direction], bytes] = {}
+    for connection, direction, data in drawn:
+        queues[connection, direction] = queues.get((connection, direction), b"") + data
+    sent = dict(queues)
+    while any(queues.values()):
+        key = [key for key, left in queues.items() if left][turn % sum(map(bool, queues.values()))]
+        size = sizes[turn % len(sizes)]
+        turn, clock = turn + 1, clock + 1
+        piece, queues[key] = queues[key][:size], queues[key][size:]
+        if writer.add(clock, *key, piece):
+            out.append(writer.take())
+    for key in sent:
+        writer.add(clock, *key, frame(9, b"half")[:-1])
+    if closing:
+        for connection in {key[0] for key in sent}:
+            writer.closed(clock, connection)
+    out.append(writer.finish(clock))
+    found = [each for each in read(*out) if each.kind is not CLOSE]
+    for key in sent:
+        mine = [each for each in found if (each.connection, each.direction) == key]
+        assert [each.data for each in mine if each.kind is FRAME] == [data for *way, data in drawn if tuple(way) == key]
+        assert [each.data for each in mine if each.kind is BYTES] == [frame(9, b"half")[:-1]]
+        assert mine[-1].kind is BYTES
+        assert [each.ts_ns for each in mine] == sorted(each.ts_ns for each in mine)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.binary(max_size=40)), max_size=10), st.integers(8, 50))
+def test_each_byte_of_a_stream_is_recorded_once_and_in_order(drawn: list[tuple[bool, bytes]], longest: int) -> None:
+    writer = a_writer(max_frame_bytes=longest)
+    out = [writer.start()]
+    for flush, data in drawn:
+        writer.add(1, 1, REQUEST, data)
+        if flush:
+            out.append(writer.take())
+    found = read(*out, writer.finish(2))
+    assert b"".join(each.data for each in found) == b"".join(data for _, data in drawn)
+    for each in found:
+        if each.kind is FRAME:
+            assert int.from_bytes(each.data[4:8], "big") == len(each.data) - 8 <= longest - 8
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.sampled_from(Direction), st.integers(1, 400), st.booleans()), max_size=60)
+)
+def test_half_frames_of_many_streams_are_bounded_and_no_byte_is_lost(
+    drawn: list[tuple[int, Direction, int, bool]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("segstore.wire.trace.writer.MOST_HELD_BYTES", 1_000)
+        writer = a_writer()
+        out, sent = [writer.start()], {}
+        for at, (connection, direction, size, flush) in enumerate(drawn):
+            key = connection, direction
+            piece = bytes([at]) * size if key in sent else frame(9, bytes(100_000))[:8] + bytes([at]) * size
+            sent[key] = sent.get(key, b"") + piece
+            writer.add(at, *key, piece)
+            if flush:
+                out.append(writer.take())
+                recorded = sum(len(each.data) for each in read(*out))
+                assert sum(map(len, sent.values())) - recorded <= 1_000
+        out.append(writer.finish(99))
+    found = read(*out)
+    for key, data in sent.items():
+        assert b"".join(each.data for each in found if (each.connection, each.direction) == key) == data
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 60)), max_size=6), st.data())
+def test_runs_of_frames_are_cut_as_single_ones_are(runs: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Runs of one length or of two in turn, broken off anywhere, followed by others."""
+    whole = [frame(3, bytes(size)) for one, other, count in runs for _ in range(count) for size in (one, other)]
+    stream = b"".join(whole)
+    cut = data.draw(st.integers(0, len(stream)))
+    writer = a_writer()
+    writer.add(1, 1, REQUEST, stream[:cut])
+    writer.add(2, 1, REQUEST, stream[cut:])
+    found = read(writer.start(), writer.finish(3))
+    assert [each.data for each in found] == whole
+    assert {each.kind for each in found} <= {FRAME}
+
+
+def test_a_run_ends_where_any_byte_of_a_length_differs() -> None:
+    for odd in (0, 1, 255, 256 + 5, 65536 + 5, (1 << 23) + 5):
+        whole = [frame(3, bytes(5))] * 50 + [frame(3, bytes(odd))] + [frame(3, bytes(5))] * 50
+        writer = a_writer()
+        writer.add(1, 1, REQUEST, b"".join(whole))
+        assert [each.data for each in read(writer.start(), writer.finish(2))] == whole
+
+
+def test_memory_is_used_again_only_after_it_was_given_out() -> None:
+    writer, out = a_writer(block_bytes=100), [a_writer().start()]
+    sent = [frame(index, bytes([index]) * size) for index, size in enumerate((10, 90, 5, 300_000, 20, 80, 3))]
+    for data in sent:
+        if writer.add(1, 1, REQUEST, memoryview(bytearray(data))):
+            out += [bytes(part) for part in writer.take_parts()]
+    assert [each.data for each in read(*out, writer.finish(2))] == sent
+
+
+def test_a_frame_has_the_time_of_its_last_byte() -> None:
+    writer = a_writer()
+    for index, byte in enumerate(frame(9, b"abc")):
+        writer.add(index, 1, REQUEST, bytes((byte,)))
+    assert read(writer.start(), writer.finish(99)) == [Record(10, 1, REQUEST, FRAME, frame(9, b"abc"))]
+
+
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", (101).to_bytes(4, "big")])
+def test_after_an_impossible_length_the_rest_of_a_stream_is_bytes(length: bytes) -> None:
+    writer = a_writer(max_frame_bytes=108)
+    writer.add(1, 1, REQUEST, frame(100) + b"\0\0\0\x09" + length + b"rest")
+    writer.add(2, 1, REQUEST, frame(100))
+    writer.add(3, 1, REPLY, frame(100))
+    writer.closed(4, 1)
+    writer.add(5, 1, REQUEST, frame(100))
+    found = read(writer.start(), writer.finish(6))
+    assert [(each.ts_ns, each.kind, each.data) for each in found if each.kind is not CLOSE] == [
+        (1, FRAME, frame(100)),
+        (1, BYTES, b"\0\0\0\x09" + length + b"rest"),
+        (2, BYTES, frame(100)),
+        (3, FRAME, frame(100)),
+        (5, FRAME, frame(100)),
+    ]
+
+
+def test_the_longest_frame_that_the_reference_takes_is_a_frame() -> None:
+    longest = frame(3, bytes(0x00FF_FFFF - 8))
+    writer = a_writer()
+    writer.add(1, 1, REQUEST, longest)
+    (found,) = read(writer.start(), writer.finish(2))
+    assert found.kind is FRAME
+    assert found.data == longest
+
+
+def test_a_block_is_due_when_it_is_full_and_when_it_is_old() -> None:
+    writer = a_writer(block_bytes=100, flush_after_ns=50)
+    assert not writer.due(10**9)
+    assert not writer.add(1000, 1, REQUEST, frame(100, bytes(40)))
+    assert writer.add(1001, 1, REQUEST, frame(100, bytes(50)))
+    assert writer.take()
+    assert not writer.due(10**9)
+    assert not writer.add(2000, 1, REQUEST, frame(100))
+    assert (writer.due(2049), writer.due(2050)) == (False, True)
+    assert writer.add(2050, 1, REQUEST, frame(100))
+
+
+@pytest.mark.parametrize("times", [(5, 3, 9, 4), (-1, -9, -3, -9), (7,)])
+def test_a_block_says_its_earliest_and_its_latest_time(times: tuple[int, ...]) -> None:
+    for size in (0, 5000):
+        writer = a_writer()
+        for time in times:
+            writer.add(time, 1, REQUEST, frame(100, bytes(size)))
+        _, block = read_blocks(writer.start() + writer.finish(99))
+        assert (block.header.first_ts_ns, block.header.last_ts_ns) == (min(times), max(times))
+
+
+def test_half_a_frame_makes_no_block() -> None:
+    writer = a_writer()
+    writer.add(1, 1, REQUEST, frame(9, b"x")[:-1])
+    assert writer.take() == b""
+    assert writer.finish(2) != b""
+    assert writer.finish(3) == b""
+
+
+def test_every_block_is_whole_by_itself() -> None:
+    writer = a_writer()
+    out = [writer.start()]
+    for index in range(5):
+        writer.add(index, 1, REQUEST, frame(100, bytes(index)))
+        out.append(writer.take())
+    assert [len(list(read_blocks(b"".join(out[:count])))) for count in range(1, 7)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_frames_are_redacted_before_they_are_kept() -> None:
+    seen = []
+
+    def stars(data: bytes, whole: bool) -> bytes:
+        seen.append((data, whole))
+        return b"*" * len(data)
+
+    writer = TraceWriter(MARK, METADATA, redact=stars, redact_codes={9})
+    writer.add(1, 1, REQUEST, frame(9, b"a"))
+    writer.add(1, 1, REPLY, frame(100))
+    writer.add(2, 1, REQUEST, frame(100) + frame(9, b"b") + frame(9, b"c") + frame(9, b"half")[:-1])
+    found = read(writer.start(), writer.finish(3))
+    assert seen == [*((frame(9, each), True) for each in (b"a", b"b", b"c")), (frame(9, b"half")[:-1], False)]
+    assert [each.data for each in found if each.data != frame(100)] == [b"*" * 9, b"*" * 9, b"*" * 9, b"*" * 11]
+    assert len(found) == 6
+
+
+def test_the_redaction_of_tokens_fits_in() -> None:
+    writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
+    writer.add(1, 1, REQUEST, frame(28, bytes(8) + b"\0\x01s\0\x05token"))
+    (found,) = read(writer.start(), writer.finish(2))
+    assert found.data == frame(28, bytes(8) + b"\0\x01s\0\x05*****")
+
+
+def test_a_mark_takes_eight_bytes() -> None:
+    with pytest.raises(ValueError, match="8 bytes, not 3"):
+        make_mark(b"abc")

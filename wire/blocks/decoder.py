@@ -1,0 +1,329 @@
+"""Frames become appends again: the decoder of `segstore.wire.blocks`, which says what it keeps and refuses.
+
+Follows `AppendDecoder` and `CommandDecoder.parseCommand` (Pravega). Deliberate difference: the state of a connection's
+writers takes bounded memory.
+"""
+
+from collections.abc import Container, Iterable
+from struct import Struct as Layout
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from segstore.wire.blocks.rules import AppendRule, AppendViolation
+from segstore.wire.codec.framing import WholeAppend
+from segstore.wire.commands.append import (
+    AppendBlock,
+    AppendBlockEnd,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    Event,
+    Padding,
+    PartialEvent,
+    SetupAppend,
+)
+from segstore.wire.errors import WireError
+from segstore.wire.schema.schema import Buffer, Command
+
+__all__ = ["Append", "AppendBlockDecoder", "Taken"]
+
+_HEADER: Final = Layout(">ii")
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
+    """What a writer appends: `event_count` events, serialised in `data`, of which `event_number` is the last.
+
+    `expected_offset` is None for an unconditional append. `segstore.wire.blocks` says how long `data` lives.
+    """
+
+    segment: str
+    writer_id: UUID
+    event_number: int
+    event_count: int
+    data: Buffer
+    expected_offset: int | None
+    request_id: int
+
+
+_NO_MORE: Final = 1 << 63
+"""Above every event number."""
+
+
+class Taken:
+    """The segment of a writer and its last event number, which starts at 0 and is `_NO_MORE` once it is forgotten."""
+
+    __slots__ = ("last_event_number", "segment")
+
+    def __init__(self, segment: str) -> None:
+        self.segment = segment
+        self.last_event_number = 0
+
+    def cost(self) -> int:
+        """Memory that it takes, roughly and not less: objects, dictionary entry, a string of wide characters."""
+        return 320 + 4 * len(self.segment)
+
+
+class AppendBlockDecoder:
+    """Commands of one connection in, appends and all other commands out.
+
+    State is kept by writer id alone: setting a writer up again, also on another segment, starts it anew. Between a
+    block and its end any command may pass that has nothing to do with appends. After a violation the block is gone, the
+    writers stay.
+
+    At most `max_state_bytes` are taken by the names and numbers of writers, and one frame by the open block.
+    """
+
+    def __init__(self, *, max_state_bytes: int = 8 * 1024 * 1024) -> None:
+        self._writers: dict[bytes, Taken] = {}
+        self._state_bytes = 0
+        self._max_state_bytes = max_state_bytes
+        self._block_writer: UUID | None = None
+        self._block_data: Buffer = b""
+
+    @property
+    def block_open(self) -> bool:
+        """Whether a block waits for its end."""
+        return self._block_writer is not None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes held by the open block."""
+        return len(self._block_data)
+
+    def feed(self, command: Command) -> Command | Append | None:
+        """One command: the append that it completes, None if it was only a part of one, else the command itself.
+
+        The data of an open block is copied. Raises `AppendViolation`.
+        """
+        result = self._step(command)
+        if self._block_writer is not None:
+            self._own_block()
+        return result
+
+    def feed_all(self, commands: Iterable[Command]) -> list[Command | Append]:
+        """The commands of one read, in order. A block whose end is among them is not copied.
+
+        Raises `AppendViolation`, whose `decoded` holds what came before the command that broke the rule.
+        """
+        out: list[Command | Append] = []
+        step, writers = self._step, self._writers
+        try:
+            for command in commands:
+                if type(command) is WholeAppend and self._block_writer is None:
+                    # As in `_step`, in place: on a busy connection nearly all commands are this one.
+                    writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
+                    writer = writers.get(writer_id.bytes)
+                    if writer is not None and number >= writer.last_event_number and count > 0:
+                        writer.last_event_number = number
+                        data, request_id = command.data, command.request_id
+                        out.append(Append(writer.segment, writer_id, number, count, data, None, request_id))
+                        continue
+                result = step(command)
+                if result is not None:
+                    out.append(result)
+        except WireError as error:
+            error.decoded = out
+            raise
+        if self._block_writer is not None:
+            self._own_block()
+        return out
+
+    def taken(self, writer_id: UUID) -> Taken | None:
+        """What is known of a writer, for who carries out its appends without a step between.
+
+        While no block is open, a `WholeAppend` of some events whose number is not below `last_event_number` may be
+        carried out as it is; its number is then the last one. All others are for `feed_all`.
+        """
+        return self._writers.get(writer_id.bytes)
+
+    def retain(self, known: Container[tuple[str, bytes]]) -> None:
+        """Drops the writers that are not in `known`, by segment and the bytes of their ids.
+
+        Their next append is a violation unless they are set up again. Call it when everything received is applied.
+        """
+        for key, writer in list(self._writers.items()):
+            if (writer.segment, key) not in known:
+                del self._writers[key]
+                writer.last_event_number = _NO_MORE
+                self._state_bytes -= writer.cost()
+
+    def _own_block(self) -> None:
+        if type(self._block_data) is not bytes:
+            self._block_data = bytes(self._block_data)
+
+    def _step(self, command: Command) -> Command | Append | None:
+        if type(command) is WholeAppend and self._block_writer is not None:
+            raise self._within_block(command, AppendBlock.type_name)
+        if isinstance(command, AppendBlockEnd):
+            # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
+            writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
+            writer = self._writers.get(writer_id.bytes)
+            if writer is None or number < writer.last_event_number or count <= 0:
+                raise self._bad_end(command)
+            data = command.data if self._block_writer is None else self._reassemble(command)
+            writer.last_event_number = number
+            return Append(writer.segment, writer_id, number, count, data, None, command.request_id)
+        if type(command) not in _APPENDING:
+            return command
+        if self._block_writer is not None:
+            raise self._within_block(command, command.type_name)
+        if isinstance(command, AppendBlock):
+            self._writer(command)
+            self._block_writer = command.writer_id
+            self._block_data = command.data
+            return None
+        if isinstance(command, SetupAppend):
+            self._set_up(command)
+            return command
+        if isinstance(command, ConditionalBlockEnd):
+            return self._conditional(command, command.data)
+        if isinstance(command, ConditionalAppend):
+            data = command.event.data
+            # The event is stored as it travels, with its header.
+            return self._conditional(command, b"".join((_HEADER.pack(Event.code, len(data)), data)))
+        return None  # padding between frames fills nothing and means nothing
+
+    def _set_up(self, command: SetupAppend) -> None:
+        key = command.writer_id.bytes
+        known = self._writers.get(key)
+        writer = Taken(command.segment)
+        state_bytes = self._state_bytes + writer.cost() - (0 if known is None else known.cost())
+        if state_bytes > self._max_state_bytes:
+            raise AppendViolation(
+                AppendRule.TOO_MANY_WRITERS,
+                f"one more would take {state_bytes} of {self._max_state_bytes} bytes",
+                command.writer_id,
+                command=command,
+                field="segment",
+                limit=self._max_state_bytes,
+                actual=state_bytes,
+            )
+        if known is not None:
+            known.last_event_number = _NO_MORE
+        self._state_bytes = state_bytes
+        self._writers[key] = writer
+
+    def _bad_end(self, command: AppendBlockEnd) -> AppendViolation:
+        self._drop_block()
+        writer = self._writer(command)
+        if command.num_events <= 0:
+            return AppendViolation(
+                AppendRule.NO_EVENTS,
+                f"{command.num_events} events",
+                command.writer_id,
+                writer.segment,
+                command=command,
+                field="num_events",
+                limit=1,
+                actual=command.num_events,
+            )
+        return self._backwards(command, writer, "last_event_number", command.last_event_number)
+
+    def _within_block(self, command: Command, type_name: str) -> AppendViolation:
+        writer_id = self._block_writer
+        self._drop_block()
+        return AppendViolation(AppendRule.BLOCK_OPEN, f"{type_name} came before the end", writer_id, command=command)
+
+    def _conditional(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> Append:
+        writer = self._writer(command)
+        number = command.event_number
+        if number < writer.last_event_number:
+            raise self._backwards(command, writer, "event_number", number)
+        writer.last_event_number = number
+        return Append(writer.segment, command.writer_id, number, 1, data, command.expected_offset, command.request_id)
+
+    def _reassemble(self, end: AppendBlockEnd) -> Buffer:
+        """The whole events of the open block, and the event that continues in its end."""
+        opened, block = self._block_writer, self._block_data
+        self._drop_block()
+        if opened != end.writer_id:
+            raise AppendViolation(
+                AppendRule.WRITER_MISMATCH,
+                f"the block is of writer {opened}",
+                end.writer_id,
+                command=end,
+                field="writer_id",
+            )
+        whole, size = end.size_of_whole_events, len(block)
+        if not 0 <= whole <= size:
+            raise AppendViolation(
+                AppendRule.WHOLE_SIZE,
+                f"{whole} bytes in a block of {size}",
+                end.writer_id,
+                command=end,
+                field="size_of_whole_events",
+                limit=size,
+                actual=whole,
+            )
+        if whole == size:
+            # Nothing is left for a tail; the reference does not look at the end's data then.
+            return block
+        view = memoryview(block)
+        kind, last = self._block_tail(end, view, whole)
+        if kind == Padding.code:
+            if len(end.data):
+                raise AppendViolation(
+                    AppendRule.PADDED_DATA,
+                    f"{len(end.data)} bytes",
+                    end.writer_id,
+                    command=end,
+                    field="data",
+                    limit=0,
+                    actual=len(end.data),
+                )
+            return view[:whole]
+        return b"".join((view[:whole], last, end.data))
+
+    def _block_tail(self, end: AppendBlockEnd, block: memoryview, whole: int) -> tuple[int, memoryview]:
+        """The frame behind the whole events: its type and its body. What follows it is ignored."""
+        left = len(block) - whole
+        start = whole + _HEADER.size
+        if left < _HEADER.size:
+            detail = f"{left} bytes are left behind the whole events, a header takes {_HEADER.size}"
+        else:
+            kind, length = _HEADER.unpack_from(block, whole)
+            if kind != Padding.code and kind != PartialEvent.code:
+                detail = f"type {kind} is neither"
+            elif not 0 <= length <= left - _HEADER.size:
+                detail = f"its frame claims {length} bytes of {left - _HEADER.size}"
+            else:
+                return kind, block[start : start + length]
+        raise AppendViolation(AppendRule.BLOCK_TAIL, detail, end.writer_id, command=end, limit=len(block), actual=whole)
+
+    def _writer(self, command: AppendBlock | AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd) -> Taken:
+        writer = self._writers.get(command.writer_id.bytes)
+        if writer is None:
+            raise AppendViolation(
+                AppendRule.WRITER_UNKNOWN,
+                f"{command.type_name} came before SETUP_APPEND",
+                command.writer_id,
+                command=command,
+                field="writer_id",
+            )
+        return writer
+
+    def _backwards(
+        self,
+        command: AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd,
+        writer: Taken,
+        field: str,
+        number: int,
+    ) -> AppendViolation:
+        return AppendViolation(
+            AppendRule.NUMBER_BACKWARDS,
+            f"{number} after {writer.last_event_number}",
+            command.writer_id,
+            writer.segment,
+            command=command,
+            field=field,
+            limit=writer.last_event_number,
+            actual=number,
+        )
+
+    def _drop_block(self) -> None:
+        self._block_writer = None
+        self._block_data = b""
+
+
+_APPENDING: Final = frozenset((Padding, SetupAppend, AppendBlock, ConditionalAppend, ConditionalBlockEnd))

@@ -1,0 +1,350 @@
+"""A client's appends become frames: the encoder of `segstore.wire.blocks`, which says what it keeps and refuses.
+
+Follows `CommandEncoder` (Pravega). Deliberate differences: two writers with one id on different segments both keep
+their pending appends; an append that would make the reference write a frame beyond the limit, or a count beyond its
+field, starts a block of its own.
+"""
+
+from collections.abc import Callable
+from struct import Struct as Layout
+from typing import Final
+from uuid import UUID
+
+from segstore.wire.blocks.rules import AppendRule, AppendViolation
+from segstore.wire.blocks.size import BlockSizing
+from segstore.wire.codec.codec import MAX_FRAME_BYTES, encode_parts
+from segstore.wire.commands.append import AppendBlock, AppendBlockEnd, Padding, PartialEvent, SetupAppend
+from segstore.wire.commands.session import Hello
+from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
+from segstore.wire.schema.schema import Buffer, Command
+
+__all__ = ["MAX_PENDING_BYTES", "MAX_PENDING_EVENTS", "AppendBlockEncoder"]
+
+MAX_PENDING_BYTES: Final = 1024 * 1024
+MAX_PENDING_EVENTS: Final = 500
+
+_MAX_INT32: Final = 2**31 - 1
+_MAX_INT64: Final = 2**63 - 1
+
+_HEADER: Final = Layout(">ii")
+_BLOCK: Final = Layout(">ii16s")
+_END: Final = Layout(">ii16siiiqq")  # an end without data
+_END_HEAD: Final = Layout(">ii16sii")
+_END_TAIL: Final = Layout(">iqq")
+_FIRST_BUCKETS: Final = 16
+_BLOCK_FIELDS: Final = _BLOCK.size - _HEADER.size
+_END_FIELDS: Final = _END.size - _HEADER.size
+
+
+class _Session:
+    """One writer of one segment: what it sent last, and what waits while another writer's block is open."""
+
+    __slots__ = ("event_count", "last_event_number", "pending", "pending_bytes", "request_id", "writer", "writer_bytes")
+
+    def __init__(self, writer_id: UUID, request_id: int) -> None:
+        self.writer = writer_id
+        self.writer_bytes = writer_id.bytes
+        self.request_id = request_id
+        self.last_event_number = -1
+        self.event_count = 0
+        """Events in the open block or pending; a writer never has both."""
+        self.pending: list[Buffer] = []
+        self.pending_bytes = 0
+
+    def end(self, size_of_whole_events: int, rest: Buffer, out: list[Buffer]) -> None:
+        size = len(rest)
+        count, self.event_count = self.event_count, 0
+        head = (AppendBlockEnd.code, _END_FIELDS + size, self.writer_bytes, size_of_whole_events, size)
+        tail = (count, self.last_event_number, self.request_id)
+        if size:
+            out += (_END_HEAD.pack(*head), rest, _END_TAIL.pack(*tail))
+        else:
+            out.append(_END.pack(*head, *tail))
+
+
+def _bucket(writer: UUID, buckets: int) -> int:
+    """Where java.util.HashMap with so many buckets, a power of two, keeps a UUID."""
+    halves = (writer.int >> 64) ^ (writer.int & 0xFFFF_FFFF_FFFF_FFFF)
+    hashed = (halves >> 32) ^ (halves & 0xFFFF_FFFF)
+    return (hashed ^ (hashed >> 16)) & (buckets - 1)
+
+
+class AppendBlockEncoder:
+    """Commands and appends of one connection in, buffers to write in this order out.
+
+    `sizing` gives for a flow (`request_id >> 32` of the append) what decides its block sizes, or None; without it every
+    append is a block of its own. `leftover_ms` bounds the wait of appends that stay behind when another writer's flush
+    closes the open block and its timer: None leaves them until the next command or append of theirs, as the reference
+    does; a client that wants progress sets it. `max_frame_bytes` is what a peer accepts, headers included.
+
+    The caller writes what `append`, `command`, `tick`, `flush` and `remove` return, calls `tick` when `deadline()` is
+    reached, and may look at `flush_required` to see whether the last call's bytes ask to be written at once.
+    """
+
+    def __init__(
+        self,
+        sizing: Callable[[int], BlockSizing | None] | None = None,
+        *,
+        leftover_ms: float | None = None,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self._sizing = sizing
+        self._leftover_ms = leftover_ms
+        self._max_frame_bytes = max_frame_bytes
+        self._sessions: dict[tuple[int, str], _Session] = {}
+        self._pending: dict[_Session, None] = {}
+        self._buckets = _FIRST_BUCKETS
+        self._owner: _Session | None = None
+        self._block_bytes = 0
+        self._left = 0
+        self._block_deadline: float | None = None
+        self._leftover_deadline: float | None = None
+        self._flush_required = False
+
+    @property
+    def flush_required(self) -> bool:
+        """Whether what the last call returned should be written now rather than with what follows."""
+        return self._flush_required
+
+    @property
+    def block_open(self) -> bool:
+        """Whether a block has been begun whose end is not written yet."""
+        return self._owner is not None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of appends that were taken and not returned yet."""
+        return sum(session.pending_bytes for session in self._pending)
+
+    @property
+    def pending_writers(self) -> int:
+        """Writers with appends that were taken and not returned yet."""
+        return len(self._pending)
+
+    def deadline(self) -> float | None:
+        """When `tick` has something to do, in the milliseconds that were passed in; None if no timer runs."""
+        if self._block_deadline is None or self._leftover_deadline is None:
+            return self._leftover_deadline if self._block_deadline is None else self._block_deadline
+        return min(self._block_deadline, self._leftover_deadline)
+
+    def command(self, command: Command) -> list[Buffer]:
+        """Any command but an append. Closes the open block and sends what is pending before it.
+
+        A SetupAppend registers its writer, or starts it anew. Raises `OutOfOrder` for a Hello while a block is open or
+        appends are pending, and what encoding raises; nothing has changed then.
+        """
+        self._flush_required = False
+        if isinstance(command, Hello) and (self._owner is not None or self._pending):
+            raise OutOfOrder(
+                f"a Hello cannot follow appends that are not finished: block open {self.block_open}, "
+                f"{len(self._pending)} writers pending",
+                code=Hello.code,
+                type_name=Hello.type_name,
+            )
+        parts = encode_parts(command)
+        out = self.flush()
+        if isinstance(command, SetupAppend):
+            key = command.writer_id.int, command.segment
+            self._sessions[key] = _Session(command.writer_id, command.request_id)
+        out += parts
+        return out
+
+    def append(
+        self,
+        segment: str,
+        writer_id: UUID,
+        event_number: int,
+        event_count: int,
+        data: Buffer,
+        request_id: int,
+        now_ms: float,
+        *,
+        expected_length: int | None = None,
+    ) -> list[Buffer]:
+        """Takes `event_count` events, already serialised into `data`, of which `event_number` is the last.
+
+        `request_id` names the flow whose sizing decides; the frames carry the request id of the writer's SetupAppend.
+        Raises `OutOfOrder` without a set-up or when the number does not rise, `BadField` for a count or number out of
+        range or any `expected_length`, `FrameTooLarge` for data that no frame can hold. An error changes nothing.
+        """
+        self._flush_required = False
+        session = self._sessions.get((writer_id.int, segment))
+        if type(data) is memoryview and data.nbytes != len(data):
+            data = data.cast("B")
+        size = len(data)
+        if expected_length is not None:
+            raise BadField(
+                f"an append of {writer_id} to {segment!r} cannot have an expected length: send a ConditionalAppend",
+                field="expected_length",
+                actual=expected_length,
+            )
+        session = self._check(session, segment, writer_id, event_number, event_count, size)
+        sizing = self._sizing(request_id >> 32) if self._sizing is not None else None
+        if sizing is not None:
+            sizing.record_append(event_number, size, now_ms)
+        out: list[Buffer] = []
+        if session.event_count and not self._fits(session, event_count, size):
+            self._break(out)
+            self._flush(session, out)
+        owner = self._owner
+        session.last_event_number = event_number
+        session.event_count += event_count
+        if owner is session:
+            self._continue(session, data, size, out)
+        elif owner is None and session.event_count == event_count:
+            self._begin(session, data, size, sizing, now_ms, out)
+        else:
+            self._pending[session] = None
+            if len(self._pending) * 4 > self._buckets * 3:
+                self._buckets *= 2
+            if size:
+                session.pending.append(data)
+                session.pending_bytes += size
+            if owner is None:
+                self._flush(session, out)
+            elif session.pending_bytes > MAX_PENDING_BYTES or session.event_count > MAX_PENDING_EVENTS:
+                self._break(out)
+                self._flush(session, out)
+        if self._pending and self._owner is None and self._leftover_ms is not None and self._leftover_deadline is None:
+            self._leftover_deadline = now_ms + self._leftover_ms
+        return out
+
+    def tick(self, now_ms: float) -> list[Buffer]:
+        """Closes the block and sends what is pending if a timer has run out by `now_ms`, else returns nothing."""
+        self._flush_required = False
+        deadline = self.deadline()
+        return self.flush() if deadline is not None and now_ms >= deadline else []
+
+    def flush(self) -> list[Buffer]:
+        """Pads and closes the open block, if there is one, and sends all that is pending."""
+        out: list[Buffer] = []
+        self._break(out)
+        self._flush_all(out)
+        self._flush_required = True
+        return out
+
+    def remove(self, segment: str, writer_id: UUID) -> list[Buffer]:
+        """Forgets a writer; flushes first if anything of it was not sent yet. An unknown writer is no error."""
+        self._flush_required = False
+        session = self._sessions.pop((writer_id.int, segment), None)
+        return self.flush() if session is not None and session.event_count else []
+
+    def _check(
+        self,
+        session: _Session | None,
+        segment: str,
+        writer_id: UUID,
+        event_number: int,
+        event_count: int,
+        size: int,
+    ) -> _Session:
+        if not 1 <= event_count <= _MAX_INT32:
+            raise BadField(
+                f"an append of writer {writer_id} holds 1 to {_MAX_INT32} events, not {event_count}",
+                field="event_count",
+                limit=_MAX_INT32,
+                actual=event_count,
+            )
+        if session is None:
+            raise AppendViolation(AppendRule.WRITER_UNKNOWN, "no SetupAppend was sent", writer_id, segment)
+        if event_number <= session.last_event_number:
+            raise AppendViolation(
+                AppendRule.NUMBER_BACKWARDS,
+                f"event number {event_number} does not follow {session.last_event_number}",
+                writer_id,
+                segment,
+                limit=session.last_event_number,
+                actual=event_number,
+            )
+        if event_number > _MAX_INT64:
+            raise BadField(
+                f"event number {event_number} of writer {writer_id} exceeds {_MAX_INT64}",
+                field="event_number",
+                limit=_MAX_INT64,
+                actual=event_number,
+            )
+        limit = self._max_frame_bytes - _BLOCK.size
+        if size > limit:
+            raise FrameTooLarge(
+                f"an append of {size} bytes does not fit a frame, which holds {limit}", limit=limit, actual=size
+            )
+        return session
+
+    def _fits(self, session: _Session, event_count: int, size: int) -> bool:
+        """Whether one more append can join what the writer has open or pending, within the limits of the wire."""
+        if session.event_count + event_count > _MAX_INT32:
+            return False
+        if session is self._owner:
+            return _END.size + size - self._left <= self._max_frame_bytes
+        return _BLOCK.size + session.pending_bytes + size <= self._max_frame_bytes
+
+    def _begin(
+        self,
+        session: _Session,
+        data: Buffer,
+        size: int,
+        sizing: BlockSizing | None,
+        now_ms: float,
+        out: list[Buffer],
+    ) -> None:
+        wanted = sizing.block_size() if sizing is not None else 0
+        wanted = min(wanted, self._max_frame_bytes - _BLOCK.size - _HEADER.size)
+        if sizing is None or wanted <= size:
+            out += (_BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, session.writer_bytes), data)
+            session.end(size, b"", out)
+            self._flush_required = True
+            return
+        # The last frame inside the block, padding or a partial event, needs room for its header.
+        length = _BLOCK_FIELDS + wanted + _HEADER.size
+        out += (_BLOCK.pack(AppendBlock.code, length, session.writer_bytes), data)
+        self._owner = session
+        self._block_bytes = wanted
+        self._left = wanted - size
+        self._block_deadline = now_ms + sizing.timeout_ms
+
+    def _continue(self, session: _Session, data: Buffer, size: int, out: list[Buffer]) -> None:
+        left = self._left
+        if left > size:
+            self._left = left - size
+            out.append(data)
+            return
+        view = memoryview(data)
+        whole = self._block_bytes - left
+        out += (_HEADER.pack(PartialEvent.code, left), view[:left])
+        session.end(whole, view[left:], out)
+        self._close_block()
+        self._flush_all(out)
+        self._flush_required = True
+
+    def _break(self, out: list[Buffer]) -> None:
+        session = self._owner
+        if session is None:
+            return
+        out += (_HEADER.pack(Padding.code, self._left), bytes(self._left))
+        session.end(self._block_bytes - self._left, b"", out)
+        self._close_block()
+
+    def _close_block(self) -> None:
+        self._owner = None
+        self._block_bytes = self._left = 0
+        self._block_deadline = None
+
+    def _flush(self, session: _Session, out: list[Buffer]) -> None:
+        if not session.event_count:
+            return
+        self._pending.pop(session, None)
+        if not self._pending:
+            self._leftover_deadline = None
+        size = session.pending_bytes
+        out.append(_BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, session.writer_bytes))
+        out += session.pending
+        session.pending = []
+        session.pending_bytes = 0
+        session.end(size, b"", out)
+
+    def _flush_all(self, out: list[Buffer]) -> None:
+        if not self._pending:
+            return
+        # The order in which the reference's HashMap of writers gives them out.
+        for session in sorted(self._pending, key=lambda each: _bucket(each.writer, self._buckets)):
+            self._flush(session, out)

@@ -1,0 +1,97 @@
+"""Frames out of a stream of bytes as a server of an older wire version read them.
+
+The same interface and the same invariants as `FrameDecoder`, with three differences: a type code that the version did
+not know is an error, fields that are newer have their defaults, and frames are as short as the version wanted them.
+
+Bytes behind the last field that a version knew were meant to be ignored, and are. Versions 5 to 8 took them for the
+next frame, which all but always was a decode error, after the command itself had been carried out (fixed by d4a22be5cc
+"Issue 4211: Fix compatibility issue caused by additional fields"); and before 8 a ConditionalAppend with bytes behind
+its event was refused (8ba5431f42). With `strict` this is so here too.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING
+
+from segstore.wire.codec.codec import HEADER_BYTES, MAX_FRAME_BYTES, WIRE_VERSION
+from segstore.wire.codec.framing import FrameDecoder
+from segstore.wire.codec.versions import longest_frame_in, parse_as
+from segstore.wire.commands.append import ConditionalAppend
+from segstore.wire.errors import BadField, WireError
+from segstore.wire.schema.types import BodyStream
+
+if TYPE_CHECKING:
+    from segstore.wire.schema.schema import Buffer, Command
+
+__all__ = ["OlderFrameDecoder", "frame_decoder"]
+
+
+class OlderFrameDecoder(FrameDecoder):
+    """Decodes the frames of one direction of one connection as a wire version did.
+
+    max_frame_bytes: longest frame accepted; the version's own limit holds as well.
+    strict: bytes that the version did not know are the error that they were in versions 5 to 8.
+    """
+
+    __slots__ = ("_behind", "_most_elements", "_strict", "_version")
+
+    def __init__(
+        self,
+        version: int,
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        strict: bool = False,
+        most_elements: int | None = None,
+    ) -> None:
+        super().__init__(max_frame_bytes=min(max_frame_bytes, longest_frame_in(version)), codec="construct")
+        self._most_elements = most_elements
+        self._version = version
+        self._strict = strict and version <= _LAST_TO_READ_ON
+        self._behind: WireError | None = None
+
+    def feed(self, data: Buffer, size: int | None = None, start: int = 0, *, most: int | None = None) -> list[Command]:
+        """As `FrameDecoder.feed`."""
+        out = super().feed(data, size, start, most=most)
+        if self._behind is not None:
+            error = self._behind
+            self._failed = copy(error)
+            self._pending = bytearray()
+            error.decoded = out
+            raise error
+        return out
+
+    def _decode(self, buffer: Buffer, view: memoryview, code: int, start: int, end: int) -> Command:
+        if self._behind is not None:
+            raise self._behind
+        command, left = parse_as(code, BodyStream(view[start:end], self._most_elements), self._version)
+        if left and self._strict:
+            error = BadField(
+                f"wire version {self._version} takes the {left} bytes behind the last field for another frame",
+                code=code,
+                type_name=command.type_name,
+                offset=HEADER_BYTES + end - start - left,
+                actual=left,
+            )
+            if isinstance(command, ConditionalAppend) and self._version < _FIRST_WITH_REQUEST_IDS:
+                raise error
+            self._behind = error
+        return command
+
+
+_LAST_TO_READ_ON = 8
+_FIRST_WITH_REQUEST_IDS = 8
+
+
+def frame_decoder(
+    version: int,
+    *,
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+    strict: bool = False,
+    join_appends: bool = False,
+    most_elements: int | None = None,
+) -> FrameDecoder:
+    """The decoder of a wire version; for the current one it is `FrameDecoder` itself."""
+    if version == WIRE_VERSION:
+        return FrameDecoder(max_frame_bytes=max_frame_bytes, join_appends=join_appends, most_elements=most_elements)
+    return OlderFrameDecoder(version, max_frame_bytes=max_frame_bytes, strict=strict, most_elements=most_elements)

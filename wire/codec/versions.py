@@ -1,0 +1,313 @@
+"""Older wire versions: which commands and fields each knew, and frames as each wrote and read them.
+
+Two tables say it all, `COMMANDS_SINCE` and `FIELDS_SINCE`; the form of a body in a version is the current schema
+without the fields that are newer. What no table of ages can say (a field that had another meaning before) is in
+`_before_8` and `_prefix_filter`, by name.
+
+A version stands for the newest release that announced it; versions 7, 12 and 13 were never released and stand for the
+last commit before the next one. Version 17 is the current schema itself. Before 5 nothing is known here.
+
+Invariants: what `encode_as` writes decodes, here and in the reference, to the same values with the defaults of the
+fields that are left out; every optional field of the schema has its version in the table (a test holds both). Speed
+does not matter here: bodies go through the construct tree, unless the version wrote a command as it is written now.
+
+Refused: a command that the version had no code for (UnknownCommand), frames longer than it took (FrameTooLarge).
+Source: the history of `WireCommands.java` and `WireCommandType.java`; the commits are named beside their versions.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+import construct
+import msgspec
+
+from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
+from segstore.wire.codec import codec
+from segstore.wire.codec.codec import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
+from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
+from segstore.wire.errors import FrameTooLarge, UnknownCommand
+from segstore.wire.schema import schema, types
+from segstore.wire.schema.schema import COMMANDS, Command, Nested, Part, Record, Unknown
+from segstore.wire.schema.types import BodyStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from segstore.wire.schema.schema import Buffer
+
+__all__ = [
+    "COMMANDS_SINCE",
+    "COMMANDS_UNTIL",
+    "FIELDS_SINCE",
+    "RELEASES",
+    "LeftOver",
+    "encode_as",
+    "encoder",
+    "form_in",
+    "known_in",
+    "longest_frame_in",
+    "parse_as",
+    "parts_encoder",
+]
+
+RELEASES: Final[dict[int, str]] = {
+    5: "0.3",  # 1ab37524d5 "Issue 2147: Implement JWT creation and usage in controller", and 6460070235 (merges)
+    6: "0.4",  # d01926c65d "Issue 2804: Client reply with server stack trace on error"
+    7: "never released",  # 488e1110e5 "Issue 2895: Wire Protocol implementation for TableStore", 446dba4220 (iterators)
+    8: "0.5",  # 8e96dc1ca5 "Issue 217: WireCommand changes to enable connection pooling"
+    9: "0.6, 0.7",  # c87f62340f "Issue 4107: Automatic delegation token renewal", 7cfe76d829 "Watermarking"
+    10: "0.8",  # 560d085c06 "Issue 4792: offset/version based TableSegment reads", ca0cbdd662 "Key Value Tables"
+    11: "0.9",  # 75084f3f7a "Issue 5318: use ByteBuf as payload", 055494a2e2 (the error message)
+    12: "never released",  # 605106e7ba "Issue 5931: Key-Value Tables Beta 2", 0cdc3be49e (table info, 72 and 73 gone)
+    13: "never released",  # 39a39871e0 "Issue 6093: Conditional Segment Merge", 3e46848995 (flush to storage)
+    14: "0.10",  # e784210741 "Issue 6142: Expose segment rolloverSizeBytes to client"
+    15: "0.11, 0.12",  # 9404b59a5d "Issue 6110: batch merge", 9215909970 (transient segments), 027f47f56c (chunks)
+    16: "0.13",  # 859af1ecb9 "Issue 3658: FlowId and Request Id in InvalidEventNumber Wirecommand"
+    17: "current",  # 11b61cf67e "Implement PDP-55: Support for reading in fixed size batches"
+}
+"""Version → the releases of Pravega that announced it."""
+
+_SINCE: Final[dict[int, tuple[type[Command], ...]]] = {
+    5: (  # and before
+        session.Hello, session.KeepAlive,
+        append.Padding, append.PartialEvent, append.Event, append.SetupAppend, append.AppendSetup, append.AppendBlock,
+        append.AppendBlockEnd, append.ConditionalAppend, append.DataAppended, append.ConditionalCheckFailed,
+        segment.ReadSegment, segment.SegmentRead, segment.GetStreamSegmentInfo, segment.StreamSegmentInfo,
+        segment.CreateSegment, segment.SegmentCreated, segment.SealSegment, segment.SegmentSealed,
+        segment.DeleteSegment, segment.SegmentDeleted, segment.UpdateSegmentPolicy, segment.SegmentPolicyUpdated,
+        segment.TruncateSegment, segment.SegmentTruncated, segment.MergeSegments, segment.SegmentsMerged,
+        attribute.GetSegmentAttribute, attribute.SegmentAttribute, attribute.UpdateSegmentAttribute,
+        attribute.SegmentAttributeUpdated,
+        errors.WrongHost, errors.SegmentIsSealed, errors.SegmentAlreadyExists, errors.NoSuchSegment,
+        errors.InvalidEventNumber, errors.SegmentIsTruncated, errors.OperationUnsupported, errors.AuthTokenCheckFailed,
+    ),
+    7: (
+        table.CreateTableSegment, table.DeleteTableSegment, table.MergeTableSegments, table.SealTableSegment,
+        table.UpdateTableEntries, table.TableEntriesUpdated, table.RemoveTableKeys, table.TableKeysRemoved,
+        table.ReadTable, table.TableRead, table.ReadTableKeys, table.TableKeysRead, table.ReadTableEntries,
+        table.TableEntriesRead, errors.TableSegmentNotEmpty, errors.TableKeyDoesNotExist, errors.TableKeyBadVersion,
+    ),
+    10: (table.ReadTableEntriesDelta, table.TableEntriesDeltaRead),
+    11: (append.ConditionalBlockEnd, errors.ErrorMessage),
+    12: (table.GetTableSegmentInfo, table.TableSegmentInfo),
+    13: (admin.FlushToStorage, admin.StorageFlushed),
+    15: (
+        segment.CreateTransientSegment, segment.MergeSegmentsBatch, segment.SegmentsBatchMerged,
+        admin.ListStorageChunks, admin.StorageChunksListed,
+    ),
+    17: (segment.LocateOffset, segment.OffsetLocated),
+}  # fmt: skip
+
+COMMANDS_SINCE: Final[dict[type[Command], int]] = {cls: version for version, some in _SINCE.items() for cls in some}
+"""Command → the version that introduced it; 5 for all that are older."""
+
+COMMANDS_UNTIL: Final[dict[type[Command], int]] = {table.MergeTableSegments: 11, table.SealTableSegment: 11}
+"""Command → the last version that knew it. At 17 both are served again, which is this project's deviation."""
+
+FIELDS_SINCE: Final[dict[tuple[type[Record], str], int]] = {
+    (segment.StreamSegmentInfo, "start_offset"): 2,  # 0ecc70ba02 "Support Segment Truncation in Wire Protocol"
+    (append.DataAppended, "previous_event_number"): 3,  # cd1d0af2e2 "DataAppended should have an event range"
+    (errors.WrongHost, "server_stack_trace"): 6,
+    (errors.SegmentIsSealed, "server_stack_trace"): 6,
+    (errors.SegmentAlreadyExists, "server_stack_trace"): 6,
+    (errors.NoSuchSegment, "server_stack_trace"): 6,
+    (errors.InvalidEventNumber, "server_stack_trace"): 6,
+    (errors.SegmentIsTruncated, "server_stack_trace"): 6,
+    (errors.OperationUnsupported, "server_stack_trace"): 6,
+    (errors.AuthTokenCheckFailed, "server_stack_trace"): 6,
+    (table.TableIteratorArgs, "continuation_token"): 7,  # with the commands themselves
+    (append.AppendBlockEnd, "request_id"): 8,  # before, eight bytes without a meaning: see `_before_8`
+    (append.ConditionalAppend, "request_id"): 8,
+    (append.ConditionalCheckFailed, "request_id"): 8,
+    (append.DataAppended, "request_id"): 8,
+    (segment.ReadSegment, "request_id"): 8,
+    (segment.SegmentRead, "request_id"): 8,
+    (errors.SegmentIsSealed, "offset"): 8,
+    (errors.NoSuchSegment, "offset"): 8,
+    (errors.SegmentIsTruncated, "offset"): 8,
+    (append.DataAppended, "current_segment_write_offset"): 9,
+    (segment.SegmentsMerged, "new_target_write_offset"): 9,
+    (errors.AuthTokenCheckFailed, "error_code"): 9,
+    (table.TableIteratorArgs, "prefix_filter"): 10,
+    (table.CreateTableSegment, "sorted_deprecated"): 10,
+    (table.UpdateTableEntries, "table_segment_offset"): 10,
+    (table.RemoveTableKeys, "table_segment_offset"): 10,
+    (table.CreateTableSegment, "key_length"): 12,
+    (table.TableIteratorArgs, "from_key"): 12,
+    (table.TableIteratorArgs, "to_key"): 12,
+    (segment.MergeSegments, "attribute_updates"): 13,
+    (segment.CreateSegment, "rollover_size_bytes"): 14,
+    (table.CreateTableSegment, "rollover_size_bytes"): 14,
+    (errors.InvalidEventNumber, "event_number"): 16,
+}
+"""Optional field → the version that introduced it."""
+
+_WITHOUT_REQUEST_ID: Final[dict[type[Command], str]] = {
+    append.AppendBlockEnd: "last_event_number",
+    append.ConditionalAppend: "event_number",
+    segment.ReadSegment: "offset",
+}
+"""Before 8 replies named these by another of their fields (8cb8cd408b "Factor out raw client"), so it is read as id."""
+
+LeftOver = int
+"""How many bytes of a body its version did not read."""
+
+
+class _NotYet(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+    """A field that the version had not: nothing on the wire; read, its default."""
+
+    def __init__(self, default: Any) -> None:
+        super().__init__()
+        self.default = default
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
+        return self.default
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        return obj
+
+
+class _Meaningless(_NotYet):
+    """Eight bytes that the version had without a use for them: written as 0, and never missing when read."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
+        types.Int64._parse(stream, context, path)
+        return self.default
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        types.Int64._build(0, stream, context, path)
+        return obj
+
+
+def known_in(version: int) -> frozenset[int]:
+    """The type codes that a server of that version decoded. EVENT (0) is in none: it is never a frame."""
+    return _known(_checked(version))
+
+
+def longest_frame_in(version: int) -> int:
+    """The longest frame that the version took, header included (fd88b66c05 "Increase maximum event size limit")."""
+    return 0x007F_FFFF if _checked(version) < 9 else MAX_FRAME_BYTES
+
+
+def encode_as(command: Command, version: int) -> bytes:
+    """The frame of a command, header included, as that version wrote it: newer fields are left out.
+
+    Raises UnknownCommand for a command that the version had not, BadField for a value that its field cannot hold,
+    FrameTooLarge above what the version took, ValueError for a version that is not spoken here.
+    """
+    limit = longest_frame_in(version)
+    cls = type(command)
+    if cls is not Unknown and cls.code not in _known(version) and cls is not append.Event:
+        raise _unknown(cls.code, version)
+    form = form_in(cls, version)
+    if form is None:
+        frame = codec.encode(command)
+    else:
+        body = schema.build(command, form)
+        frame = command.code.to_bytes(4, "big", signed=True) + len(body).to_bytes(4, "big") + body
+    if len(frame) > limit:
+        raise FrameTooLarge(
+            f"a frame of {len(frame)} bytes exceeds the {limit} that one may have in wire version {version}",
+            code=command.code,
+            type_name=command.type_name,
+            limit=limit,
+            actual=len(frame),
+        )
+    return frame
+
+
+def encoder(version: int) -> Callable[[Command], bytes]:
+    """`encode` of a version: the function itself for the current one, which then costs nothing more."""
+    if _checked(version) == WIRE_VERSION:
+        return codec.encode
+    return partial(encode_as, version=version)
+
+
+def parts_encoder(version: int) -> Callable[[Command], list[Buffer]]:
+    """`encode_parts` of a version, in the same way; the frames of older ones are in one piece."""
+    if _checked(version) == WIRE_VERSION:
+        return codec.encode_parts
+    return lambda command: [encode_as(command, version)]
+
+
+def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Command, LeftOver]:
+    """Reads a body as that version did: newer fields have their defaults, and their bytes are left over.
+
+    Raises WireError; UnknownCommand for a code that the version had not, ValueError for a version not spoken here.
+    """
+    if code not in _known(_checked(version)):
+        raise _unknown(code, version)
+    cls = COMMANDS[code]
+    stream = body if isinstance(body, BodyStream) else BodyStream(body)
+    command = schema.parse(cls, stream, form_in(cls, version))
+    if version < 8 and cls in _WITHOUT_REQUEST_ID:
+        command = msgspec.structs.replace(command, request_id=getattr(command, _WITHOUT_REQUEST_ID[cls]))
+    return command, stream.left
+
+
+@cache
+def form_in(cls: type[Command], version: int) -> Nested | None:
+    """The body of a command in a version; None where it is what it is now."""
+    if cls is Unknown:
+        return None
+    parts = _older(cls, cls.parts, _checked(version))
+    return None if parts == cls.parts else Nested(cls, parts)
+
+
+@cache
+def _known(version: int) -> frozenset[int]:
+    if version == WIRE_VERSION:
+        return frozenset(COMMANDS) - {append.Event.code}
+    ages = COMMANDS_SINCE.items()
+    known = {cls.code for cls, since in ages if since <= version <= COMMANDS_UNTIL.get(cls, WIRE_VERSION)}
+    return frozenset(known - {append.Event.code})
+
+
+def _older(cls: type[Record], parts: tuple[Part, ...], version: int) -> tuple[Part, ...]:
+    return tuple(Part(part.names, _older_wire(cls, part, version)) for part in parts)
+
+
+def _older_wire(cls: type[Record], part: Part, version: int) -> Any:
+    name, wire = part.names[0], part.wire
+    if cls is append.AppendBlockEnd and name == "request_id" and version < 8:
+        return _before_8(wire)
+    if cls is table.TableIteratorArgs and name == "prefix_filter" and 10 <= version < 12:
+        return _prefix_filter()
+    if FIELDS_SINCE.get((cls, name), 0) > version:
+        return _NotYet(b"" if isinstance(wire, types.Blob) else wire.default)
+    if isinstance(wire, Nested):
+        inner = _older(wire.record, wire.parts, version)
+        return wire if inner == wire.parts else Nested(wire.record, inner)
+    return wire
+
+
+def _before_8(wire: types.Tail) -> _Meaningless:
+    """The end of an append block had its last eight bytes before they became a request id; they had to be there."""
+    return _Meaningless(wire.default)
+
+
+def _prefix_filter() -> types.Blob:
+    """In 10 and 11 the filter that is always empty now was written."""
+    return types.Blob(optional=True)
+
+
+def _checked(version: int) -> int:
+    if not OLDEST_COMPATIBLE_VERSION <= version <= WIRE_VERSION:
+        raise ValueError(
+            f"wire version {version} is not spoken here: {OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION} are"
+        )
+    return version
+
+
+def _unknown(code: int, version: int) -> UnknownCommand:
+    cls = COMMANDS.get(code)
+    return UnknownCommand(
+        f"wire version {version} has no command of this type code",
+        code=code,
+        type_name=cls.type_name if cls is not None else None,
+        offset=0,
+        actual=code,
+    )

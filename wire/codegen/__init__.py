@@ -1,6 +1,0 @@
-"""Source code from the intermediate form: what `segstore.wire.compiler` compiles."""
-
-from segstore.wire.codegen.decoder import Joined, decoder_source, frame_decoder_source, frames_source
-from segstore.wire.codegen.encoder import encoder_source
-
-__all__ = ["Joined", "decoder_source", "encoder_source", "frame_decoder_source", "frames_source"]

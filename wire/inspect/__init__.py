@@ -1,0 +1,1 @@
+"""Commands for people and programs: text, plain values, JSON lines, and frames read one by one."""

@@ -1,0 +1,342 @@
+"""A frame as a person reads it: each byte with the field that it belongs to.
+
+`describe` walks the same intermediate form as the compiler and never fails: whatever a malformed frame still holds is
+described as far as it can be read, and the error that `decode` raises for it stands at the end. `lines` makes text of
+it, `summary` one line of a command.
+
+Invariant: the spans of a frame lie one behind another and cover it without a gap; where the frame decodes, the values
+of the spans are the values of the command. Delegation tokens are shown only on request, neither as text nor as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from segstore.wire.codec.codec import HEADER_BYTES, decode
+from segstore.wire.errors import WireError
+from segstore.wire.printable import printable
+from segstore.wire.schema import lowering as low
+from segstore.wire.schema.elements import Elements
+from segstore.wire.schema.modified_utf8 import decode_mutf8
+from segstore.wire.schema.schema import COMMANDS, Command, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from segstore.wire.codec.codec import UnknownPolicy
+    from segstore.wire.schema.schema import Buffer
+
+__all__ = ["Description", "Span", "describe", "lines", "summary"]
+
+_READ_INT32: Final = struct.Struct(">i").unpack_from
+_BLOCK_FRAMES: Final = {-1: "PADDING", -2: "PARTIAL_EVENT", 0: "EVENT"}
+"""What an append block is made of."""
+
+Kind = Literal["plain", "text", "data"]
+
+_BYTES_A_LINE: Final = 16
+_LINES_A_FIELD: Final = 4
+_SHOWN_TEXT: Final = 96
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Bytes of a frame that have one meaning.
+
+    offset: from the start of the frame, header included. A field that older peers leave out and that is missing here
+    has length 0 and its default as value.
+    value: as in JSON (`Command.to_dict`); for bytes that were not read, None. kind: what sort of value.
+    """
+
+    offset: int
+    length: int
+    field: str
+    value: Any
+    note: str = ""
+    secret: bool = False
+    kind: Kind = "plain"
+
+
+class Description(msgspec.Struct, frozen=True):
+    """All spans of one frame, and the command or the error that decoding it gives; `frame` is the bytes."""
+
+    frame: bytes
+    spans: tuple[Span, ...]
+    command: Command | None
+    error: WireError | None
+
+
+class _Stop(Exception):
+    """Ends the walk where the frame stops making sense; it never leaves this module."""
+
+
+class _Walk:
+    """Reads the fields of one body, keeping a span for each."""
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = frame
+        self.at = HEADER_BYTES
+        self.end = len(frame)
+        self.spans: list[Span] = []
+        self.secrets: frozenset[str] = frozenset()
+
+    def take(self, length: int, field: str, value: Any, note: str = "", kind: Kind = "plain") -> None:
+        self.spans.append(Span(self.at, length, field, value, note, field in self.secrets, kind))
+        self.at += length
+
+    def need(self, length: int) -> None:
+        if not 0 <= length <= self.end - self.at:
+            raise _Stop
+
+    def int32(self) -> int:
+        self.need(4)
+        number: int = _READ_INT32(self.frame, self.at)[0]
+        return number
+
+    def count(self, field: str, note: str = "") -> int:
+        number = self.int32()
+        self.take(4, field, number, note)
+        return number
+
+    def nodes(self, nodes: tuple[low.Node, ...], prefix: str) -> None:
+        for node in nodes:
+            self.node(node, prefix + node.name)
+
+    def node(self, node: low.Node, field: str) -> None:
+        match node:
+            case low.Fixed(format=code):
+                self.fixed(code, field)
+            case low.Number(members=members, unknown=unknown):
+                number = self.int32()
+                known = number in {int(member) for member in members}
+                name = (members(number) if known else unknown).name
+                self.take(4, field, name, str(number) if known else f"{number} is none of them")
+            case low.Constant(value=value):
+                number = self.int32()
+                if number != value:
+                    raise _Stop
+                self.take(4, field, number, "always this")
+            case low.Text():
+                self.text(field)
+            case low.Data():
+                self.data(node, field)
+            case low.Remainder():
+                self.remainder(field)
+            case low.ZeroRun():
+                self.take(self.end - self.at, field, self.end - self.at, "the number of bytes left")
+            case low.Sized():
+                self.sized(node, field)
+            case low.TailNode():
+                if self.end - self.at < node.needs:
+                    kind: Kind = "text" if isinstance(node.default, str) else "plain"
+                    self.take(0, field, _plain(node.default), "missing: its default", kind)
+                else:
+                    self.node(node.inner, field)
+            case low.Structure():
+                self.nodes(node.nodes, field + ".")
+            case low.Many():
+                for index in range(self.elements(field, node.smallest, node.negative_is_empty)):
+                    self.node(node.element, f"{field}[{index}]")
+            case low.Table():
+                for index in range(self.elements(field, node.smallest, False)):
+                    for column in node.columns:
+                        self.node(column, f"{field[: len(field) - len(node.name)]}{column.name}[{index}]")
+            case _:
+                raise TypeError(f"{field}: no description for {type(node).__name__}")
+
+    def fixed(self, code: str, field: str) -> None:
+        width = struct.calcsize(">" + code)
+        self.need(width)
+        (value,) = struct.unpack_from(">" + code, self.frame, self.at)
+        self.take(width, field, str(uuid.UUID(bytes=value)) if code == "16s" else value)
+
+    def text(self, field: str) -> None:
+        self.need(2)
+        length = int.from_bytes(self.frame[self.at : self.at + 2], "big")
+        self.take(2, field + ".length", length)
+        self.need(length)
+        try:
+            value = decode_mutf8(self.frame[self.at : self.at + length])
+        except ValueError as cause:
+            raise _Stop from cause
+        self.take(length, field, value, kind="text")
+
+    def data(self, node: low.Data, field: str) -> None:
+        if node.optional and self.end - self.at < 4:
+            self.take(0, field, "", "missing: its default")
+            return
+        length = self.count(field + ".length")
+        if length < 0 and node.negative_is_empty:
+            self.take(0, field, "", "a negative length is no data")
+            return
+        self.bytes(length, field)
+
+    def bytes(self, length: int, field: str) -> None:
+        self.need(length)
+        self.take(length, field, self.frame[self.at : self.at + length].hex(), kind="data")
+
+    def remainder(self, field: str) -> None:
+        if _READ_INT32(self.frame)[0] != 3:
+            self.bytes(self.end - self.at, field)
+            return
+        # An append block shows the frames inside, as far as its bytes are such frames.
+        index = 0
+        while self.end - self.at >= HEADER_BYTES:
+            kind, length = struct.unpack_from(">ii", self.frame, self.at)
+            if kind not in _BLOCK_FRAMES or not 0 <= length <= self.end - self.at - HEADER_BYTES:
+                break
+            self.take(4, f"{field}[{index}].type", kind, _BLOCK_FRAMES[kind])
+            self.take(4, f"{field}[{index}].length", length)
+            self.bytes(length, f"{field}[{index}]")
+            index += 1
+        if self.at < self.end or not index:
+            self.bytes(self.end - self.at, field if not index else f"{field}[{index}]")
+
+    def sized(self, node: low.Sized, field: str) -> None:
+        available = self.end - self.at
+        total = self.count(field + ".total", "bytes of what follows, with the length")
+        length = self.count(field + ".length")
+        trailer = field[: len(field) - len(node.name)] + node.trailer_name
+        if length and total > available:
+            raise _Stop
+        self.bytes(length, field)
+        if node.trailer_format and length:
+            self.fixed(node.trailer_format, trailer)
+        elif node.trailer_format:
+            self.take(0, trailer, node.missing, "left out after no data")
+
+    def elements(self, field: str, smallest: int, negative_is_empty: bool) -> int:
+        number = self.count(field + ".count")
+        if number * smallest > self.end - self.at or (number < 0 and not negative_is_empty):
+            raise _Stop
+        return max(number, 0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    return list(value) if isinstance(value, (tuple, Elements)) else value
+
+
+def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description:
+    """Describes the bytes of one frame, which may be malformed or cut. Raises nothing, whatever they are."""
+    data = bytes(frame)
+    command: Command | None = None
+    error: WireError | None = None
+    try:
+        command = decode(data, unknown=unknown)
+    except WireError as found:
+        error = found
+    walk = _Walk(data)
+    try:
+        _header(walk)
+        cls = COMMANDS.get(_READ_INT32(data)[0])
+        if cls is not None and cls.code:
+            walk.secrets = cls.secrets
+            walk.nodes(low.lower(cls.parts), "")
+            if walk.at < walk.end:
+                walk.take(walk.end - walk.at, "", None, "not read: behind the last field")
+        elif walk.at < walk.end:
+            walk.take(walk.end - walk.at, "data", data[walk.at :].hex(), kind="data")
+    except _Stop:
+        # A token may be among the bytes that were not reached.
+        walk.secrets = walk.secrets - {span.field for span in walk.spans} and frozenset([""])
+    if walk.at < len(data):
+        walk.take(len(data) - walk.at, "", None, "not read")
+    return Description(data, tuple(walk.spans), command, error)
+
+
+def _header(walk: _Walk) -> None:
+    walk.at = 0
+    code = walk.int32()
+    walk.take(4, "type", code, COMMANDS[code].type_name if code in COMMANDS else "")
+    length = walk.int32()
+    left = walk.end - HEADER_BYTES
+    walk.take(4, "length", length, "" if length == left else f"but {left} bytes follow")
+    if length != left:
+        # The body is read as far as it is there; what lies behind it is not part of it.
+        walk.end = min(walk.end, HEADER_BYTES + max(length, 0))
+
+
+def lines(description: Description, *, show_tokens: bool = False, all_bytes: bool = False) -> Iterator[str]:
+    """The description as text: offset, bytes, field, value; at the end the error, if there is one.
+
+    all_bytes: without it a long field shows its first 64 bytes. Offsets are hexadecimal, from the frame's start.
+    """
+    spans = [span for span in description.spans if span.length or span.note]
+    wide = max((len(span.field) for span in spans), default=0)
+    error = description.error
+    for span in spans:
+        hidden = span.secret and not show_tokens
+        raw = description.frame[span.offset : span.offset + span.length]
+        rows = [raw[at : at + _BYTES_A_LINE] for at in range(0, len(raw), _BYTES_A_LINE)] or [b""]
+        left_out = 0 if all_bytes else max(0, len(rows) - _LINES_A_FIELD)
+        for index, row in enumerate(rows[: len(rows) - left_out]):
+            shown = " ".join(["··"] * len(row)) if hidden else row.hex(" ")
+            said = f"  {span.field:<{wide}}  {_said(span, hidden)}".rstrip() if index == 0 else ""
+            yield f"  {span.offset + index * _BYTES_A_LINE:06x}  {shown:<{_BYTES_A_LINE * 3 - 1}}{said}".rstrip()
+        if left_out:
+            yield f"          … {len(raw) - _LINES_A_FIELD * _BYTES_A_LINE} more bytes"
+    if error is not None:
+        place = "" if error.offset is None else f" at {error.offset:#06x}"
+        yield f"  error{place}: {error}"
+
+
+def _said(span: Span, hidden: bool) -> str:
+    if span.value is None:
+        said = ""
+    elif hidden:
+        said = _withheld(span.value)
+    elif span.kind == "data":
+        said = f"{span.length} bytes" + (f" {_dotted(span.value)}" if span.length else "")
+    elif span.kind == "text":
+        said = _quoted(span.value)
+    else:
+        said = str(span.value).lower() if isinstance(span.value, bool) else str(span.value)
+    return f"{said} ({span.note})" if said and span.note else said or span.note
+
+
+def _withheld(token: str) -> str:
+    return f"<{len(token)} characters>" if token else '""'
+
+
+def _dotted(data: str) -> str:
+    """The start of a payload as a hex dump shows it at its right edge."""
+    head = bytes.fromhex(data[: 2 * _BYTES_A_LINE])
+    return "|" + "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in head) + "|"
+
+
+def _quoted(text: str) -> str:
+    if len(text) > _SHOWN_TEXT:
+        return f"{printable(json.dumps(text[:_SHOWN_TEXT]))}… ({len(text)} characters)"
+    return f'"{text}"' if text.isprintable() else printable(json.dumps(text))
+
+
+def summary(command: Command) -> str:
+    """A command in one line: its type, then its fields; payloads shortened, delegation tokens by their length."""
+    name = command.type_name if not isinstance(command, Unknown) else f"UNKNOWN {command.type_code}"
+    fields = " ".join(
+        f"{field}={_short(value, field in command.secrets)}" for field, value in command.to_dict().items()
+    )
+    return f"{name} {fields}".rstrip()
+
+
+def _short(value: Any, secret: bool) -> str:
+    match value:
+        case str() if secret:
+            return _withheld(value)
+        case bool():
+            return str(value).lower()
+        case str():
+            return _quoted(value)
+        case dict():
+            return "{" + " ".join(f"{name}={_short(each, False)}" for name, each in value.items()) + "}"
+        case list() if len(value) > 4:
+            return f"[{' '.join(_short(each, False) for each in value[:4])} … {len(value)} in all]"
+        case list():
+            return f"[{' '.join(_short(each, False) for each in value)}]"
+    return str(value)

@@ -1,0 +1,88 @@
+"""Whole commands as JSON lines: ``{"type": "HELLO", "code": -127, "fields": {...}}``, one object a line.
+
+Invariant: `from_line` reads what `to_line` writes, and the command is the same. `type` or `code` may be left out, not
+both; what neither names, a key too many, or fields that do not fit are a BadField that says which.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
+from segstore.wire.errors import BadField
+from segstore.wire.schema.schema import COMMANDS, Command, Unknown
+
+__all__ = ["command_named", "from_line", "from_object", "to_line", "to_object"]
+
+_KEYS: Final = ("type", "code", "fields")
+_BY_NAME: Final = {cls.type_name: cls for cls in COMMANDS.values()}
+
+
+def command_named(type_name: str) -> type[Command]:
+    """The class of a type name such as ``READ_SEGMENT``. Raises BadField."""
+    try:
+        return _BY_NAME[type_name]
+    except (KeyError, TypeError):
+        raise BadField(f"no command is called {type_name!r}", field="type", actual=type_name) from None
+
+
+def to_object(command: Command) -> dict[str, Any]:
+    """The command as a JSON object."""
+    return {"type": command.type_name, "code": command.code, "fields": command.to_dict()}
+
+
+def to_line(command: Command) -> str:
+    """The command as one line of ASCII, without its end."""
+    return json.dumps(to_object(command))
+
+
+def from_line(line: str) -> Command:
+    """The command of a line. Raises BadField, also for what is not JSON."""
+    try:
+        found = json.loads(line)
+    except ValueError as cause:
+        raise BadField(f"not JSON: {cause}") from cause
+    except RecursionError as cause:
+        raise BadField("not JSON of a command: it is nested too deep") from cause
+    return from_object(found)
+
+
+def from_object(found: Any) -> Command:
+    """The command of a JSON object. Raises BadField."""
+    if not isinstance(found, dict):
+        raise BadField(f"an object is needed, not {type(found).__name__}", actual=found)
+    for key in found:
+        if key not in _KEYS:
+            raise BadField(f"there is no such key; there are {', '.join(_KEYS)}", field=str(key))
+    name, code = found.get("type"), found.get("code")
+    fields = found.get("fields", {})
+    if name is None and code is None:
+        raise BadField("type or code is missing")
+    if not isinstance(fields, dict):
+        raise BadField(f"an object is needed, not {type(fields).__name__}", field="fields", actual=fields)
+    if name == Unknown.type_name:
+        return _unknown(fields, code)
+    if name is not None:
+        cls = command_named(name)
+        if code is not None and code != cls.code:
+            raise BadField(f"{name} has the code {cls.code}, not {code!r}", field="code", limit=cls.code, actual=code)
+    elif type(code) is int and code in COMMANDS:
+        cls = COMMANDS[code]
+    else:
+        raise BadField(f"no command has the code {code!r}", field="code", actual=code)
+    return cls.from_dict(fields)
+
+
+def _unknown(fields: dict[str, Any], code: Any) -> Unknown:
+    if set(fields) != {"type_code", "data"}:
+        raise BadField("the fields of UNKNOWN are type_code and data", field="fields", actual=sorted(map(str, fields)))
+    number = fields["type_code"]
+    if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
+        raise BadField(f"{number!r} is no int32", field="fields.type_code", actual=number)
+    if code is not None and code != number:
+        raise BadField(f"type_code is {number}, not {code!r}", field="code", limit=number, actual=code)
+    try:
+        return Unknown(number, bytes.fromhex(fields["data"]))
+    except (TypeError, ValueError) as cause:
+        raise BadField(f"not hex: {cause}", field="fields.data") from cause

@@ -1,0 +1,106 @@
+"""Frames as people hand them over: raw bytes, hex or base64, recognised by themselves; one frame behind another.
+
+Invariant: what `to_text` writes, `recognise` reads back. Text is anything of printable ASCII; a raw frame is never
+that, for its first byte is 0 or 255. Hex may have spaces, colons, line ends and `0x` in it; base64 may be wrapped at
+any width or hold one frame a line, in either alphabet. Refused with `Unreadable`: text that is neither, and no bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import struct
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from segstore.wire.codec.codec import HEADER_BYTES, MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Form", "Piece", "Unreadable", "pieces", "recognise", "to_text"]
+
+Form = Literal["raw", "hex", "base64"]
+
+_TEXT: Final = frozenset(b"\t\n\v\f\r" + bytes(range(0x20, 0x7F)))
+_HEX: Final = re.compile(r"[0-9a-fA-F]+")
+_HEX_BETWEEN: Final = re.compile(r"0[xX]|[\s:]")
+_SHOWN: Final = 24
+
+
+class Unreadable(ValueError):
+    """The input is in none of the forms that are recognised.
+
+    Attributes: line (from 1) and found, where text was refused; both None for empty input.
+    """
+
+    def __init__(self, message: str, *, line: int | None = None, found: str | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.found = found
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """The bytes of one frame, or what is left where no whole frame follows; offset from the start of the input."""
+
+    offset: int
+    data: bytes
+    whole: bool
+
+
+def recognise(data: bytes) -> tuple[Form, bytes]:
+    """The form of the input and the bytes that it stands for. Raises Unreadable."""
+    if not data:
+        raise Unreadable("there is no input")
+    if not _TEXT.issuperset(data):
+        return "raw", data
+    text = data.decode("ascii")
+    digits = _HEX_BETWEEN.sub("", text)
+    if not digits:
+        raise Unreadable("there is no input but blanks")
+    if _HEX.fullmatch(digits):
+        if len(digits) % 2:
+            raise Unreadable(f"hex of {len(digits)} digits: the last byte is half there", found=digits[-_SHOWN:])
+        return "hex", bytes.fromhex(digits)
+    return "base64", _base64(text)
+
+
+def _base64(text: str) -> bytes:
+    rows = [(number, row) for number, line in enumerate(text.splitlines(), 1) if (row := "".join(line.split()))]
+    joined = "".join(row for _, row in rows)
+    if "=" not in joined.rstrip("="):
+        return _base64_row(joined, rows[0][0])
+    return b"".join(_base64_row(row, number) for number, row in rows)
+
+
+def _base64_row(row: str, number: int) -> bytes:
+    try:
+        return base64.b64decode(row.translate(str.maketrans("-_", "+/")), validate=True)
+    except binascii.Error as cause:
+        shown = row if len(row) <= _SHOWN else row[:_SHOWN] + "…"
+        raise Unreadable(f"line {number}: {shown!r} is neither hex nor base64", line=number, found=row) from cause
+
+
+def pieces(data: bytes) -> Iterator[Piece]:
+    """Cuts bytes into frames by their headers. The last piece is not whole where a frame is cut or too long."""
+    at, end = 0, len(data)
+    while at < end:
+        stop = end
+        if end - at >= HEADER_BYTES:
+            (length,) = struct.unpack_from(">i", data, at + 4)
+            if 0 <= length <= min(end - at, MAX_FRAME_BYTES) - HEADER_BYTES:
+                stop = at + HEADER_BYTES + length
+                yield Piece(at, data[at:stop], whole=True)
+                at = stop
+                continue
+        yield Piece(at, data[at:], whole=False)
+        at = stop
+
+
+def to_text(frame: bytes, form: Form) -> bytes:
+    """A frame in a form, with a line end where the form is text."""
+    if form == "raw":
+        return frame
+    return (frame.hex().encode() if form == "hex" else base64.b64encode(frame)) + b"\n"

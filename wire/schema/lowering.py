@@ -1,0 +1,155 @@
+"""construct schema → intermediate form: the small language in which a body is described to generators.
+
+A body is a tuple of nodes, read one after another. The nodes hold plain facts only (names, `struct` formats, numbers,
+booleans, other nodes), so that whatever reads them, the Python compiler today, a table-driven C reader, a dissector
+or a test strategy, needs neither construct nor this package's types. `lower` refuses a field type that it does not
+know, so a new one cannot be left out by accident.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from segstore.wire.schema import types
+from segstore.wire.schema.schema import Nested, Part, Record, Rows
+
+__all__ = [
+    "Constant",
+    "Data",
+    "Fixed",
+    "Many",
+    "Node",
+    "Number",
+    "Remainder",
+    "Sized",
+    "Structure",
+    "Table",
+    "TailNode",
+    "Text",
+    "ZeroRun",
+    "lower",
+]
+
+
+class Node(msgspec.Struct, frozen=True):
+    """Base of all nodes; `name` is the attribute that the node fills."""
+
+    name: str
+
+
+class Fixed(Node, frozen=True):
+    """A field of a fixed width. `format` is its `struct` code; `16s` stands for a UUID."""
+
+    format: str
+
+
+class Number(Node, frozen=True):
+    """An int32 that stands for a member of an enum."""
+
+    members: type[enum.IntEnum]
+    unknown: enum.IntEnum
+
+
+class Constant(Node, frozen=True):
+    """An int32 with one legal value and no attribute."""
+
+    value: int
+
+
+class Text(Node, frozen=True):
+    """uint16 length, modified UTF-8."""
+
+
+class Data(Node, frozen=True):
+    """int32 length, bytes; the flags are those of `types.Blob`."""
+
+    negative_is_empty: bool
+    optional: bool
+    written: bool
+
+
+class Remainder(Node, frozen=True):
+    """All bytes left."""
+
+
+class ZeroRun(Node, frozen=True):
+    """All bytes left, of which only the number counts."""
+
+
+class Sized(Node, frozen=True):
+    """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format` ("" for none)."""
+
+    trailer_name: str
+    trailer_format: str
+    missing: Any
+
+
+class TailNode(Node, frozen=True):
+    """A node that may be missing: read if at least `needs` bytes are left, else `default`."""
+
+    inner: Node
+    needs: int
+    default: Any
+
+
+class Structure(Node, frozen=True):
+    """Nodes that make one value of `record`."""
+
+    record: type[Record]
+    nodes: tuple[Node, ...]
+
+
+class Many(Node, frozen=True):
+    """int32 count, then elements of at least `smallest` bytes. `element` has the name ""."""
+
+    element: Node
+    smallest: int
+    negative_is_empty: bool
+
+
+class Table(Node, frozen=True):
+    """int32 count, then rows; each column fills the attribute of its name with a tuple."""
+
+    columns: tuple[Node, ...]
+    smallest: int
+
+
+def lower(parts: tuple[Part, ...]) -> tuple[Node, ...]:
+    """The intermediate form of a record's parts, in wire order."""
+    return tuple(_lower(part.wire, part.names) for part in parts)
+
+
+def _lower(wire: Any, names: tuple[str, ...]) -> Node:
+    name = names[0]
+    if wire in types.FIXED_FORMATS:
+        return Fixed(name, types.FIXED_FORMATS[wire])
+    match wire:
+        case types.EnumCode():
+            return Number(name, wire.members, wire.unknown)
+        case types.Marker():
+            return Constant(name, wire.value)
+        case types.Blob():
+            return Data(name, wire.negative_is_empty, wire.optional, wire.written)
+        case types.Rest():
+            return Remainder(name)
+        case types.Zeros():
+            return ZeroRun(name)
+        case types.SizedData() if wire.trailer is None:
+            return Sized(name, "", "", None)
+        case types.SizedData():
+            return Sized(name, names[1], types.FIXED_FORMATS[wire.trailer], wire.missing)
+        case types.Tail():
+            return TailNode(name, _lower(wire.inner, names), wire.needs, wire.default)
+        case types.Counted():
+            return Many(name, _lower(wire.element, ("",)), wire.smallest, wire.negative_is_empty)
+        case Nested():
+            return Structure(name, wire.record, lower(wire.parts))
+        case Rows():
+            columns = zip(wire.columns, names, strict=True)
+            return Table(name, tuple(_lower(column.element, (each,)) for column, each in columns), wire.smallest)
+    if wire is types.JavaUTF:
+        return Text(name)
+    raise TypeError(f"{name}: the compiler does not know the field type {type(wire).__name__}")

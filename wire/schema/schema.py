@@ -1,0 +1,365 @@
+"""A class is its schema: what a command is, and the registry of all of them.
+
+A command is declared once, as a class whose annotations name each field, its Python type and its wire type:
+
+    @command(21, "SEGMENT_CREATED", reply=True)
+    class SegmentCreated(Command):
+        request_id: Int64
+        segment: Text
+
+From that follow the immutable value (a `msgspec.Struct`), `SegmentCreated.schema` (a `construct.Struct`), and, through
+`segstore.wire.schema.lowering`, everything that reads, writes or describes it. Attributes stand in the order of the
+reference's classes; where the wire has another, the declaration says so.
+
+Invariant: `parse` and `build` here, which walk the construct tree, are the specification. They raise `WireError` and
+nothing else, whatever the bytes. Source: `WireCommands.java`, `WireCommandType.java`.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+
+import construct
+import msgspec
+
+from segstore.wire.errors import BadField, WireError
+from segstore.wire.schema import types
+from segstore.wire.schema.elements import Elements
+from segstore.wire.schema.types import BodyStream, Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Self
+
+__all__ = [
+    "COMMANDS",
+    "WITH_PREVIOUS",
+    "Buffer",
+    "Command",
+    "Data",
+    "Flag",
+    "Id",
+    "Int8",
+    "Int32",
+    "Int64",
+    "Nested",
+    "Part",
+    "Record",
+    "Rows",
+    "Text",
+    "Token",
+    "Unknown",
+    "build",
+    "command",
+    "parse",
+    "record",
+]
+
+
+COMMANDS: dict[int, type[Command]] = {}
+"""Type code → class, for every command; EVENT (0) is in it, though it is only ever nested."""
+
+WITH_PREVIOUS = object()
+"""Annotation: the attribute travels inside the wire type of the attribute before it."""
+
+Text = Annotated[str, types.JavaUTF]
+Token = Annotated[str, types.JavaUTF, types.Secret]
+Flag = Annotated[bool, types.Bool]
+Int8 = Annotated[int, types.Int8]
+Int32 = Annotated[int, types.Int32]
+Int64 = Annotated[int, types.Int64]
+Id = Annotated[uuid.UUID, types.Uuid]
+Data = Annotated[Buffer, types.Blob()]
+
+_SHOWN_BYTES = 24
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One field on the wire and the attributes that it carries: one, but for rows of columns and for table keys."""
+
+    names: tuple[str, ...]
+    wire: Any
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """An immutable value with a schema: a command, or a structure inside one.
+
+    Payload attributes are buffers. Decoded ones view the frame that they came from, for as long as its owner keeps it.
+    """
+
+    schema: ClassVar[Any]
+    parts: ClassVar[tuple[Part, ...]]
+    secrets: ClassVar[frozenset[str]]
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={self._show(name)}" for name in self.__struct_fields__)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _show(self, name: str) -> str:
+        value = getattr(self, name)
+        if name in self.secrets:
+            shown = f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"
+            return shown if value else "''"
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            head = bytes(value[:_SHOWN_BYTES])
+            size = value.nbytes if isinstance(value, memoryview) else len(value)
+            return repr(head) if size <= _SHOWN_BYTES else f"<{size} bytes {head!r}…>"
+        if isinstance(value, (tuple, list)) and len(value) > 4:
+            return f"<{len(value)} × {type(value[0]).__name__}>"
+        return repr(value)
+
+
+class Command(Record, frozen=True, gc=False):
+    """Base of all commands.
+
+    Class attributes:
+        code: type code on the wire. type_name: the reference's name of it, such as ``READ_SEGMENT``.
+        schema: the body as a `construct.Struct`, fields in wire order.
+        is_request, is_reply, is_failure: as the reference classifies it.
+    """
+
+    code: ClassVar[int]
+    type_name: ClassVar[str]
+    is_request: ClassVar[bool] = False
+    is_reply: ClassVar[bool] = False
+    is_failure: ClassVar[bool] = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values: buffers as hex, UUIDs as text, enums by name."""
+        from segstore.wire.inspect.plain import to_plain  # the registry is complete only after this module
+
+        return to_plain(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; null text is "" and null data is empty. Raises BadField."""
+        from segstore.wire.inspect.plain import from_plain
+
+        return from_plain(cls, fields)
+
+
+class Unknown(Command, frozen=True, gc=False):
+    """A frame whose type code no command has, kept whole where traffic is only watched."""
+
+    type_code: int
+    data: Buffer
+
+    type_name: ClassVar[str] = "UNKNOWN"
+    parts: ClassVar[tuple[Part, ...]] = (Part(("type_code",), types.Int32), Part(("data",), types.Rest()))
+    secrets: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def code(self) -> int:  # type: ignore[override]  # the one class whose code is the value's
+        return self.type_code
+
+
+class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+    """A record inside a command. `parts` is for a record whose nested form differs from its own (Event)."""
+
+    def __init__(self, record: type[Record], parts: tuple[Part, ...] | None = None) -> None:
+        super().__init__()
+        self.record = record
+        self.parts = record.parts if parts is None else parts
+        self.struct = _struct(self.parts)
+        self.wires = tuple(part.wire for part in self.parts)
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Record:
+        return _value(self.record, self.parts, self.struct._parse(stream, context, path))
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, self.record):
+            raise BadField(f"a {self.record.__name__} is needed, not {type(obj).__name__}", field=types.dotted(path))
+        self.struct._build(_fields(obj, self.parts), stream, context, path)
+        return obj
+
+
+class Rows(construct.Construct):  # type: ignore[misc]
+    """Neighbouring columns, interleaved row by row behind one count. Value: a tuple of columns."""
+
+    def __init__(self, columns: tuple[types.Column, ...]) -> None:
+        super().__init__()
+        self.columns = columns
+        self.smallest = sum(column.smallest for column in columns)
+        named = (construct.Renamed(column.element, newname=f"#{index}") for index, column in enumerate(columns))
+        row = construct.Sequence(*named)
+        row.wires = tuple(column.element for column in columns)
+        self.counted = types.Counted(row, smallest=self.smallest)
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Sequence[Any], ...]:
+        rows = self.counted._parse(stream, context, path)
+        if isinstance(rows, Elements):
+            return tuple(rows.column(index) for index in range(len(self.columns)))
+        return tuple(zip(*rows, strict=True)) if rows else tuple(() for _ in self.columns)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        for index, column in enumerate(obj):
+            if not isinstance(column, (tuple, list, Elements)):
+                field = types.dotted(f"{path} -> #{index}")
+                raise BadField(f"a tuple is needed, not {type(column).__name__}", field=field, actual=column)
+        if len({len(column) for column in obj}) != 1:
+            sizes = " and ".join(str(len(column)) for column in obj)
+            raise BadField(f"columns of one table differ in length: {sizes}", field=types.dotted(path))
+        self.counted._build(list(zip(*obj, strict=True)), stream, context, path)
+        return obj
+
+
+C = TypeVar("C", bound=Command)
+R = TypeVar("R", bound=Record)
+
+
+def command(
+    code: int,
+    type_name: str,
+    *,
+    request: bool = False,
+    reply: bool = False,
+    failure: bool = False,
+    wire_order: tuple[str, ...] = (),
+) -> Callable[[type[C]], type[C]]:
+    """Declares a command: gives the class its code, name and schema, and enters it in `COMMANDS`.
+
+    wire_order: the attributes as they stand on the wire, where that is not the order of the class.
+    """
+
+    def declare(cls: type[C]) -> type[C]:
+        if code in COMMANDS:
+            raise TypeError(f"type code {code} is taken by {COMMANDS[code].__name__}")
+        _layout(cls, wire_order)
+        cls.code = code
+        cls.type_name = type_name
+        cls.is_request = request
+        cls.is_reply = reply or failure
+        cls.is_failure = failure
+        COMMANDS[code] = cls
+        return cls
+
+    return declare
+
+
+def record(cls: type[R]) -> type[R]:
+    """Declares a structure that occurs inside commands."""
+    _layout(cls, ())
+    return cls
+
+
+def _layout(cls: type[Record], wire_order: tuple[str, ...]) -> None:
+    hints = get_type_hints(cls, include_extras=True)
+    notes = {name: get_args(hints[name])[1:] for name in cls.__struct_fields__}
+    order = wire_order or cls.__struct_fields__
+    if sorted(order) != sorted(cls.__struct_fields__):
+        raise TypeError(f"{cls.__name__}: wire_order does not name each attribute once")
+    cls.secrets = frozenset(name for name, note in notes.items() if types.Secret in note)
+    parts: list[Part] = []
+    for name in order:
+        wire = notes[name][0]
+        if wire is WITH_PREVIOUS:
+            parts[-1] = Part((*parts[-1].names, name), parts[-1].wire)
+        elif isinstance(wire, types.Column) and parts and isinstance(parts[-1].wire, Rows):
+            parts[-1] = Part((*parts[-1].names, name), Rows((*parts[-1].wire.columns, wire)))
+        elif isinstance(wire, types.Column):
+            parts.append(Part((name,), Rows((wire,))))
+        else:
+            parts.append(Part((name,), wire))
+    cls.parts = tuple(parts)
+    cls.schema = _struct(cls.parts)
+
+
+def _struct(parts: tuple[Part, ...]) -> Any:
+    return construct.Struct(*(_subcon(part) for part in parts))
+
+
+def _subcon(part: Part) -> Any:
+    return construct.Renamed(part.wire, newname="+".join(part.names))
+
+
+def _value(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
+    values: dict[str, Any] = {}
+    for part in parts:
+        found = parsed["+".join(part.names)]
+        if isinstance(part.wire, types.Marker):
+            continue
+        if len(part.names) == 1 and not isinstance(part.wire, Rows):
+            values[part.names[0]] = found
+        else:
+            values.update(zip(part.names, found, strict=True))
+    return cls(**values)
+
+
+def _fields(obj: Record, parts: tuple[Part, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part.wire, types.Marker):
+            values["+".join(part.names)] = None
+        elif len(part.names) == 1 and not isinstance(part.wire, Rows):
+            values[part.names[0]] = getattr(obj, part.names[0])
+        else:
+            values["+".join(part.names)] = tuple(getattr(obj, name) for name in part.names)
+    return values
+
+
+def _context(*, parsing: bool) -> Any:
+    """A context without the references to itself that construct's entry points make: they would keep each frame, and
+    what was read from it, until the next collection of garbage."""
+    return construct.Container(_parsing=parsing, _building=not parsing, _sizing=False, _params=None, _root=None)
+
+
+def parse(cls: type[C], body: Buffer | BodyStream, form: Nested | None = None) -> C:
+    """Reads a body through the construct tree. Raises WireError with offsets counted from the frame's header.
+
+    form: another form of the class's body, such as an older version's. A caller that hands in the stream sees in its
+    `left` what was not read.
+    """
+    stream = body if isinstance(body, BodyStream) else BodyStream(body)
+    try:
+        parts, struct = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
+        return _value(cls, parts, struct._parse(stream, _context(parsing=True), "(parsing)"))
+    except construct.StreamError as cause:
+        raise _placed(types.truncated(stream, cause.path or ""), cls) from cause
+    except WireError as error:
+        _placed(error, cls)
+        raise
+
+
+def build(value: Command, form: Nested | None = None) -> bytes:
+    """Writes a body through the construct tree. Raises BadField, naming the field and its value.
+
+    form: another form of the class's body, such as an older version's.
+    """
+    cls = type(value)
+    parts, struct = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
+    stream = io.BytesIO()
+    try:
+        struct._build(_fields(value, parts), stream, _context(parsing=False), "(building)")
+    except construct.ConstructError as cause:
+        path = types.dotted(cause.path or "")
+        said = _without_path(str(cause))
+        raise _placed(BadField(said, field=path, actual=_at(value, path)), cls) from cause
+    except WireError as error:
+        _placed(error, cls)
+        raise
+    return stream.getvalue()
+
+
+def _placed(error: WireError, cls: type[Command]) -> WireError:
+    error.code = cls.code
+    error.type_name = cls.type_name
+    if error.offset is not None:
+        error.offset += 8
+    if error.field in cls.secrets and not isinstance(error.actual, int):
+        error.actual = None  # facts go to logs
+    return error
+
+
+def _without_path(text: str) -> str:
+    return text.split("\n", 1)[-1].strip() or text
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        name, _, index = name.partition("[")
+        value = getattr(value, name, None)
+        if index and isinstance(value, (tuple, list, Elements)):
+            value = value[int(index.rstrip("]"))]
+    return value

@@ -1,0 +1,554 @@
+"""Field types of the wire: construct subclasses, each the specification of one kind of field.
+
+They say what `construct` has no word for: Java's modified UTF-8, tails that older peers leave out, counts and lengths
+that are checked against the bytes that remain before anything is allocated. Parsing through them is the slow, checked
+path; `segstore.wire.codec.generate.compiler` lowers the same objects to the fast one and must agree with them.
+
+Every parse error is a `WireError` with the field's path and offset; construct's own errors do not escape
+`segstore.wire.schema.schema`. Source: `EnhancedByteBufInputStream`, `WireCommands` in
+`io.pravega.shared.protocol.netty` and `java.io.DataInputStream.readUTF`.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import construct
+from construct import Int8sb, Int16ub, Int32sb, Int64sb
+
+from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
+from segstore.wire.schema.elements import EAGER_ELEMENTS, Elements
+from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, pass_texts, well_formed
+
+__all__ = [
+    "FIXED_FORMATS",
+    "MAX_FRAME_BYTES",
+    "MAX_UUID",
+    "Blob",
+    "BodyStream",
+    "Bool",
+    "Column",
+    "Counted",
+    "EnumCode",
+    "Extent",
+    "Int8",
+    "Int16u",
+    "Int32",
+    "Int64",
+    "JavaUTF",
+    "Marker",
+    "Rest",
+    "Secret",
+    "SizedData",
+    "Tail",
+    "Uuid",
+    "Zeros",
+    "check_buffer",
+    "dotted",
+    "extent_of",
+    "truncated",
+]
+
+MAX_FRAME_BYTES: Final = 0x00FF_FFFF
+"""The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
+Buffer = bytes | bytearray | memoryview
+
+_two_int32: Final = struct.Struct(">ii").unpack_from
+MAX_UUID: Final = (1 << 128) - 1
+
+Int8: Final = Int8sb
+Int16u: Final = Int16ub
+Int32: Final = Int32sb
+Int64: Final = Int64sb
+
+
+# --- parsing with facts -----------------------------------------------------------------------------------------
+
+
+class BodyStream:
+    """The body of one frame, as a stream for construct that copies no payload.
+
+    Remembers where the last read began and how much it wanted, for the error if it was too much.
+
+    most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
+    """
+
+    __slots__ = ("_at", "last_start", "last_wanted", "most_elements", "size", "view")
+
+    def __init__(self, body: Buffer, most_elements: int | None = None) -> None:
+        self.view = memoryview(body).toreadonly()
+        self.most_elements = most_elements
+        self.size = self.view.nbytes
+        self.last_start = 0
+        self.last_wanted = 0
+        self._at = 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_SET:
+            raise ValueError("a body is only ever sought from its start")
+        self._at = offset
+        return offset
+
+    def read(self, size: int = -1) -> bytes:
+        """A copy of the next bytes, fewer at the end."""
+        return bytes(self.take(size))
+
+    def take(self, size: int = -1) -> memoryview:
+        """A view of the next bytes, fewer at the end; all that are left for -1."""
+        self.last_start, self.last_wanted = self._at, size
+        data = self.view[self._at :] if size < 0 else self.view[self._at : self._at + size]
+        self._at += data.nbytes
+        return data
+
+    @property
+    def left(self) -> int:
+        return self.size - self._at
+
+
+def dotted(path: str) -> str:
+    """construct's path `(parsing) -> a -> b[1]` as `a.b[1]`.
+
+    A part that carries several attributes is called `a+b`; `#1` behind it means the second of them, nothing the first.
+    """
+    names: list[str] = []
+    for part in path.split(" -> ")[1:]:
+        if part.startswith("#"):
+            joined, bracket, index = names.pop().partition("[")
+            part = joined.split("+")[int(part[1:])] + bracket + index
+        names.append(part)
+    return ".".join(_first_of_joined(name) for name in names)
+
+
+def _first_of_joined(name: str) -> str:
+    joined, bracket, index = name.partition("[")
+    return joined.partition("+")[0] + bracket + index
+
+
+def _take(stream: BodyStream, wanted: int, path: str, offset: int | None = None) -> memoryview:
+    if wanted > stream.left:
+        raise Truncated(
+            f"{wanted} bytes are announced but {stream.left} are left",
+            field=dotted(path),
+            offset=stream.tell() if offset is None else offset,
+            limit=stream.left,
+            actual=wanted,
+        )
+    return stream.take(wanted)
+
+
+def _length(stream: BodyStream, context: Any, path: str) -> int:
+    length: int = Int32._parse(stream, context, path)
+    return length
+
+
+def _refuse_negative(value: int, what: str, stream: BodyStream, path: str) -> None:
+    if value < 0:
+        raise BadField(
+            f"{what} {value} is negative", field=dotted(path), offset=stream.tell() - 4, limit=0, actual=value
+        )
+
+
+def check_buffer(obj: Any, path: str) -> Any:
+    if not isinstance(obj, (bytes, bytearray, memoryview)):
+        raise BadField(f"a buffer is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
+    if isinstance(obj, memoryview) and not obj.c_contiguous:
+        raise BadField("a buffer in one piece is needed, this view skips bytes", field=dotted(path), actual=obj)
+    return obj
+
+
+def _size(obj: Any) -> int:
+    return obj.nbytes if isinstance(obj, memoryview) else len(obj)
+
+
+# --- field types ------------------------------------------------------------------------------------------------
+
+
+class _JavaUTF(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+    """uint16 byte length, then modified UTF-8. Value: str."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> str:
+        length = Int16u._parse(stream, context, path)
+        start = stream.tell()
+        data = bytes(_take(stream, length, path, start - 2))
+        try:
+            return decode_mutf8(data)
+        except ValueError as cause:
+            raise BadField(str(cause), field=dotted(path), offset=start, actual=data[:32].hex()) from cause
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, str):
+            raise BadField(f"text is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
+        data = encode_mutf8(obj)
+        if len(data) > MAX_STRING_BYTES:
+            raise BadField(
+                f"{len(data)} bytes of modified UTF-8 exceed the {MAX_STRING_BYTES} that a string may have",
+                field=dotted(path),
+                limit=MAX_STRING_BYTES,
+                actual=len(data),
+            )
+        stream.write(len(data).to_bytes(2, "big"))
+        stream.write(data)
+        return obj
+
+
+class _Uuid(construct.Construct):  # type: ignore[misc]
+    """Two int64, most significant first. Value: uuid.UUID."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> uuid.UUID:
+        # Two reads, as the reference does: what is missing is said of the half that lacks it.
+        return uuid.UUID(bytes=bytes(_take(stream, 8, path)) + bytes(_take(stream, 8, path)))
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, uuid.UUID):
+            raise BadField(f"a UUID is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
+        stream.write(obj.bytes)
+        return obj
+
+
+class _Bool(construct.Construct):  # type: ignore[misc]
+    """One byte; any non-zero one is true, true is written as 1."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> bool:
+        return bytes(_take(stream, 1, path)) != b"\0"
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        stream.write(b"\1" if obj else b"\0")
+        return obj
+
+
+JavaUTF: Final = _JavaUTF()
+Uuid: Final = _Uuid()
+Bool: Final = _Bool()
+
+# The fields of a fixed width, with the `struct` format that reads them; runs of them are fused by the compiler.
+FIXED_FORMATS: Final[dict[Any, str]] = {Int8: "b", Int32: "i", Int64: "q", Bool: "?", Uuid: "16s"}
+
+
+class Blob(construct.Construct):  # type: ignore[misc]
+    """int32 length, then as many bytes. Value: a buffer; from the fast path, a view of the frame.
+
+    negative_is_empty: a negative length is read as no data (AppendBlockEnd, ConditionalBlockEnd), else refused.
+    optional: no data where fewer than the four length bytes are left (the buffers of a table iteration).
+    written: False for a field that is read but always written empty (the deprecated prefix filter).
+    """
+
+    def __init__(self, *, negative_is_empty: bool = False, optional: bool = False, written: bool = True) -> None:
+        super().__init__()
+        self.negative_is_empty = negative_is_empty
+        self.optional = optional
+        self.written = written
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
+        if self.optional and stream.left < 4:
+            return b""
+        length = _length(stream, context, path)
+        if length < 0 and self.negative_is_empty:
+            return b""
+        _refuse_negative(length, "length", stream, path)
+        return _take(stream, length, path, stream.tell() - 4)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        data = check_buffer(obj, path) if self.written else b""
+        stream.write(_size(data).to_bytes(4, "big"))
+        stream.write(data)
+        return obj
+
+
+class Rest(construct.Construct):  # type: ignore[misc]
+    """All that is left of the body. Value: a buffer."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
+        return stream.take()
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        stream.write(check_buffer(obj, path))
+        return obj
+
+
+class Zeros(construct.Construct):  # type: ignore[misc]
+    """As many zero bytes as its value says; read, the number of bytes left, whatever they hold."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> int:
+        return stream.take().nbytes
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, int) or obj < 0:
+            raise BadField(f"length {obj!r} is not a count of bytes", field=dotted(path), limit=0, actual=obj)
+        if obj > MAX_FRAME_BYTES - 8:
+            raise FrameTooLarge(
+                f"a frame of {obj + 8} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
+                limit=MAX_FRAME_BYTES,
+                actual=obj + 8,
+            )
+        stream.write(bytes(obj))
+        return obj
+
+
+class Tail(construct.Construct):  # type: ignore[misc]
+    """A field that frames of older peers end without.
+
+    default: the value of a missing field.
+    partial: what a few bytes of it mean. "ignored": it is read only if `needs` bytes are left. "refused": it is read
+        if any byte is left, and too few are an error.
+    needs: bytes; the width of the field where it is fixed.
+    """
+
+    def __init__(self, inner: Any, default: Any, *, partial: str, needs: int = 1) -> None:
+        super().__init__()
+        self.inner = inner
+        self.default = default
+        self.partial = partial
+        self.needs = needs if partial == "ignored" else 1
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
+        if stream.left < self.needs:
+            return self.default
+        return self.inner._parse(stream, context, path)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        return self.inner._build(obj, stream, context, path)
+
+
+class EnumCode(construct.Construct):  # type: ignore[misc]
+    """An int32 that names a member of an enum; a number that names none reads as `unknown`. Value: the member."""
+
+    def __init__(self, members: type[enum.IntEnum], unknown: enum.IntEnum) -> None:
+        super().__init__()
+        self.members = members
+        self.unknown = unknown
+        self.by_code = {int(member): member for member in members}
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> enum.IntEnum:
+        return self.by_code.get(_length(stream, context, path), self.unknown)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        try:
+            member = self.by_code[obj]
+        except (KeyError, TypeError) as cause:
+            raise BadField(f"{obj!r} is no {self.members.__name__}", field=dotted(path), actual=obj) from cause
+        stream.write(int(member).to_bytes(4, "big", signed=True))
+        return obj
+
+
+class SizedData(construct.Construct):  # type: ignore[misc]
+    """int32 total, int32 length, the data and, after data that is not empty, a trailer.
+
+    The shape of a table key (trailer: its version) and of a table value (none). The total covers all that follows it
+    and is written even where empty data leaves the trailer out; read, it may not exceed the bytes from itself to the
+    end of the frame, and is not looked at when the data is empty. Value: the data, or (data, trailer).
+    """
+
+    def __init__(self, trailer: Any = None, missing: Any = None) -> None:
+        super().__init__()
+        self.trailer = trailer
+        self.missing = missing
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
+        start, available = stream.tell(), stream.left
+        total = _length(stream, context, path)
+        length = _length(stream, context, path)
+        if length == 0:
+            return b"" if self.trailer is None else (b"", self.missing)
+        if total > available:
+            raise Truncated(
+                f"{total} bytes are announced but {available} are left",
+                field=dotted(path),
+                offset=start,
+                limit=available,
+                actual=total,
+            )
+        _refuse_negative(length, "length", stream, path)
+        data = _take(stream, length, path, start + 4)
+        return data if self.trailer is None else (data, self.trailer._parse(stream, context, f"{path} -> #1"))
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        data = check_buffer(obj if self.trailer is None else obj[0], path)
+        width = 0 if self.trailer is None else self.trailer.sizeof()
+        stream.write((4 + _size(data) + width).to_bytes(4, "big"))
+        stream.write(_size(data).to_bytes(4, "big"))
+        stream.write(data)
+        if _size(data) and self.trailer is not None:
+            self.trailer._build(obj[1], stream, context, f"{path} -> #1")
+        return obj
+
+
+Extent = Callable[[memoryview, int], int]
+"""Where the field that starts at a position ends. Raises ValueError or IndexError for what `_parse` may refuse."""
+
+
+def extent_of(wire: Any) -> Extent:
+    """A quick way past a field, for long lists of which only the first bad element is to be explained."""
+    if wire in FIXED_FORMATS:
+        size = struct.calcsize(">" + FIXED_FORMATS[wire])
+        return lambda body, at: at + size
+    if wire is JavaUTF:
+        return _text_extent
+    if isinstance(wire, SizedData):
+        trailer = 0 if wire.trailer is None else wire.trailer.sizeof()
+        return lambda body, at: _sized_extent(body, at, trailer)
+    inner = [extent_of(each) for each in wire.wires]
+
+    def all_of_them(body: memoryview, at: int) -> int:
+        for extent in inner:
+            at = extent(body, at)
+        return at
+
+    return all_of_them
+
+
+def _text_extent(body: memoryview, at: int) -> int:
+    end = at + 2 + (body[at] << 8 | body[at + 1])
+    if not well_formed(body, at + 2, end):
+        raise ValueError
+    return end
+
+
+def _sized_extent(body: memoryview, at: int, trailer: int) -> int:
+    total, length = _two_int32(body, at)
+    if not length:
+        return at + 8
+    if length < 0 or total > len(body) - at:
+        raise ValueError
+    return at + 8 + int(length) + trailer
+
+
+class Counted(construct.Construct):  # type: ignore[misc]
+    """int32 count, then as many elements. Value: a tuple, or `Elements` for a long list.
+
+    A count is refused before anything is allocated when not even the smallest elements would fit what is left.
+    element: has `wires`, or is a fixed field or a text.
+    negative_is_empty: a negative count is read as none (table entries, attribute updates), else refused.
+    """
+
+    def __init__(self, element: Any, *, smallest: int, negative_is_empty: bool = False) -> None:
+        super().__init__()
+        self.element = element
+        self.smallest = smallest
+        self.negative_is_empty = negative_is_empty
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Sequence[Any]:
+        count = _length(stream, context, path)
+        if count < 0 and self.negative_is_empty:
+            return ()
+        _refuse_negative(count, "count", stream, path)
+        if count * self.smallest > stream.left:
+            raise Truncated(
+                f"{count} elements of at least {self.smallest} bytes are announced but {stream.left} bytes are left",
+                field=dotted(path),
+                offset=stream.tell() - 4,
+                limit=stream.left // self.smallest,
+                actual=count,
+            )
+        if stream.most_elements is not None and count > stream.most_elements:
+            raise BadField(
+                f"a list of {count} elements exceeds {stream.most_elements}",
+                field=dotted(path),
+                offset=stream.tell() - 4,
+                limit=stream.most_elements,
+                actual=count,
+            )
+        if count > EAGER_ELEMENTS:
+            return self._long(stream, context, path, count)
+        return tuple(self.element._parse(stream, context, f"{path}[{index}]") for index in range(count))
+
+    def _long(self, stream: BodyStream, context: Any, path: str, count: int) -> Elements[Any]:
+        body, start = stream.view, stream.tell()
+        self._pass_over(body, stream, context, path, count)
+
+        def walk() -> Iterator[tuple[Any, int]]:
+            again = BodyStream(body)
+            again.seek(start)
+            for index in range(count):
+                yield self.element._parse(again, context, f"{path}[{index}]"), again.tell()
+
+        return Elements(walk, count, stream.tell())
+
+    def _pass_over(self, body: memoryview, stream: BodyStream, context: Any, path: str, count: int) -> None:
+        """Moves the stream behind the list; what the quick way does not take is parsed, to raise what is wrong."""
+        if self.element is JavaUTF:
+            passed, at = pass_texts(body, stream.tell(), len(body), count)
+            stream.seek(at)
+            if passed < count:
+                self.element._parse(stream, context, f"{path}[{passed}]")
+            return
+        extent, at = extent_of(self.element), stream.tell()
+        for index in range(count):
+            try:
+                end = extent(body, at)
+                if end > len(body):
+                    raise ValueError
+            except (ValueError, IndexError, struct.error):
+                stream.seek(at)
+                self.element._parse(stream, context, f"{path}[{index}]")
+                end = stream.tell()
+            at = end
+        stream.seek(at)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, (tuple, list, Elements)):
+            raise BadField(f"a tuple is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
+        stream.write(len(obj).to_bytes(4, "big"))
+        for index, element in enumerate(obj):
+            self.element._build(element, stream, context, f"{path}[{index}]")
+        return obj
+
+
+class Column(construct.Construct):  # type: ignore[misc]
+    """One attribute of several that travel interleaved, row by row, behind one count.
+
+    Neighbouring columns of a command are joined into one `Counted` of rows; a column alone is never parsed.
+    """
+
+    def __init__(self, element: Any, *, smallest: int) -> None:
+        super().__init__()
+        self.element = element
+        self.smallest = smallest
+
+
+class Marker(construct.Construct):  # type: ignore[misc]
+    """A constant int32 that carries no attribute: the type code inside a nested event."""
+
+    def __init__(self, value: int, what: str) -> None:
+        super().__init__()
+        self.value = value
+        self.what = what
+        self.flagbuildnone = True
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> None:
+        found = _length(stream, context, path)
+        if found != self.value:
+            raise BadField(
+                f"{self.what} has type code {self.value}, found {found}",
+                field=dotted(path),
+                offset=stream.tell() - 4,
+                limit=self.value,
+                actual=found,
+            )
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        stream.write(self.value.to_bytes(4, "big", signed=True))
+        return obj
+
+
+class Secret:
+    """Annotation: the field is never shown, neither by `repr` nor in logs."""
+
+
+def truncated(stream: BodyStream, path: str) -> WireError:
+    """The error for a fixed field of construct's own that ran out of bytes."""
+    available = stream.size - stream.last_start
+    return Truncated(
+        f"{stream.last_wanted} bytes are needed but {available} are left",
+        field=dotted(path),
+        offset=stream.last_start,
+        limit=available,
+        actual=stream.last_wanted,
+    )

@@ -1,0 +1,436 @@
+"""The blocks of a capture (`.wtrace`): what one is byte by byte, made and read.
+
+A capture is blocks and nothing else. Each starts with a header of 64 bytes, numbers little-endian:
+
+    mark 16s     8 bytes that all captures share, 8 of this capture's own
+    version u16, type u8 (1 metadata, 2 records)
+    flags u8     1: the body is compressed with zlib; 2: the body's checksum is that of a sample
+    count u32    of records
+    stored u64   bytes of the body as it stands in the file
+    raw u64      bytes of the body once it is decompressed
+    first i64, last i64   earliest and latest time of the records, ns since 1970
+    body crc u32, header crc u32   CRC-32 of the stored body or of its sample, and of the 60 bytes before
+
+The body of a records block is columns, then what they speak of; `count` values each, int64 or bytes:
+
+    ts_ns i64[], connection i64[], end i64[], direction u8[], kind u8[], zeros up to a multiple of 8, data
+
+A sample is the columns, with the zeros behind them, and every 512th byte of the data, from the first on. A recorder
+under load takes one: it shows a page that never reached the disk, or one that is shifted, at a fraction of the cost.
+
+`end` is where a record's bytes end in `data`; they start where those of the record before end. The body of a metadata
+block is a JSON object. Zeros behind a body bring the next header to a multiple of 8, so that columns can be mapped.
+There may be more than one metadata block, all alike but for spaces behind the object: a recorder fills pages with them.
+
+Version 1 had no samples, and is otherwise the same.
+
+Invariants: the header is the same in all versions, so that any reader finds the blocks of any capture and says which
+version they are; the body is brought to the current version one step at a time, by `MIGRATIONS`. Lengths are checked
+before anything is allocated. Standard library only, no I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import struct
+import sys
+import zlib
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from segstore.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from segstore.wire.schema.schema import Buffer
+
+__all__ = [
+    "FORMAT_VERSION",
+    "HEADER_BYTES",
+    "MAGIC",
+    "MARK_BYTES",
+    "MAX_BLOCK_BYTES",
+    "MAX_IN_VAIN",
+    "MIGRATIONS",
+    "BlockHeader",
+    "BlockType",
+    "Columns",
+    "DamagedBlock",
+    "Direction",
+    "Metadata",
+    "Record",
+    "RecordKind",
+    "TraceError",
+    "TraceVersionError",
+    "data_block",
+    "find_header",
+    "metadata_block",
+    "padded",
+    "read_body",
+    "read_header",
+    "read_metadata",
+    "unpack_data",
+]
+
+FORMAT_VERSION: Final = 2
+MAGIC: Final = b"\x93wtrace\n"
+MARK_BYTES: Final = 16
+HEADER_BYTES: Final = 64
+MAX_BLOCK_BYTES: Final = 1 << 28
+"""Longest body, stored or raw: what a reader is ready to allocate for one block."""
+MAX_IN_VAIN: Final = 16
+"""Reading stops when damaged bodies of more than this many times the size of the capture have been read.
+
+Valid headers can announce overlapping bodies; without a limit, reading them takes quadratic time.
+"""
+
+_HEADER: Final = struct.Struct("<16sHBBIQQqqII")
+_CHECKED: Final = HEADER_BYTES - 4
+_CRC: Final = struct.Struct("<I")
+_COMPRESSED: Final = 1
+_SAMPLED: Final = 2
+_SAMPLE_STEP: Final = 512
+_ALIGN: Final = 8
+_WINDOW: Final = 1 << 20
+_COLUMN_BYTES: Final = 3 * 8 + 2
+
+
+class Direction(enum.IntEnum):
+    """Which way bytes went; of a record that is about a connection, which side it speaks of."""
+
+    REQUEST = 0
+    REPLY = 1
+
+
+class RecordKind(enum.IntEnum):
+    """What a record is.
+
+    FRAME: one whole frame, header included, whether or not it decodes. BYTES: bytes that make no frame: half a frame
+    at the end of a connection, or what follows a header that announces an impossible length. OPEN, CLOSE: a connection
+    began or ended; the data is a JSON object that says what is known of it.
+    """
+
+    FRAME = 0
+    OPEN = 1
+    CLOSE = 2
+    BYTES = 3
+
+
+class BlockType(enum.IntEnum):
+    METADATA = 1
+    RECORDS = 2
+
+
+class Record(NamedTuple):
+    """One thing that happened: when (ns since 1970), on which connection, which way, what, and its bytes."""
+
+    ts_ns: int
+    connection: int
+    direction: Direction
+    kind: RecordKind
+    data: bytes
+
+
+class Metadata(NamedTuple):
+    """What a trace says about itself: the wire version that its recorder spoke, who recorded it, and free values."""
+
+    wire_version: int = 0
+    recorder: str = ""
+    values: dict[str, str] = {}  # noqa: RUF012 — never changed; NamedTuple takes plain defaults only
+
+
+class TraceError(WireError):
+    """Root of what can be wrong with a trace as a whole."""
+
+
+class TraceVersionError(TraceError):
+    """The trace has a version (`actual`) that is not read here; `limit` is the newest that is."""
+
+
+class DamagedBlock(TraceError):
+    """The bytes at `offset` of a capture are no block, or not a whole one."""
+
+
+class BlockHeader(NamedTuple):
+    """The header of one block, as it stands in the file."""
+
+    mark: bytes
+    version: int
+    type: int
+    flags: int
+    records: int
+    stored: int
+    raw: int
+    first_ts_ns: int
+    last_ts_ns: int
+    body_crc: int
+    header_crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes from this header to the next."""
+        return HEADER_BYTES + padded(self.stored)
+
+    @property
+    def compressed(self) -> bool:
+        return bool(self.flags & _COMPRESSED)
+
+    @property
+    def sampled(self) -> bool:
+        return bool(self.flags & _SAMPLED)
+
+
+MIGRATIONS: Final[dict[int, Callable[[int, bytes, int], bytes]]] = {1: lambda _type, body, _count: body}
+"""Version → what makes a body of the next version out of one of this: `step(block type, body, count) -> body`."""
+
+
+def padded(size: int) -> int:
+    """The size with the zeros that bring what follows to a multiple of 8."""
+    return -(-size // _ALIGN) * _ALIGN
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+class Columns:
+    """The records of one block, by column.
+
+    Attributes: `ts_ns`, `connection`, `end` (memoryviews of int64, in this machine's byte order), `direction`, `kind`
+    (memoryviews of bytes), `data` (a memoryview). All belong to memory that this object holds and nobody changes.
+    Iterating gives `Record`s with bytes of their own.
+    """
+
+    __slots__ = ("connection", "data", "direction", "end", "kind", "ts_ns")
+
+    def __init__(self, body: bytes, count: int) -> None:
+        """Takes the raw body of a records block of the current version. Raises DamagedBlock."""
+        view = memoryview(body)
+        numbers = 8 * count
+        start = padded(_COLUMN_BYTES * count)
+        if start > len(view):
+            raise DamagedBlock(f"{count} records need {start} bytes of columns but the body has {len(view)}")
+        self.ts_ns = _int64(view[:numbers])
+        self.connection = _int64(view[numbers : 2 * numbers])
+        self.end = _int64(view[2 * numbers : 3 * numbers])
+        self.direction = view[3 * numbers : 3 * numbers + count]
+        self.kind = view[3 * numbers + count : 3 * numbers + 2 * count]
+        self.data = view[start:]
+        ends = self.end.tolist()
+        if (ends and (ends[0] < 0 or ends != sorted(ends))) or (ends[-1] if ends else 0) != len(self.data):
+            raise DamagedBlock("the ends of its records do not ascend to the end of its data")
+        if count and (max(self.direction) > max(Direction) or max(self.kind) > max(RecordKind)):
+            raise DamagedBlock("a record has a direction or a kind that does not exist")
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    def __iter__(self) -> Iterator[Record]:
+        data, start = bytes(self.data), 0
+        directions, kinds = tuple(Direction), tuple(RecordKind)
+        columns = (self.ts_ns.tolist(), self.connection.tolist(), self.end.tolist(), self.direction, self.kind)
+        for ts_ns, connection, end, direction, kind in zip(*columns, strict=True):
+            yield Record(ts_ns, connection, directions[direction], kinds[kind], data[start:end])
+            start = end
+
+
+def _int64(view: memoryview) -> memoryview:
+    if sys.byteorder == "big":
+        swapped = array("q", bytes(view))
+        swapped.byteswap()
+        return memoryview(swapped)
+    return view.cast("q")
+
+
+def data_block(
+    mark: bytes,
+    ts_ns: array[int],
+    connection: array[int],
+    end: array[int],
+    direction: bytes | bytearray,
+    kind: bytes | bytearray,
+    data: list[Buffer],
+    *,
+    first_ts_ns: int,
+    last_ts_ns: int,
+    compress: bool = False,
+    sample: bool = False,
+) -> list[Buffer]:
+    """A records block out of its columns, as pieces to be written one behind another.
+
+    data: the records' bytes in any number of pieces; they and the columns are among those returned, not copied.
+    sample: the checksum is to be that of a sample; for data in one piece, not compressed.
+    Columns of int64 are arrays of "q" in this machine's order. Raises TraceError for more than MAX_BLOCK_BYTES.
+    """
+    count = len(ts_ns)
+    gap = bytes(padded(_COLUMN_BYTES * count) - _COLUMN_BYTES * count)
+    columns: list[Buffer] = [_little(ts_ns), _little(connection), _little(end), direction, kind, gap]
+    checked = [*columns, *map(_sample, data)] if sample and len(data) == 1 and not compress else None
+    return _block(mark, BlockType.RECORDS, count, columns + data, first_ts_ns, last_ts_ns, compress, checked)
+
+
+def _sample(data: Buffer) -> bytes:
+    return bytes(memoryview(data)[::_SAMPLE_STEP])
+
+
+def _little(column: array[int]) -> memoryview:
+    if sys.byteorder == "big":
+        column = array("q", column)
+        column.byteswap()
+    return memoryview(column).cast("B")
+
+
+def _block(
+    mark: bytes,
+    kind: BlockType,
+    count: int,
+    pieces: list[Buffer],
+    first: int,
+    last: int,
+    compress: bool,
+    sample: list[Buffer] | None = None,
+) -> list[Buffer]:
+    if len(mark) != MARK_BYTES or not mark.startswith(MAGIC):
+        raise ValueError(f"a mark is {MAGIC!r} and 8 bytes more, not {mark!r}")
+    raw = sum(map(len, pieces))
+    if raw > MAX_BLOCK_BYTES:
+        raise TraceError(f"a block of {raw} bytes exceeds {MAX_BLOCK_BYTES}", limit=MAX_BLOCK_BYTES, actual=raw)
+    flags, stored, crc = 0, raw, 0
+    if compress:
+        packed = zlib.compress(b"".join(pieces), 1)
+        flags, stored, pieces = _COMPRESSED, len(packed), [packed]
+    elif sample is not None:
+        flags = _SAMPLED
+    for piece in pieces if sample is None else sample:
+        crc = zlib.crc32(piece, crc)
+    header = _HEADER.pack(mark, FORMAT_VERSION, kind, flags, count, stored, raw, first, last, crc, 0)[:_CHECKED]
+    return [header + _CRC.pack(zlib.crc32(header)), *pieces, bytes(padded(stored) - stored)]
+
+
+# --- metadata ---------------------------------------------------------------------------------------------------
+
+
+def metadata_block(mark: bytes, metadata: Metadata, size: int = 0) -> bytes:
+    """The block that a capture starts with. `mark`: MAGIC and 8 bytes that other captures do not have.
+
+    size: bytes that the block is to have at least, a multiple of 8; spaces fill it.
+    """
+    body = json.dumps(metadata._asdict(), sort_keys=True).encode().ljust(size - HEADER_BYTES)
+    return b"".join(_block(mark, BlockType.METADATA, 0, [body], 0, 0, False))
+
+
+def read_metadata(body: bytes) -> Metadata:
+    """The raw body of a metadata block. Raises DamagedBlock."""
+    try:
+        found = json.loads(body)
+        metadata = Metadata(**found)
+    except (ValueError, TypeError, RecursionError) as cause:
+        raise DamagedBlock(f"its metadata cannot be read: {cause}") from cause
+    values: Any = metadata.values
+    if (
+        type(metadata.wire_version) is not int
+        or type(metadata.recorder) is not str
+        or not isinstance(values, dict)
+        or not all(type(value) is str for value in values.values())
+    ):
+        raise DamagedBlock("its metadata has values of the wrong type")
+    return metadata
+
+
+def unpack_data(data: bytes) -> dict[str, Any] | None:
+    """What the data of an OPEN or CLOSE record says; None if it is no JSON object."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def read_header(buffer: Buffer, offset: int, mark: bytes | None = None) -> BlockHeader:
+    """The header at `offset`; `mark` is the capture's own, where it is known. Raises DamagedBlock."""
+    left = len(buffer) - offset
+    start = bytes(buffer[offset : offset + MARK_BYTES])
+    wanted = MAGIC if mark is None else mark
+    if not (start.startswith(wanted) or (left < len(wanted) and wanted.startswith(start))):
+        raise DamagedBlock("no block starts here", offset=offset)
+    if left < HEADER_BYTES:
+        raise DamagedBlock(
+            f"a header has {HEADER_BYTES} bytes but {left} are left", offset=offset, limit=left, actual=HEADER_BYTES
+        )
+    header = BlockHeader(*_HEADER.unpack_from(buffer, offset))
+    if zlib.crc32(bytes(buffer[offset : offset + _CHECKED])) != header.header_crc:
+        raise DamagedBlock("the checksum of its header is wrong", offset=offset)
+    return header
+
+
+def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: int) -> int | None:
+    """The offset of the next valid header whose mark begins with `mark`, at `at` or later and before `end`; or None.
+
+    read: `read(offset, size)` returns bytes of the capture, fewer at its end. Each byte is read once.
+    """
+    while at < end:
+        starts = min(_WINDOW, end - at)
+        window = read(at, starts + HEADER_BYTES - 1)
+        found = window.find(mark)
+        while 0 <= found < starts:
+            try:
+                read_header(window, found, mark if len(mark) == MARK_BYTES else None)
+            except DamagedBlock:
+                found = window.find(mark, found + 1)
+            else:
+                return at + found
+        at += starts
+    return None
+
+
+def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
+    """The raw body of the block at `offset`, in the current version: a copy, decompressed.
+
+    Raises DamagedBlock; TraceVersionError for a version that no migration leads away from.
+    """
+    if header.version > FORMAT_VERSION or any(at not in MIGRATIONS for at in range(header.version, FORMAT_VERSION)):
+        raise TraceVersionError(
+            f"the trace has version {header.version}; this release reads up to {FORMAT_VERSION}",
+            limit=FORMAT_VERSION,
+            actual=header.version,
+        )
+    if max(header.stored, header.raw) > MAX_BLOCK_BYTES:
+        size = max(header.stored, header.raw)
+        raise DamagedBlock(f"a block of {size} bytes exceeds {MAX_BLOCK_BYTES}", offset=offset, actual=size)
+    start = offset + HEADER_BYTES
+    left = len(buffer) - start
+    if header.stored > left:
+        raise DamagedBlock(
+            f"its body has {header.stored} bytes but {left} are left", offset=offset, limit=left, actual=header.stored
+        )
+    body = bytes(buffer[start : start + header.stored])
+    if _body_crc(body, header) != header.body_crc:
+        raise DamagedBlock("the checksum of its body is wrong", offset=offset)
+    if header.compressed:
+        body = _decompressed(body, header.raw, offset)
+    if len(body) != header.raw:
+        raise DamagedBlock(f"its body has {len(body)} bytes, not {header.raw}", offset=offset)
+    for version in range(header.version, FORMAT_VERSION):
+        body = MIGRATIONS[version](header.type, body, header.records)
+    return body
+
+
+def _body_crc(body: bytes, header: BlockHeader) -> int:
+    if not header.sampled:
+        return zlib.crc32(body)
+    data = padded(_COLUMN_BYTES * header.records)
+    return zlib.crc32(body[data::_SAMPLE_STEP], zlib.crc32(memoryview(body)[:data]))
+
+
+def _decompressed(body: bytes, raw: int, offset: int) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        out = unpacker.decompress(body, raw + 1)
+    except zlib.error as cause:
+        raise DamagedBlock(f"its body does not decompress: {cause}", offset=offset) from cause
+    return out

@@ -1,0 +1,280 @@
+"""Requests and their replies, found in a stream of records: what filters, statistics and reports look at.
+
+`Exchanges.see` takes the records of a trace, or commands as they are served, one after another, and gives an
+`Exchange` for each: the command, decoded when it is asked for, the segments that it is about, and for a reply the
+requests that it answers and how long they waited.
+
+What belongs together: a reply answers the oldest request with its request id on its connection; Hello and KeepAlive,
+which carry none, the oldest of their kind. An append is answered by the first acknowledgement of its writer with its
+event number or a later one, for one acknowledgement may stand for many appends and a writer uses one id for all. The
+segment of what names only a writer is that of the writer's set-up; of a reply that names none, that of its request.
+
+Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, deque
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from segstore.wire.codec.codec import HEADER_BYTES, decode
+from segstore.wire.commands.append import (
+    AppendBlock,
+    AppendBlockEnd,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    SetupAppend,
+)
+from segstore.wire.commands.session import Hello, KeepAlive
+from segstore.wire.errors import WireError
+from segstore.wire.schema.schema import COMMANDS, Unknown
+from segstore.wire.trace.blocks import Direction, Record, RecordKind
+
+if TYPE_CHECKING:
+    import uuid
+
+    from segstore.wire.schema.schema import Command
+
+__all__ = ["Exchange", "Exchanges", "Unanswered", "segments_of"]
+
+_SEGMENTS: Final = ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id")
+_SEVERAL: Final = ("source_segment_ids", "sources")
+_HEADER: Final = struct.Struct(">ii").unpack_from
+_CONTEXT: Final = frozenset({"segment", "stream", "scope", "latency"})
+
+
+class Exchange:
+    """One record and what is known of it; what a filter takes as its subject.
+
+    Attributes:
+        record: as it came. time_ns: since the first record.
+        answers: of a reply, the requests that it answers, oldest first; empty where replies are not followed.
+    """
+
+    def __init__(self, record: Record, time_ns: int, command: Command | None = None) -> None:
+        self.record = record
+        self.time_ns = time_ns
+        self.answers: tuple[Exchange, ...] = ()
+        self.error: WireError | None = None
+        self._from_context: tuple[str, ...] = ()
+        if command is not None:
+            self.command = command
+
+    @cached_property
+    def command(self) -> Command | None:
+        """The command of the frame, `Unknown` for a type code that none has; None if it is no frame or malformed."""
+        if self.record.kind is not RecordKind.FRAME:
+            return None
+        try:
+            return decode(self.record.data, unknown="keep")
+        except WireError as error:
+            self.error = error
+            return None
+
+    @property
+    def kind(self) -> str:
+        return self.record.kind.name.lower()
+
+    @property
+    def code(self) -> int | None:
+        data = self.record.data
+        if self.record.kind is not RecordKind.FRAME or len(data) < HEADER_BYTES:
+            return None
+        code: int = _HEADER(data)[0]
+        return code
+
+    @property
+    def type_name(self) -> str | None:
+        code = self.code
+        if code is None:
+            return None
+        return COMMANDS[code].type_name if code in COMMANDS else Unknown.type_name
+
+    @cached_property
+    def segments(self) -> tuple[str, ...]:
+        """The segments that the command names; where it names none, those of its writer or its request."""
+        command = self.command
+        if command is None:
+            return ()
+        return segments_of(command) or self._from_context or (self.answers[0].segments if self.answers else ())
+
+    @property
+    def request_id(self) -> int | None:
+        command = self.command
+        return getattr(command, "request_id", None) if not isinstance(command, Hello | KeepAlive) else None
+
+    @property
+    def writer_id(self) -> uuid.UUID | None:
+        return getattr(self.command, "writer_id", None)
+
+    @property
+    def connection(self) -> int:
+        return self.record.connection
+
+    @property
+    def direction(self) -> Direction:
+        return self.record.direction
+
+    @property
+    def failure(self) -> bool:
+        code = self.code
+        return code in COMMANDS and COMMANDS[code].is_failure
+
+    @property
+    def malformed(self) -> bool:
+        kind = self.record.kind
+        return kind is RecordKind.BYTES or (kind is RecordKind.FRAME and self.command is None)
+
+    @property
+    def size(self) -> int:
+        return len(self.record.data)
+
+    @property
+    def latency_ns(self) -> int | None:
+        """Of a reply, how long the oldest of the requests that it answers has waited."""
+        return self.record.ts_ns - self.answers[0].record.ts_ns if self.answers else None
+
+
+def segments_of(command: Command) -> tuple[str, ...]:
+    """The segments that a command names itself."""
+    names = [name for field in _SEGMENTS if (name := getattr(command, field, None)) is not None]
+    for field in _SEVERAL:
+        names.extend(getattr(command, field, ()))
+    return tuple(names)
+
+
+class Unanswered(NamedTuple):
+    """What found no counterpart, by command: requests without a reply, replies without a request."""
+
+    requests: Counter[str]
+    replies: Counter[str]
+
+
+class _Connection:
+    """The writers of a connection, by the bytes of their ids, and its pending requests."""
+
+    __slots__ = ("appends", "requests", "segments")
+
+    def __init__(self) -> None:
+        self.segments: dict[bytes, str] = {}
+        self.requests: dict[int | str, deque[Exchange]] = {}
+        self.appends: dict[bytes, deque[tuple[int, Exchange]]] = {}
+
+
+class Exchanges:
+    """Follows the connections of a trace, or of a server.
+
+    follow: whether to pair requests with replies and to remember writers' segments, for which every frame is decoded.
+    `Exchanges.needed(names)` says whether a filter with these names needs it.
+    """
+
+    def __init__(self, *, follow: bool = True) -> None:
+        self.follow = follow
+        self._start_ns: int | None = None
+        self._connections: dict[int, _Connection] = {}
+        self._unanswered = Unanswered(Counter(), Counter())
+
+    @staticmethod
+    def needed(names: frozenset[str]) -> bool:
+        return not names.isdisjoint(_CONTEXT)
+
+    def see(self, record: Record, command: Command | None = None) -> Exchange:
+        """Takes the next record. command: what it decodes to, where that is known already."""
+        if self._start_ns is None:
+            self._start_ns = record.ts_ns
+        seen = Exchange(record, record.ts_ns - self._start_ns, command)
+        if self.follow:
+            if record.kind is RecordKind.CLOSE:
+                self._close(record.connection)
+            elif seen.command is not None:
+                self._frame(seen, seen.command)
+        return seen
+
+    def unanswered(self) -> Unanswered:
+        """What found no counterpart so far, with what still waits."""
+        requests = Counter(self._unanswered.requests)
+        for connection in self._connections.values():
+            requests.update(_waiting(connection))
+        return Unanswered(requests, Counter(self._unanswered.replies))
+
+    def _close(self, number: int) -> None:
+        connection = self._connections.pop(number, None)
+        if connection is not None:
+            self._unanswered.requests.update(_waiting(connection))
+
+    def _frame(self, seen: Exchange, command: Command) -> None:
+        connection = self._connections.get(seen.record.connection)
+        if connection is None:
+            connection = self._connections[seen.record.connection] = _Connection()
+        writer = getattr(command, "writer_id", None)
+        if writer is not None and (segment := connection.segments.get(writer.bytes)) is not None:
+            seen._from_context = (segment,)
+        if seen.record.direction is Direction.REQUEST:
+            _wait(connection, seen, command)
+        else:
+            seen.answers = _answered(connection, command)
+            if not seen.answers and (command.is_reply or isinstance(command, Unknown)):
+                self._unanswered.replies[command.type_name] += 1
+
+
+def _wait(connection: _Connection, seen: Exchange, command: Any) -> None:
+    """Puts a request where its reply will find it."""
+    match command:
+        case AppendBlock():
+            return  # the end of the block is what is answered
+        case AppendBlockEnd():
+            connection.appends.setdefault(command.writer_id.bytes, deque()).append((command.last_event_number, seen))
+            return
+        case ConditionalAppend() | ConditionalBlockEnd():
+            connection.appends.setdefault(command.writer_id.bytes, deque()).append((command.event_number, seen))
+            return
+        case SetupAppend():
+            connection.segments[command.writer_id.bytes] = command.segment
+            seen._from_context = (command.segment,)
+    if command.is_request:
+        connection.requests.setdefault(_key(command), deque()).append(seen)
+
+
+def _key(command: Any) -> int | str:
+    """What a request and its reply have in common: the request id, or the name where there is none."""
+    if isinstance(command, Hello | KeepAlive):
+        return command.type_name
+    request_id: int | None = getattr(command, "request_id", None)
+    return command.type_name if request_id is None else request_id
+
+
+def _answered(connection: _Connection, command: Any) -> tuple[Exchange, ...]:
+    """Takes out the requests that a reply answers."""
+    if isinstance(command, DataAppended | ConditionalCheckFailed):
+        found = []
+        waiting = connection.appends.get(command.writer_id.bytes, deque())
+        while waiting and waiting[0][0] <= command.event_number:
+            found.append(waiting.popleft()[1])
+        if found and not waiting:
+            del connection.appends[command.writer_id.bytes]
+        return tuple(found)
+    key = _key(command)
+    requests = connection.requests.get(key)
+    if requests:
+        found = [requests.popleft()]
+        if not requests:
+            del connection.requests[key]
+        return tuple(found)
+    for appends in connection.appends.values():
+        # An append that failed: the reply has its request id, and maybe those of appends before and behind it.
+        if appends and appends[0][1].request_id == key:
+            return (appends.popleft()[1],)
+    return ()
+
+
+def _waiting(connection: _Connection) -> Counter[str]:
+    names: Counter[str] = Counter()
+    for requests in connection.requests.values():
+        names.update(str(each.type_name) for each in requests)
+    for appends in connection.appends.values():
+        names.update(str(each.type_name) for _, each in appends)
+    return names

@@ -1,0 +1,435 @@
+"""The filter language: one line that says which frames are meant, wherever frames are chosen.
+
+    type = APPEND_BLOCK_END and segment ~ "scope/*" and not (failure or latency > 5ms)
+
+    filter      = both { "or" both }
+    both        = one { "and" one }
+    one         = "not" one | "(" filter ")" | flag | name operator value
+    operator    = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
+
+`~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere; see
+`segstore.wire.patterns`.
+Values stand bare or in quotes, within which a backslash escapes. Sizes take units (`4KiB`), times too (`5ms`). What the
+names mean is in `NAMES`. A comparison with something that a frame does not have is false, whatever the operator; of
+several segments in one frame it is enough that one fits, and for `!=` and `!~` that none does.
+
+`parse_filter` compiles to a predicate of a `Subject`; nothing is evaluated as Python. Refused with `FilterError`, which
+names the column and what was expected there.
+
+Invariant: a filter has at most `MOST_TERMS` terms and looks at `MOST_MATCHED` characters of a frame's names, which
+bounds the time for one frame. A comparison is a term; every character of a pattern, with its repetitions expanded, is
+another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+import uuid
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+
+from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
+from segstore.wire.errors import WireError
+from segstore.wire.names import SegmentName
+from segstore.wire.patterns import Pattern, PatternError, glob, regular_expression
+from segstore.wire.printable import printable
+from segstore.wire.request_id import flow_of, sequence_of
+from segstore.wire.schema.schema import COMMANDS, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = ["MOST_MATCHED", "MOST_TERMS", "NAMES", "Filter", "FilterError", "Subject", "parse_filter"]
+
+MOST_TERMS: Final = 1_000
+MOST_MATCHED: Final = 1_024
+"""More than a name of Pravega's takes: its scope and its stream have at most 255 characters each."""
+_MOST_TEXT: Final = 64 * 1024
+_SHOWN: Final = 100
+_DEEPEST: Final = 100
+_SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_TIMES: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_ORDER: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_TYPES: Final = {
+    **{cls.__name__.casefold(): cls.type_name for cls in COMMANDS.values()},
+    **{cls.type_name.casefold(): cls.type_name for cls in COMMANDS.values()},
+    Unknown.type_name.casefold(): Unknown.type_name,
+}
+
+_BLANK: Final = re.compile(r"\s*")
+_WORD: Final = re.compile(r"[^\s()\"'=<>!~]+")
+_OPERATOR: Final = re.compile(r"<=|>=|!=|!~|==|[=<>~]")
+_QUOTED: Final = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_NEXT: Final = re.compile("|".join(each.pattern for each in (_WORD, _OPERATOR, _QUOTED)), re.DOTALL)
+_PATTERN: Final = re.compile(r"/((?:[^/\\]|\\.)*)/")
+_NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)")
+
+
+class FilterError(WireError):
+    """A filter that cannot be read.
+
+    Attributes: column (from 1) where it went wrong, expected (what could stand there), found (what does, "" at the
+    end).
+    """
+
+    def __init__(self, column: int, expected: str, found: str) -> None:
+        shown = printable(repr(found), _SHOWN) if found else "the end"
+        super().__init__(f"column {column}: expected {expected}, found {shown}")
+        self.column = column
+        self.expected = expected
+        self.found = found
+
+
+class Subject(Protocol):
+    """What a filter looks at. What does not apply is None, or an empty tuple."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def type_name(self) -> str | None: ...
+    @property
+    def code(self) -> int | None: ...
+    @property
+    def segments(self) -> Sequence[str]: ...
+    @property
+    def request_id(self) -> int | None: ...
+    @property
+    def writer_id(self) -> uuid.UUID | None: ...
+    @property
+    def connection(self) -> int | None: ...
+    @property
+    def direction(self) -> int | None: ...
+    @property
+    def failure(self) -> bool: ...
+    @property
+    def malformed(self) -> bool: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def latency_ns(self) -> int | None: ...
+    @property
+    def time_ns(self) -> int | None: ...
+
+
+class _Name(NamedTuple):
+    """A name of the language: what sort of value it has, how a subject gives it, and what it means."""
+
+    sort: str
+    get: Callable[[Any], Any]
+    meaning: str
+
+
+def _streams(subject: Subject) -> list[str]:
+    found = []
+    for segment in subject.segments:
+        name = SegmentName.parse(segment)
+        if name.stream is not None:
+            found.append(name.stream)
+            if name.scope is not None:
+                found.append(f"{name.scope}/{name.stream}")
+    return found
+
+
+def _scopes(subject: Subject) -> list[str]:
+    return [scope for segment in subject.segments if (scope := SegmentName.parse(segment).scope) is not None]
+
+
+def _half(half: Callable[[int], int]) -> Callable[[Subject], int | None]:
+    def get(subject: Subject) -> int | None:
+        request_id = subject.request_id
+        return None if request_id is None else half(request_id)
+
+    return get
+
+
+def _writer(subject: Subject) -> str | None:
+    return None if subject.writer_id is None else str(subject.writer_id)
+
+
+_NAMES: Final = {
+    "type": _Name("type", operator.attrgetter("type_name"), "the command, such as READ_SEGMENT or ReadSegment"),
+    "kind": _Name("kind", operator.attrgetter("kind"), "frame; of a trace also open, close, bytes"),
+    "code": _Name("number", operator.attrgetter("code"), "type code on the wire"),
+    "segment": _Name("texts", operator.attrgetter("segments"), "any segment that the frame, or its request, speaks of"),
+    "stream": _Name("texts", _streams, "the stream of such a segment, with its scope or without"),
+    "scope": _Name("texts", _scopes, "the scope of such a segment"),
+    "flow": _Name("number", _half(flow_of), "upper half of the request id"),
+    "sequence": _Name("number", _half(sequence_of), "lower half of the request id"),
+    "request_id": _Name("number", operator.attrgetter("request_id"), "request id"),
+    "writer_id": _Name("uuid", _writer, "writer id"),
+    "connection": _Name("number", operator.attrgetter("connection"), "number of the connection"),
+    "direction": _Name("direction", operator.attrgetter("direction"), "request (to the store) or reply"),
+    "failure": _Name("flag", operator.attrgetter("failure"), "the reply says that the request failed"),
+    "malformed": _Name("flag", operator.attrgetter("malformed"), "bytes that do not decode"),
+    "size": _Name("size", operator.attrgetter("size"), "bytes, header included; units B, KB, KiB, MB, MiB, GB, GiB"),
+    "latency": _Name("time", operator.attrgetter("latency_ns"), "of a reply: time since its request; units ns to h"),
+    "time": _Name("time", operator.attrgetter("time_ns"), "since the start; units ns, us, ms, s, min, h"),
+}
+NAMES: Final = {name: each.meaning for name, each in _NAMES.items()}
+"""Every name of the language and what it means."""
+
+_EXPECTED: Final = {
+    "type": "a command such as READ_SEGMENT",
+    "kind": "frame, open, close or bytes",
+    "number": "a whole number",
+    "uuid": "a writer id such as 01234567-89ab-cdef-0123-456789abcdef",
+    "direction": "request or reply",
+    "flag": "true or false",
+    "size": "a size such as 4KiB",
+    "time": "a time such as 5ms",
+    "texts": "a text",
+}
+_OPERATORS: Final = {
+    **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
+    **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
+    **dict.fromkeys(("type", "texts", "uuid"), ("=", "!=", "~", "!~")),
+}
+
+
+class Filter:
+    """A predicate of subjects. text: its source. names: the names of a subject that it reads. terms: their number."""
+
+    __slots__ = ("_holds", "names", "terms", "text")
+
+    def __init__(self, text: str, names: frozenset[str], terms: int, holds: Callable[[Subject], bool]) -> None:
+        self.text = text
+        self.names = names
+        self.terms = terms
+        self._holds = holds
+
+    def __call__(self, subject: Subject) -> bool:
+        return self._holds(subject)
+
+    def __repr__(self) -> str:
+        return f"parse_filter({self.text!r})"
+
+
+def parse_filter(text: str) -> Filter:
+    """Compiles a filter. Raises FilterError."""
+    if len(text) > _MOST_TEXT:
+        raise FilterError(1, f"at most {_MOST_TEXT} characters", text)
+    parser = _Parser(text)
+    holds = parser.either(0)
+    if parser.peek():
+        parser.fail("'and', 'or' or the end")
+    return Filter(text, frozenset(parser.names), parser.terms, holds)
+
+
+class _Parser:
+    """Recursive descent over the text; each method takes what it reads off the front."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.names: set[str] = set()
+        self.terms = 0
+        self.peeked = (-1, "")
+
+    def peek(self) -> str:
+        """What comes next, as far as an error shows it: a word, an operator, a parenthesis; "" at the end."""
+        if self.peeked[0] != self.at:
+            blank = _BLANK.match(self.text, self.at)
+            self.at = blank.end() if blank else self.at
+            found = _NEXT.match(self.text, self.at)
+            self.peeked = (self.at, found.group() if found else self.text[self.at : self.at + 1])
+        return self.peeked[1]
+
+    def fail(self, expected: str) -> NoReturn:
+        found = self.peek()  # which skips the blanks
+        raise FilterError(self.at + 1, expected, found)
+
+    def count(self, terms: int) -> None:
+        self.terms += terms
+        if self.terms > MOST_TERMS:
+            self.fail(f"at most {MOST_TERMS} terms: comparisons, and characters of patterns")
+
+    def word(self, *wanted: str) -> bool:
+        """Takes the next word if it is one of those."""
+        found = self.peek()
+        if found.casefold() not in wanted:
+            return False
+        self.at += len(found)
+        return True
+
+    def either(self, depth: int) -> Callable[[Subject], bool]:
+        parts = [self.both(depth)]
+        while self.word("or"):
+            parts.append(self.both(depth))
+        return parts[0] if len(parts) == 1 else _any(tuple(parts))
+
+    def both(self, depth: int) -> Callable[[Subject], bool]:
+        parts = [self.one(depth)]
+        while self.word("and"):
+            parts.append(self.one(depth))
+        return parts[0] if len(parts) == 1 else _all(tuple(parts))
+
+    def one(self, depth: int) -> Callable[[Subject], bool]:
+        if depth > _DEEPEST:
+            self.fail(f"at most {_DEEPEST} levels of 'not' and parentheses")
+        if self.word("not"):
+            return _not(self.one(depth + 1))
+        if self.peek() == "(":
+            self.at += 1
+            inner = self.either(depth + 1)
+            if self.peek() != ")":
+                self.fail("')', 'and' or 'or'")
+            self.at += 1
+            return inner
+        return self.comparison()
+
+    def comparison(self) -> Callable[[Subject], bool]:
+        self.count(1)
+        found = self.peek()
+        name = "writer_id" if found.casefold() == "writer" else found.casefold()
+        if name not in _NAMES:
+            near = difflib.get_close_matches(name, _NAMES, 1)
+            self.fail(f"a name ({near[0]}?)" if near else f"'not', '(' or one of {', '.join(_NAMES)}")
+        self.at += len(found)
+        self.names.add(name)
+        sort, get, _ = _NAMES[name]
+        sign = self.peek()
+        allowed = _OPERATORS[sort]
+        if sign == "==":
+            chosen = "="
+        elif sign in allowed:
+            chosen = sign
+        elif sort == "flag" and not _OPERATOR.fullmatch(sign):
+            return lambda subject: bool(get(subject))
+        else:
+            self.fail(f"one of {' '.join(allowed)}")
+        self.at += len(sign)
+        if chosen in ("~", "!~"):
+            return _matching(get, self.pattern(sort), negated=chosen == "!~", several=sort == "texts")
+        value = self.value(sort)
+        if sort == "texts":
+            return _among(get, value, negated=chosen == "!=")
+        return _comparing(get, _ORDER[chosen], value)
+
+    def text_value(self) -> str:
+        """A bare word, or a quoted text without its quotes."""
+        found = self.peek()
+        quoted = _QUOTED.match(self.text, self.at)
+        if quoted:
+            self.at = quoted.end()
+            inner = quoted[1] if quoted[1] is not None else quoted[2]
+            return re.sub(r"\\(.)", r"\1", inner, flags=re.DOTALL)
+        if not _WORD.fullmatch(found):
+            self.fail("a value")
+        self.at += len(found)
+        return found
+
+    def pattern(self, sort: str) -> Pattern:
+        """A glob, or a regular expression between slashes."""
+        self.peek()
+        start, ignore_case = self.at, sort != "texts"
+        slashes = _PATTERN.match(self.text, start)
+        try:
+            if slashes:
+                self.at = slashes.end()
+                found = regular_expression(slashes[1].replace("\\/", "/"), ignore_case=ignore_case)
+            else:
+                found = glob(self.text_value(), ignore_case=ignore_case)
+        except PatternError as cause:
+            expected = f"a {'regular expression' if slashes else 'glob'} ({cause})"
+            raise FilterError(start + 1, expected, self.text[start : self.at]) from cause
+        self.count(found.weight)
+        return found
+
+    def value(self, sort: str) -> Any:
+        self.peek()
+        start = self.at
+        found = self.text_value() if self.peek() else self.fail(_EXPECTED[sort])
+        try:
+            return _VALUES[sort](found)
+        except (ValueError, KeyError) as cause:
+            near = difflib.get_close_matches(found.casefold(), _TYPES, 1) if sort == "type" else []
+            expected = f"a command ({_TYPES[near[0]]}?)" if near else _EXPECTED[sort]
+            raise FilterError(start + 1, expected, found) from cause
+
+
+def _quantity(units: dict[str, int], fold: Callable[[str], str]) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        found = _NUMBER.fullmatch(text)
+        if found is None:
+            raise ValueError(text)
+        # Zero is the same in every unit.
+        unit = 1 if not found[2] and not Fraction(found[1]) else units[fold(found[2])]
+        return int(Fraction(found[1]) * unit)
+
+    return read
+
+
+def _one_of(words: dict[str, Any]) -> Callable[[str], Any]:
+    return lambda text: words[text.casefold()]
+
+
+_VALUES: Final[dict[str, Callable[[str], Any]]] = {
+    "type": _one_of(_TYPES),
+    "kind": _one_of({kind: kind for kind in ("frame", "open", "close", "bytes")}),
+    "number": int,
+    "uuid": lambda text: str(uuid.UUID(text)),
+    "direction": _one_of({"request": 0, "reply": 1}),
+    "flag": _one_of({"true": True, "false": False}),
+    "size": _quantity(_SIZES, str.upper),
+    "time": _quantity(_TIMES, str),
+    "texts": str,
+}
+
+
+def _any(parts: tuple[Callable[[Subject], bool], ...]) -> Callable[[Subject], bool]:
+    return lambda subject: any(part(subject) for part in parts)
+
+
+def _all(parts: tuple[Callable[[Subject], bool], ...]) -> Callable[[Subject], bool]:
+    return lambda subject: all(part(subject) for part in parts)
+
+
+def _not(part: Callable[[Subject], bool]) -> Callable[[Subject], bool]:
+    return lambda subject: not part(subject)
+
+
+def _comparing(get: Callable[[Any], Any], holds: Callable[[Any, Any], bool], value: Any) -> Callable[[Subject], bool]:
+    def compare(subject: Subject) -> bool:
+        found = get(subject)
+        return found is not None and holds(found, value)
+
+    return compare
+
+
+def _among(get: Callable[[Any], Iterable[str]], value: str, *, negated: bool) -> Callable[[Subject], bool]:
+    def compare(subject: Subject) -> bool:
+        found = get(subject)
+        return bool(found) and (value in found) != negated
+
+    return compare
+
+
+def _matching(
+    get: Callable[[Any], Any], pattern: Pattern, *, negated: bool, several: bool
+) -> Callable[[Subject], bool]:
+    def match(subject: Subject) -> bool:
+        found = get(subject)
+        if not several:
+            found = () if found is None else (found,)
+        return bool(found) and any(map(pattern.matches, _first(found))) != negated
+
+    return match
+
+
+def _first(texts: Iterable[str]) -> Iterator[str]:
+    """Those that have `MOST_MATCHED` characters together."""
+    left = MOST_MATCHED
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            return
+        yield text

@@ -1,0 +1,302 @@
+"""Fixtures (`.jsonl`): traces for people, one JSON object a line, with the names of every field.
+
+    {"segstore_trace": 1, "wire_version": 17, "recorder": "segstore 0.1", "start_ns": 17…, "values": {}}
+    {"at_ns": 0, "conn": 1, "open": {"peer": "127.0.0.1:4711"}}
+    {"at_ns": 1200, "conn": 1, "dir": "request", "type": "HELLO", "fields": {"high_version": 17, "low_version": 5}}
+    {"at_ns": 1900, "conn": 1, "dir": "reply", "hex": "0000…", "note": "why there are no fields"}
+    {"at_ns": 2500, "conn": 1, "dir": "request", "bytes": "0000", "note": "…"}
+    {"at_ns": 2600, "conn": 1, "dir": "reply", "close": {"reason": "…"}}
+
+`at_ns` counts from `start_ns`. `hex` is a frame that the codec does not name, or would not write back as it was: one of
+an older, shorter form, or malformed. `bytes` make no frame. `note` is for the reader and never read.
+
+Invariant: `from_line` gives of each line that `to_line` writes the record that it was made of, byte for byte; that is
+checked as the line is made. A line that does not fit is a `FixtureError`, which names line and field. Older versions
+are brought to this one a step at a time by `MIGRATIONS`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from segstore.wire.codec.codec import decode, encode
+from segstore.wire.errors import BadField, WireError
+from segstore.wire.inspect.jsonl import command_named
+from segstore.wire.schema.schema import Command, Unknown
+from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
+from segstore.wire.trace.writer import event_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = [
+    "FIXTURE_VERSION",
+    "LONGEST_LINE",
+    "MIGRATIONS",
+    "FixtureError",
+    "FixtureHeader",
+    "from_line",
+    "header_from_line",
+    "header_line",
+    "is_fixture",
+    "read_lines",
+    "to_line",
+    "to_object",
+    "write_lines",
+]
+
+FIXTURE_VERSION: Final = 1
+LONGEST_LINE: Final = 1 << 26
+"""Maximum length of a line in bytes: more than the longest frame needs in hex."""
+MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
+"""Version → what makes an object of the next version out of one of this; for every line, the first included."""
+
+_FIRST_KEY: Final = "segstore_trace"
+_HEADER_KEYS: Final = (_FIRST_KEY, "wire_version", "recorder", "start_ns", "values")
+_CONTENTS: Final = ("type", "hex", "bytes", "open", "close")
+_KEYS: Final = ("at_ns", "conn", "dir", *_CONTENTS, "fields", "note")
+_EVENTS: Final = {RecordKind.OPEN: "open", RecordKind.CLOSE: "close"}
+_DIRECTIONS: Final = {"request": Direction.REQUEST, "reply": Direction.REPLY}
+_WORDS: Final = {int: "a whole number", str: "a text", dict: "an object"}
+_INT64: Final = 1 << 63
+
+
+class FixtureError(TraceError):
+    """A line of a fixture that does not fit. Attributes: line (from 1), field (its path, None for the whole line)."""
+
+    def __init__(self, message: str, *, line: int, field: str | None = None, actual: Any = None) -> None:
+        super().__init__(message, field=field, actual=actual)
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {super().__str__()}"
+
+
+class FixtureHeader(NamedTuple):
+    """The first line: what the trace says about itself, and the time that its lines count from."""
+
+    metadata: Metadata
+    start_ns: int = 0
+    version: int = FIXTURE_VERSION
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+def header_line(header: FixtureHeader) -> str:
+    """The first line, without its end."""
+    said = header.metadata
+    first = {_FIRST_KEY: FIXTURE_VERSION, "wire_version": said.wire_version, "recorder": said.recorder}
+    return json.dumps({**first, "start_ns": header.start_ns, "values": said.values})
+
+
+def to_line(record: Record, start_ns: int) -> str:
+    """A record as a line of ASCII, without its end."""
+    return json.dumps(to_object(record, start_ns))
+
+
+def to_object(record: Record, start_ns: int) -> dict[str, Any]:
+    """A record as a JSON object."""
+    line: dict[str, Any] = {"at_ns": record.ts_ns - start_ns, "conn": record.connection}
+    if record.kind in _EVENTS:
+        if record.direction is not Direction.REQUEST:
+            line["dir"] = record.direction.name.lower()
+        line[_EVENTS[record.kind]] = _event(record.data)
+        return line
+    line["dir"] = record.direction.name.lower()
+    if record.kind is RecordKind.BYTES:
+        line["bytes"] = record.data.hex()
+        return line
+    command, note = _named(record.data)
+    if command is None:
+        line["hex"], line["note"] = record.data.hex(), note
+    else:
+        line["type"], line["fields"] = command.type_name, command.to_dict()
+    return line
+
+
+def _event(data: bytes) -> Any:
+    """What an OPEN or CLOSE says, if writing it again gives the same bytes; else their hex."""
+    try:
+        found = json.loads(data)
+        if isinstance(found, dict) and event_data(**found) == data:
+            return found
+    except (ValueError, RecursionError):
+        pass  # recorded by something else: kept as it is
+    return data.hex()
+
+
+def _named(frame: bytes) -> tuple[Command | None, str]:
+    """The command of a frame if its fields say all of it; else why not."""
+    try:
+        command = decode(frame, unknown="keep")
+        if isinstance(command, Unknown):
+            return None, f"no command has the type code {command.type_code}"
+        if encode(type(command).from_dict(command.to_dict())) == frame:
+            return command, ""
+    except WireError as error:
+        return None, str(error)
+    return None, f"{command.type_name} in a form that is not written any more"
+
+
+def write_lines(metadata: Metadata, records: Iterable[Record]) -> Iterator[str]:
+    """The lines of a whole fixture, each with its end; times count from that of the first record."""
+    start_ns: int | None = None
+    for record in records:
+        if start_ns is None:
+            start_ns = record.ts_ns
+            yield header_line(FixtureHeader(metadata, start_ns)) + "\n"
+        yield to_line(record, start_ns) + "\n"
+    if start_ns is None:
+        yield header_line(FixtureHeader(metadata)) + "\n"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def is_fixture(head: bytes) -> bool:
+    """Whether bytes from the start of a file look like a fixture, and not like a capture."""
+    return head.lstrip()[:1] == b"{"
+
+
+def read_lines(lines: Iterable[str]) -> Iterator[FixtureHeader | Record]:
+    """Gives the header of a fixture, then its records. Empty lines are skipped. Raises FixtureError."""
+    header: FixtureHeader | None = None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if header is None:
+            header = header_from_line(line, number)
+            yield header
+        else:
+            yield from_line(line, header, number)
+    if header is None:
+        raise FixtureError("the fixture is empty: its first line says what it is", line=1)
+
+
+def header_from_line(line: str, number: int = 1) -> FixtureHeader:
+    """Reads the first line. Raises FixtureError, TraceVersionError."""
+    found = _object(line, number)
+    version = found.get(_FIRST_KEY)
+    if type(version) is not int:
+        raise FixtureError(f"the first line of a fixture has a number under {_FIRST_KEY!r}", line=number)
+    if version > FIXTURE_VERSION or any(step not in MIGRATIONS for step in range(version, FIXTURE_VERSION)):
+        raise TraceVersionError(
+            f"the fixture has version {version}; this release reads up to {FIXTURE_VERSION}",
+            limit=FIXTURE_VERSION,
+            actual=version,
+        )
+    found = _migrated(found, version)
+    _only(found, _HEADER_KEYS, number)
+    values = _expect(found, "values", dict, number, {})
+    for name, value in values.items():
+        if type(value) is not str:
+            raise FixtureError("a text is needed", line=number, field=f"values.{name}", actual=value)
+    metadata = Metadata(
+        _expect(found, "wire_version", int, number, 0), _expect(found, "recorder", str, number, ""), values
+    )
+    return FixtureHeader(metadata, _int64(_expect(found, "start_ns", int, number, 0), "start_ns", number), version)
+
+
+def from_line(line: str, header: FixtureHeader, number: int) -> Record:
+    """Reads a line behind the first. Raises FixtureError."""
+    found = _migrated(_object(line, number), header.version)
+    _only(found, _KEYS, number)
+    contents = [key for key in _CONTENTS if key in found]
+    if len(contents) != 1:
+        raise FixtureError(f"exactly one of {', '.join(_CONTENTS)} is needed, not {len(contents)}", line=number)
+    (content,) = contents
+    if content != "type" and "fields" in found:
+        raise FixtureError(f"fields belong to a type, not to {content}", line=number, field="fields")
+    at_ns = _int64(_expect(found, "at_ns", int, number) + header.start_ns, "at_ns", number)
+    connection = _int64(_expect(found, "conn", int, number), "conn", number)
+    said = _expect(found, "dir", str, number, "request" if content in ("open", "close") else None)
+    if said not in _DIRECTIONS:
+        raise FixtureError(f"{said!r} is neither request nor reply", line=number, field="dir", actual=said)
+    kind, data = _content(content, found, number)
+    return Record(at_ns, connection, _DIRECTIONS[said], kind, data)
+
+
+def _content(content: str, found: dict[str, Any], number: int) -> tuple[RecordKind, bytes]:
+    match content:
+        case "type":
+            return RecordKind.FRAME, _frame(found, number)
+        case "hex":
+            return RecordKind.FRAME, _bytes(found, "hex", number)
+        case "bytes":
+            return RecordKind.BYTES, _bytes(found, "bytes", number)
+    kind = RecordKind.OPEN if content == "open" else RecordKind.CLOSE
+    if isinstance(found[content], str):
+        return kind, _bytes(found, content, number)
+    return kind, event_data(**_expect(found, content, dict, number))
+
+
+def _frame(found: dict[str, Any], number: int) -> bytes:
+    try:
+        cls = command_named(_expect(found, "type", str, number))
+    except BadField as cause:
+        raise FixtureError(cause.message, line=number, field="type", actual=cause.actual) from cause
+    fields = _expect(found, "fields", dict, number, {})
+    try:
+        return encode(cls.from_dict(fields))
+    except WireError as cause:
+        field = f"fields.{cause.field}" if cause.field else "fields"
+        message = f"{cls.type_name}: {cause.message}"
+        raise FixtureError(message, line=number, field=field, actual=cause.actual) from cause
+
+
+def _bytes(found: dict[str, Any], key: str, number: int) -> bytes:
+    text = _expect(found, key, str, number)
+    try:
+        return bytes.fromhex(text)
+    except ValueError as cause:
+        raise FixtureError(f"not hex: {cause}", line=number, field=key) from cause
+
+
+def _object(line: str, number: int) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in built:
+                raise FixtureError("the key is duplicated", line=number, field=key)
+            built[key] = value
+        return built
+
+    try:
+        found = json.loads(line, object_pairs_hook=unique)
+    except json.JSONDecodeError as cause:
+        raise FixtureError(f"not JSON at column {cause.colno}: {cause.msg}", line=number) from cause
+    except (ValueError, RecursionError) as cause:
+        raise FixtureError(f"not JSON of a trace: {cause}", line=number) from cause
+    if not isinstance(found, dict):
+        raise FixtureError(f"an object is needed, not {type(found).__name__}", line=number)
+    return found
+
+
+def _int64(value: int, field: str, number: int) -> int:
+    if not -_INT64 <= value < _INT64:
+        # The text omits the value, because the sum may have more digits than Python converts.
+        raise FixtureError("the number exceeds 64 bits", line=number, field=field)
+    return value
+
+
+def _migrated(found: dict[str, Any], version: int) -> dict[str, Any]:
+    for step in range(version, FIXTURE_VERSION):
+        found = MIGRATIONS[step](found)
+    return found
+
+
+def _only(found: dict[str, Any], keys: tuple[str, ...], number: int) -> None:
+    for key in found:
+        if key not in keys:
+            raise FixtureError(f"there is no such key; there are {', '.join(keys)}", line=number, field=key)
+
+
+def _expect(found: dict[str, Any], key: str, kind: type, number: int, default: Any = None) -> Any:
+    value = found.get(key, default)
+    if value is None and key not in found:
+        raise FixtureError("the key is missing", line=number, field=key)
+    if type(value) is not kind:
+        raise FixtureError(f"{_WORDS[kind]} is needed, not {value!r:.40}", line=number, field=key, actual=value)
+    return value

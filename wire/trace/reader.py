@@ -1,0 +1,179 @@
+"""Reading captures: the blocks that are whole, where others are damaged, and shares for readers side by side.
+
+Invariant: a capture cut at any byte gives all blocks before the cut, and says where the cut one starts and how many
+bytes of it are lost; past a block that is damaged in the middle it goes on with the next that it finds by the mark.
+Refused: a capture of another version (`TraceVersionError`), bytes that are no capture (`NotATrace`).
+
+No I/O: functions take the capture as a buffer, such as a memory map. Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.wire.trace.blocks import (
+    MAGIC,
+    MAX_IN_VAIN,
+    BlockHeader,
+    BlockType,
+    Columns,
+    DamagedBlock,
+    Metadata,
+    Record,
+    TraceError,
+    find_header,
+    read_body,
+    read_header,
+    read_metadata,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from segstore.wire.schema.schema import Buffer
+
+__all__ = ["Block", "Damage", "NotATrace", "Split", "mark_of", "read_blocks", "read_records", "splits"]
+
+
+class NotATrace(TraceError):
+    """The bytes do not hold a single block of a capture."""
+
+
+class Block(NamedTuple):
+    """One whole block: where its header starts, its header, its records; `metadata` for a metadata block, else None."""
+
+    offset: int
+    header: BlockHeader
+    columns: Columns
+    metadata: Metadata | None
+
+
+class Damage(NamedTuple):
+    """Bytes of a capture that are not read: `size` bytes from `offset`, up to the next block that can be found.
+
+    torn: there is no such block, as at the end of a capture whose recorder was killed.
+    """
+
+    offset: int
+    size: int
+    torn: bool
+    reason: str
+
+    def __str__(self) -> str:
+        what = "the last block is torn" if self.torn else "a block is damaged"
+        return f"{what}: {self.size} bytes at {self.offset} are lost: {self.reason}"
+
+
+class Split(NamedTuple):
+    """A share of a capture: the blocks whose headers start at `start` or later and before `stop`."""
+
+    start: int
+    stop: int
+    records: int
+
+
+def mark_of(buffer: Buffer) -> bytes | None:
+    """The mark of a capture; None if nothing is left but the beginning of one. Raises NotATrace."""
+    try:
+        return read_header(buffer, 0).mark
+    except DamagedBlock as cause:
+        found = _find(buffer, MAGIC, 1)
+        if found is not None:
+            return read_header(buffer, found).mark
+        if not MAGIC.startswith(bytes(buffer[: len(MAGIC)])):
+            said = "this is no capture: there is no block in it (and a fixture starts with a JSON object)"
+            raise NotATrace(said) from cause
+    return None
+
+
+def read_blocks(
+    buffer: Buffer, start: int = 0, stop: int | None = None, mark: bytes | None = None
+) -> Iterator[Block | Damage]:
+    """The blocks of a capture, in order; in their place, what is damaged.
+
+    buffer: the whole capture, such as a memory map; blocks hold copies. start, stop: only blocks whose header starts
+    between these; any offsets do, and ranges that lie side by side give each block once, and each damage once if they
+    are those of `splits`. mark: the capture's, if it is known. Raises NotATrace, TraceVersionError.
+    """
+    end = len(buffer)
+    stop = end if stop is None else min(stop, end)
+    mark = mark or mark_of(buffer)
+    if mark is None:
+        if start == 0:
+            yield Damage(0, end, True, "not one block is whole")
+        return
+    at, in_vain = start, 0
+    if start > 0:
+        found = _find(buffer, mark, start)
+        at = end if found is None else found
+    while at < stop:
+        try:
+            header = read_header(buffer, at, mark)
+            in_vain += min(header.stored, end - at)
+            body = read_body(buffer, at, header)
+            block = _block(at, header, body)
+        except DamagedBlock as error:
+            found = _find(buffer, mark, at + 1) if in_vain <= MAX_IN_VAIN * end else None
+            upto = end if found is None else found
+            yield Damage(at, upto - at, found is None, error.message)
+            at = upto
+        else:
+            in_vain -= header.stored
+            yield block
+            at += header.size
+
+
+def _block(offset: int, header: BlockHeader, body: bytes) -> Block:
+    if header.type == BlockType.RECORDS:
+        return Block(offset, header, Columns(body, header.records), None)
+    if header.type == BlockType.METADATA:
+        return Block(offset, header, Columns(b"", 0), read_metadata(body))
+    raise DamagedBlock(f"there is no block type {header.type}", offset=offset, actual=header.type)
+
+
+def read_records(buffer: Buffer) -> Iterator[Record | Damage]:
+    """All records of a capture, in order; in their place, what is damaged. Errors as `read_blocks`."""
+    for block in read_blocks(buffer):
+        if isinstance(block, Damage):
+            yield block
+        else:
+            yield from block.columns
+
+
+def splits(buffer: Buffer, parts: int) -> list[Split]:
+    """At most `parts` shares of about the same size, for `read_blocks(buffer, share.start, share.stop)`.
+
+    Reads headers only, from one to the next; past a damaged one it searches. Together the shares cover every byte.
+    """
+    mark = mark_of(buffer)
+    end = len(buffer)
+    if mark is None:
+        return [Split(0, end, 0)]
+    shares: list[Split] = []
+    start = at = records = 0
+    while at < end:
+        if at >= (len(shares) + 1) * end // parts and at > start:
+            shares.append(Split(start, at, records))
+            start, records = at, 0
+        at, count = _hop(buffer, mark, at)
+        records += count
+    return [*shares, Split(start, end, records)]
+
+
+def _hop(buffer: Buffer, mark: bytes, at: int) -> tuple[int, int]:
+    """Where the next whole header after the one at `at` starts, and how many records the block at `at` has."""
+    end, records = len(buffer), 0
+    try:
+        header = read_header(buffer, at, mark)
+        records, following = header.records, at + header.size
+        if following < end:
+            read_header(buffer, following, mark)
+    except DamagedBlock:
+        found = _find(buffer, mark, at + 1)
+        following = end if found is None else found
+    return min(following, end), records
+
+
+def _find(buffer: Any, mark: bytes, at: int) -> int | None:
+    """Where the next header with this mark, or with this beginning of one, is whole, at `at` or later."""
+    return find_header(lambda offset, size: bytes(buffer[offset : offset + size]), mark, at, len(buffer))

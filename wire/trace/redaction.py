@@ -1,0 +1,118 @@
+"""Delegation tokens taken out of frames, with every length kept.
+
+`redact` is a pure function of a frame, derived from the schema: whatever field is declared secret is overwritten with
+asterisks, so that the frame still decodes, is as long as it was, and can be compared with others.
+
+Invariants: a byte of a token that the schema knows of is never in the result; a frame without one is returned as it
+is. Where a frame stops making sense before its token was reached, all that is left of it is overwritten, for the token
+may be there. A frame with a type code that no command has is returned as it is: nobody knows what its fields are.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Final
+
+from segstore.wire.codec.codec import HEADER_BYTES, MAX_FRAME_BYTES  # which completes the registry
+from segstore.wire.schema import lowering as low
+from segstore.wire.schema.schema import COMMANDS
+
+__all__ = ["SECRET_CODES", "redact"]
+
+_STAR: Final = b"*"
+_HEADER: Final = struct.Struct(">ii").unpack_from
+_INT32: Final = struct.Struct(">i").unpack_from
+_UINT16: Final = struct.Struct(">H").unpack_from
+
+
+SECRET_CODES: Final = frozenset(code for code, cls in COMMANDS.items() if cls.secrets)
+"""Type codes of the commands that carry a token."""
+
+
+class _Stop(Exception):
+    """The frame stops making sense, or ends, at byte `args[0]`; it never leaves this module."""
+
+
+def redact(frame: bytes, whole: bool = True) -> bytes:
+    """The frame without its delegation tokens, of the same length.
+
+    whole: False for bytes that make no frame. If they start like one that is cut, they are treated as such; else they
+    are overwritten from end to end.
+    """
+    if len(frame) < HEADER_BYTES:
+        return frame if whole else _STAR * len(frame)
+    code, length = _HEADER(frame)
+    if not whole and not (code in COMMANDS and len(frame) - HEADER_BYTES <= length <= MAX_FRAME_BYTES):
+        return _STAR * len(frame)
+    nodes = _secret_nodes(code)
+    if not nodes:
+        return frame
+    out, at, end = bytearray(frame), HEADER_BYTES, min(len(frame), HEADER_BYTES + max(length, 0))
+    try:
+        for node, secret in nodes:
+            after = _skip(node, frame, at, end)
+            if secret:
+                out[at + 2 : after] = _STAR * (after - at - 2)
+            at = after
+    except _Stop as stop:
+        at = stop.args[0]
+        out[at:] = _STAR * (len(frame) - at)
+    return bytes(out)
+
+
+@cache
+def _secret_nodes(code: int) -> tuple[tuple[low.Node, bool], ...]:
+    """The fields of a command up to its last secret, each with whether it is one; none for a command without."""
+    cls = COMMANDS.get(code)
+    if cls is None or not cls.secrets:
+        return ()
+    nodes = low.lower(cls.parts)
+    last = max(index for index, node in enumerate(nodes) if node.name in cls.secrets)
+    for node in nodes[: last + 1]:
+        _check(node)
+        if node.name in cls.secrets and not isinstance(node, low.Text):
+            raise TypeError(f"{cls.__name__}.{node.name}: only a text can be redacted")
+    return tuple((node, node.name in cls.secrets) for node in nodes[: last + 1])
+
+
+def _check(node: low.Node) -> None:
+    match node:
+        case low.Many():
+            _check(node.element)
+        case low.Structure():
+            for each in node.nodes:
+                _check(each)
+        case low.Fixed() | low.Number() | low.Constant() | low.Text() | low.Data():
+            pass
+        case _:
+            raise TypeError(f"{node.name}: redaction does not know how long a {type(node).__name__} is")
+
+
+def _skip(node: low.Node, frame: bytes, at: int, end: int) -> int:
+    """Where the bytes of a field end."""
+    match node:
+        case low.Fixed(format=code):
+            return _within(at, at + struct.calcsize(">" + code), end)
+        case low.Text():
+            start = _within(at, at + 2, end)
+            return _within(start, start + _UINT16(frame, at)[0], end)
+        case low.Data():
+            start = _within(at, at + 4, end)
+            return _within(start, start + max(_INT32(frame, at)[0], 0), end)
+        case low.Structure():
+            for each in node.nodes:
+                at = _skip(each, frame, at, end)
+            return at
+        case low.Many():
+            start = _within(at, at + 4, end)
+            for _ in range(_INT32(frame, at)[0]):
+                start = _skip(node.element, frame, start, end)
+            return start
+    return _within(at, at + 4, end)  # a number of an enum, a constant
+
+
+def _within(at: int, after: int, end: int) -> int:
+    if after > end:
+        raise _Stop(at)
+    return after

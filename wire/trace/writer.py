@@ -1,0 +1,496 @@
+"""Recording: bytes of connections, or whole records → the blocks of a capture, to be written with one call each.
+
+`TraceWriter` takes the bytes of connections as they come, in any pieces, and finds the frames in them. It costs the
+recorded process little: bytes are copied once, into memory that is used again, and runs of frames of one length, or of
+two in turn, are found together. `RecordWriter` takes whole records: for a filter
+or a converter.
+
+Invariants: whatever records `RecordWriter` takes are read back the same; each byte of a stream that `TraceWriter`
+takes is in exactly one record, in order, once the writer is finished. No I/O, no clock; standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.wire.trace.blocks import (
+    MAGIC,
+    MARK_BYTES,
+    Direction,
+    Metadata,
+    Record,
+    RecordKind,
+    data_block,
+    metadata_block,
+)
+from segstore.wire.trace.framing import whole_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from segstore.wire.schema.schema import Buffer
+    from segstore.wire.trace.framing import Memory
+
+__all__ = [
+    "BLOCK_BYTES",
+    "FLUSH_AFTER_NS",
+    "MOST_HELD_BYTES",
+    "SPARE_BYTES",
+    "RecordWriter",
+    "TraceWriter",
+    "event_data",
+    "make_mark",
+]
+
+BLOCK_BYTES: Final = 4 * 1024 * 1024
+FLUSH_AFTER_NS: Final = 1_000_000_000
+MOST_HELD_BYTES: Final = 128 * 1024 * 1024
+SPARE_BYTES: Final = 1024 * 1024
+"""What memory has beyond a block, so that what fills it, and what comes with it, is still in one piece."""
+_SAMPLED_BYTES: Final = 1024 * 1024
+"""Data of a block from which on its checksum is that of a sample: below this, there is no load."""
+_LONGEST_FRAME: Final = 0x00FF_FFFF
+_HEADER_BYTES: Final = 8
+_SMALL_BYTES: Final = 4096
+"""Pieces below this are put aside and cut together, so that code and tables are in the processor's cache."""
+_read_length = _read_code = struct.Struct(">i").unpack_from
+
+
+def make_mark(own: bytes) -> bytes:
+    """The mark of a new capture, out of 8 bytes that no other capture shares (random ones, or a digest)."""
+    if len(own) != MARK_BYTES - len(MAGIC):
+        raise ValueError(f"a mark takes {MARK_BYTES - len(MAGIC)} bytes, not {len(own)}")
+    return MAGIC + own
+
+
+def event_data(**facts: Any) -> bytes:
+    """The data of an OPEN or CLOSE record: a JSON object, always written in the same way."""
+    return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+
+
+class RecordWriter:
+    """Records → blocks. Write `start()` first, then whatever `add` gives, then `take()`.
+
+    mark: as `make_mark` gives it. compress: with zlib, at its quickest. block_bytes: a block is full at this size.
+    """
+
+    def __init__(
+        self, mark: bytes, metadata: Metadata, *, compress: bool = False, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        self.mark = mark
+        self.metadata = metadata
+        self.compress = compress
+        self.block_bytes = block_bytes
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ts, self._connections, self._ends = array("q"), array("q"), array("q")
+        self._directions, self._kinds = bytearray(), bytearray()
+        self._data: list[Buffer] = []
+        self._size = 0
+        self._first_ns = self._last_ns = 0
+        self._sample = False
+
+    def start(self) -> bytes:
+        """The metadata block."""
+        return metadata_block(self.mark, self.metadata)
+
+    def add(self, record: Record) -> bytes:
+        """Takes a record; gives a block when one is full, else b""."""
+        self._put(record.ts_ns, record.connection, record.direction, record.kind, record.data)
+        return self.take() if self._size >= self.block_bytes else b""
+
+    def take(self) -> bytes:
+        """A block of the records that wait, b"" if there are none."""
+        return b"".join(self._take())
+
+    def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
+        self._data.append(data)
+        self._put_columns(ts_ns, connection, direction, kind, len(data))
+
+    def _put_columns(self, ts_ns: int, connection: int, direction: int, kind: int, size: int) -> None:
+        """Takes a record without its data."""
+        self._time(ts_ns, ts_ns)
+        self._ts.append(ts_ns)
+        self._connections.append(connection)
+        self._directions.append(direction)
+        self._kinds.append(kind)
+        self._size += size
+        self._ends.append(self._size)
+
+    def _time(self, first_ns: int, last_ns: int) -> None:
+        """Keeps the earliest and the latest time; to be called before the records are put."""
+        if not self._ts:
+            self._first_ns, self._last_ns = first_ns, last_ns
+        else:
+            self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
+
+    def _put_frames(self, ts_ns: int, connection: int, direction: int, size: int) -> None:
+        """Takes frames whose ends are in `_ends` already, without their data."""
+        self._time(ts_ns, ts_ns)
+        count = len(self._ends) - len(self._ts)
+        self._ts += array("q", (ts_ns,)) * count
+        self._connections += array("q", (connection,)) * count
+        self._directions += bytes((direction,)) * count
+        self._kinds += bytes(count)
+        self._size += size
+
+    def _take(self) -> list[Buffer]:
+        if not self._ts:
+            return []
+        block = data_block(
+            self.mark,
+            self._ts,
+            self._connections,
+            self._ends,
+            self._directions,
+            self._kinds,
+            self._data,
+            first_ts_ns=self._first_ns,
+            last_ts_ns=self._last_ns,
+            compress=self.compress,
+            sample=self._sample,
+        )
+        self._clear()
+        return block
+
+
+class _Half:
+    """The first bytes of a frame of one stream, and how many there must be to go on."""
+
+    __slots__ = ("data", "need")
+
+    def __init__(self, part: Buffer, need: int) -> None:
+        self.data = bytearray(part)
+        self.need = need
+
+
+class TraceWriter:
+    """Streams of bytes → blocks. Write `start()` first; then, whenever `add` or `due` says so, what `take()` gives; at
+    last `finish()`.
+
+    A frame is recorded with the time at which its last byte came. What waits in memory is at most a block, what came
+    last, and incomplete frames; a crash of the process loses that. If incomplete frames take more than
+    `MOST_HELD_BYTES`, the directions with the longest ones are recorded as BYTES from then on.
+
+    redact: `redact(frame, whole)` gives the frame to be stored instead, of the same length. It is asked for frames with
+    a type code in `redact_codes`, and for bytes that make no frame; `segstore.wire.trace.redaction` has both for
+    delegation tokens. flush_after_ns: a block is due when its first record is so old.
+    max_frame_bytes: a header that announces more, or a negative length, ends the framing of its stream; what follows
+    is recorded as BYTES. memory: what bytes are copied into, in place of memory of its own; blocks are about as long.
+    Not for several threads.
+
+    Attributes: data_start, where in `memory` the data of the block starts that was taken last; None if it is elsewhere
+    or in pieces. What lies in `memory` behind that data is free until the next `add`.
+    """
+
+    def __init__(
+        self,
+        mark: bytes,
+        metadata: Metadata,
+        *,
+        redact: Callable[[bytes, bool], bytes] | None = None,
+        redact_codes: Container[int] = frozenset(),
+        compress: bool = False,
+        block_bytes: int = BLOCK_BYTES,
+        flush_after_ns: int = FLUSH_AFTER_NS,
+        max_frame_bytes: int = _LONGEST_FRAME,
+        memory: Memory | None = None,
+    ) -> None:
+        self.block_bytes = block_bytes
+        self.flush_after_ns = flush_after_ns
+        self._records = RecordWriter(mark, metadata, compress=compress)
+        self._redact = redact
+        self._redact_codes = redact_codes
+        self._max_body = max_frame_bytes - _HEADER_BYTES
+        self._memory: Memory = bytearray(block_bytes + SPARE_BYTES) if memory is None else memory
+        self._view = memoryview(self._memory)
+        self._used = 0
+        self._part: Buffer = b""
+        self._part_start = self._part_stop = 0
+        self.data_start: int | None = None
+        self._size = 0
+        self._waiting: list[tuple[int, int, int, Memory, int, int]] = []
+        self._waits = False
+        self._due_ns = 0
+        self._halves: dict[int, _Half] = {}
+        self._unframed: set[int] = set()
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._records.metadata
+
+    def start(self) -> bytes:
+        """The metadata block."""
+        return self._records.start()
+
+    def filler(self, offset: int, page: int) -> bytes:
+        """A block that says nothing new, the metadata again, and ends where a page does if it starts at `offset`.
+
+        b"" if `offset` is the start of a page.
+        """
+        size, least = -offset % page, len(self.start())
+        while 0 < size < least:
+            size += page
+        return metadata_block(self._records.mark, self.metadata, size) if size else b""
+
+    def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
+        """Takes the next bytes of one direction of a connection, in any pieces; True if a block is due.
+
+        data: bytes, a bytearray or a memoryview of bytes; copied.
+        """
+        size = len(data)
+        if size >= _SMALL_BYTES:
+            self._add_large(ts_ns, connection, direction, data)
+            return self._added(ts_ns) or self._size >= self.block_bytes
+        start = self._used
+        stop = start + size
+        source: Memory = self._memory
+        if stop <= len(source):
+            self._view[start:stop] = data
+            self._used = stop
+        else:
+            source, start, stop = bytes(data), 0, size
+        self._size += size
+        self._waiting.append((ts_ns, connection, direction, source, start, stop))
+        return self._added(ts_ns) or self._size >= self.block_bytes
+
+    def _add_large(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
+        """Takes a piece that is cut at once. Half a frame before it is laid in front of it, so that all is in order."""
+        self._drain()
+        self._size += len(data)
+        start = self._used
+        middle = start
+        half = self._halves.get(connection << 1 | direction)
+        if half is not None and len(half.data) < _SMALL_BYTES:
+            middle += len(half.data)
+        stop = middle + len(data)
+        if stop > len(self._memory):
+            self._stream(ts_ns, connection, direction, bytes(data), 0, len(data))
+            return
+        if half is not None and middle > start:
+            self._view[start:middle] = half.data
+            del self._halves[connection << 1 | direction]
+        self._view[middle:stop] = data
+        self._used = stop
+        self._stream(ts_ns, connection, direction, self._memory, start, stop)
+
+    def _added(self, ts_ns: int) -> bool:
+        """Notes that something waits; whether that is due by its age."""
+        if not self._waits:
+            self._waits = True
+            self._due_ns = ts_ns + self.flush_after_ns
+        return ts_ns >= self._due_ns
+
+    def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
+        """Takes that a connection began; facts such as peer="127.0.0.1:4711" are kept as JSON."""
+        self._event(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
+
+    def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> bool:
+        """Records that a connection ended; returns True if a block is due.
+
+        by: REQUEST for the client's side, REPLY for the store's.
+        """
+        self._drain()
+        self._end(ts_ns, connection)
+        self._event(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
+        return self._records._size >= self.block_bytes
+
+    def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
+        self._drain()
+        start, stop = self._used, self._used + len(data)
+        if stop <= len(self._memory):
+            self._view[start:stop] = data
+            self._used = stop
+            self._records._put_columns(ts_ns, connection, side, kind, len(data))
+            self._keep(self._memory, start, stop)
+        else:
+            self._records._put(ts_ns, connection, side, kind, data)
+        self._added(ts_ns)
+
+    def due(self, now_ns: int) -> bool:
+        """Whether what waits is old enough to be written."""
+        return self._waits and now_ns >= self._due_ns
+
+    def take(self) -> bytes:
+        """A block of all whole frames that wait; b"" if there are none."""
+        return b"".join(self.take_parts())
+
+    def take_parts(self) -> list[Buffer]:
+        """The same in pieces, for `writev`. Some are this writer's memory: write them before the next `add`."""
+        self._drain()
+        self._bound_halves()
+        self._used, self._size, self._waits = 0, 0, False
+        data = self._records._data
+        in_memory = len(data) == 1 and data[0] is self._part
+        self.data_start = self._part_start if in_memory else None
+        self._records._sample = in_memory and len(self._part) >= _SAMPLED_BYTES
+        self._part = b""
+        return self._records._take()
+
+    def finish(self, ts_ns: int) -> bytes:
+        """The last block: what waits, and the half frames of connections that are still open, as BYTES."""
+        return b"".join(self.finish_parts(ts_ns))
+
+    def finish_parts(self, ts_ns: int) -> list[Buffer]:
+        """The same in pieces, as `take_parts` gives them."""
+        self._drain()
+        for connection in {key >> 1: None for key in self._halves}:
+            self._end(ts_ns, connection)
+        return self.take_parts()
+
+    # --- finding frames ---------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Sees to the small pieces that were put aside."""
+        waiting, self._waiting = self._waiting, []
+        single = self._redact is None
+        first = at = 0
+        for index, (_, connection, direction, source, start, stop) in enumerate(waiting):
+            key = connection << 1 | direction
+            if (
+                single
+                and (start == at or first == index)
+                and source is self._memory
+                and key not in self._halves
+                and key not in self._unframed
+                and stop - start >= _HEADER_BYTES
+                and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
+            ):
+                at = stop
+                continue
+            self._singles(waiting[first:index])
+            self._stream(*waiting[index])
+            first = index + 1
+        self._singles(waiting[first:])
+
+    def _singles(self, pieces: list[tuple[int, int, int, Memory, int, int]]) -> None:
+        """Takes pieces of one frame each that lie one behind another in memory: single requests and replies."""
+        if pieces:
+            records, first = self._records, pieces[0][4]
+            shift = records._size - first
+            times = [piece[0] for piece in pieces]
+            records._time(min(times), max(times))
+            records._ts.extend(times)
+            records._connections.extend([piece[1] for piece in pieces])
+            records._directions.extend([piece[2] for piece in pieces])
+            records._kinds.extend(bytes(len(pieces)))
+            records._ends.extend([piece[5] + shift for piece in pieces])
+            self._keep(self._memory, first, pieces[-1][5])
+            records._size += pieces[-1][5] - first
+
+    def _keep(self, source: Memory, start: int, stop: int) -> None:
+        """Adds bytes to the data; where they lie right behind those before, both are one piece."""
+        data = self._records._data
+        if source is not self._memory:
+            data.append(memoryview(source)[start:stop])
+            return
+        if data and data[-1] is self._part and self._part_stop == start:
+            self._part = data[-1] = self._view[self._part_start : stop]
+        else:
+            self._part = self._view[start:stop]
+            self._part_start = start
+            data.append(self._part)
+        self._part_stop = stop
+
+    def _stream(self, ts_ns: int, connection: int, direction: int, source: Memory, start: int, stop: int) -> None:
+        """Cuts bytes of a stream into frames and puts them into the columns."""
+        key = connection << 1 | direction
+        if (
+            stop - start >= _HEADER_BYTES
+            and key not in self._halves
+            and key not in self._unframed
+            and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
+        ):
+            # One whole frame, as most writes of one reply are.
+            if self._redact is None:
+                self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
+                self._keep(source, start, stop)
+            else:
+                self._frame(ts_ns, connection, direction, memoryview(source)[start:stop])
+            return
+        half = self._halves.get(key)
+        while half is not None:
+            taken = min(stop, start + half.need - len(half.data))
+            frame = half.data
+            frame += source[start:taken]
+            start = taken
+            if len(frame) < half.need:
+                return
+            length = _read_length(frame, 4)[0]
+            if half.need == _HEADER_BYTES and 0 < length <= self._max_body:
+                half.need = _HEADER_BYTES + length
+                continue
+            del self._halves[key]
+            half = None
+            if 0 <= length <= self._max_body:
+                self._frame(ts_ns, connection, direction, frame)
+            else:
+                self._unframed.add(key)
+                self._bytes(ts_ns, connection, direction, frame + bytes(source[start:stop]))
+                return
+        if key in self._unframed:
+            self._bytes(ts_ns, connection, direction, bytes(source[start:stop]))
+            return
+        ends = self._records._ends
+        already = len(ends)
+        at, need = whole_frames(source, start, stop, ends, self._records._size - start, self._max_body)
+        if at > start:
+            if self._redact is not None:
+                if source is not self._memory:
+                    source, start, at, stop = bytearray(source[start:]), 0, at - start, stop - start
+                self._redact_frames(memoryview(source)[start:at], ends[already:], self._records._size)
+            self._keep(source, start, at)
+            self._records._put_frames(ts_ns, connection, direction, at - start)
+        if not need:
+            self._unframed.add(key)
+            self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+        elif at < stop:
+            self._halves[key] = _Half(source[at:stop], need)
+            if source is self._memory and stop == self._used:
+                self._used = at  # the half frame has bytes of its own: what comes next lies behind the whole ones
+
+    def _bound_halves(self) -> None:
+        """Records the directions with the longest incomplete frames as BYTES, if all of these take too much memory."""
+        held = sum(len(half.data) for half in self._halves.values())
+        if held <= MOST_HELD_BYTES:
+            return
+        for key, half in sorted(self._halves.items(), key=lambda item: len(item[1].data), reverse=True):
+            if held <= MOST_HELD_BYTES // 2:
+                return
+            held -= len(half.data)
+            del self._halves[key]
+            self._unframed.add(key)
+            self._bytes(self._due_ns - self.flush_after_ns, key >> 1, key & 1, half.data)
+
+    def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
+        if self._redact is not None and _read_code(frame)[0] in self._redact_codes:
+            frame = self._redact(bytes(frame), True)
+        self._records._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
+
+    def _redact_frames(self, data: memoryview, ends: array[int], base: int) -> None:
+        """Overwrites the tokens of frames where they lie."""
+        assert self._redact is not None
+        start = 0
+        for end in ends:
+            stop = end - base
+            if _read_code(data, start)[0] in self._redact_codes:
+                data[start:stop] = self._redact(bytes(data[start:stop]), True)
+            start = stop
+
+    def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
+        if len(data):
+            kept = data if self._redact is None else self._redact(bytes(data), False)
+            self._records._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
+
+    def _end(self, ts_ns: int, connection: int) -> None:
+        """A connection is over: half frames become BYTES, and its number may come again."""
+        for direction in Direction:
+            key = connection << 1 | direction
+            half = self._halves.pop(key, None)
+            if half is not None:
+                self._bytes(ts_ns, connection, direction, half.data)
+            self._unframed.discard(key)
