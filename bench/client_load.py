@@ -19,8 +19,7 @@ from typing import Any
 import uvloop
 
 from segstore.client import ClientSettings, SegmentWriter, connect
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
 from segstore.client.errors import ClientError
 
 __all__ = ["main"]

@@ -22,8 +22,8 @@ from bench.harness import Effort, Figure, Report
 from bench.pages import main
 from bench.pictures import Bars
 from segstore.client import connect
-from segstore.client.stream.event_writer import EventWriter
-from segstore.server.cluster.local import MockCluster
+from segstore.client.stream import EventWriter
+from segstore.server.cluster import MockCluster
 from segstore.server.coordination import OwnershipSettings
 
 __all__ = ["run"]

@@ -30,9 +30,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.request_id import pack
-from segstore.wire.trace import Direction, Metadata, RecordWriter, make_mark
-from segstore.wire.trace.blocks import Record, RecordKind
-from segstore.wire.trace.writer import event_data
+from segstore.wire.trace import Direction, Metadata, Record, RecordKind, RecordWriter, event_data, make_mark
 
 __all__ = ["records", "write_traffic"]
 

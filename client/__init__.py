@@ -10,26 +10,43 @@ Below streams, for work on the protocol itself: `ConnectionPool` and its flows, 
 
 from segstore.client.client import Client, connect
 from segstore.client.config import ClientSettings
-from segstore.client.connection.auth import Basic, Bearer, Credentials
-from segstore.client.connection.locations import FixedStore, Locations
-from segstore.client.connection.pool import ConnectionPool, Endpoint, PoolMetrics
-from segstore.client.connection.raw import RawClient, SegmentRequests
-from segstore.client.controller.controller import TableConfig, TransactionStatus
+from segstore.client.connection import (
+    Basic,
+    Bearer,
+    ConnectionPool,
+    Credentials,
+    Endpoint,
+    FixedStore,
+    Locations,
+    PoolMetrics,
+    RawClient,
+    SegmentRequests,
+)
+from segstore.client.controller import TableConfig, TransactionStatus
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
-from segstore.client.groups.group import ReaderGroup
-from segstore.client.groups.reader import GroupEvent, GroupReader, Position
+from segstore.client.groups import GroupEvent, GroupReader, Position, ReaderGroup
 from segstore.client.retry import Backoff
-from segstore.client.segment.reader import Chunk, SegmentReader
-from segstore.client.segment.stats import SegmentWriterStats, WriterStats, add_up
-from segstore.client.segment.writer import SegmentWriter
-from segstore.client.stream.byte_stream import ByteReader, ByteWriter
-from segstore.client.stream.event_reader import EventReader, StreamEvent
-from segstore.client.stream.event_writer import EventWriter
-from segstore.client.stream.revisioned import Entry, Revision, RevisionedStream
-from segstore.client.stream.routers import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
-from segstore.client.stream.synchronizer import StateRules, StateSynchronizer
-from segstore.client.stream.transactions import Transaction, TransactionWriter
-from segstore.client.tables.table import KeyValueTable, TableEntry, TableKey, Version
+from segstore.client.segment import Chunk, SegmentReader, SegmentWriter, SegmentWriterStats, WriterStats, add_up
+from segstore.client.stream import (
+    ByteReader,
+    ByteWriter,
+    Entry,
+    EventReader,
+    EventWriter,
+    HashedKey,
+    PartialRoundRobin,
+    Revision,
+    RevisionedStream,
+    RoundRobin,
+    Router,
+    SinglePartition,
+    StateRules,
+    StateSynchronizer,
+    StreamEvent,
+    Transaction,
+    TransactionWriter,
+)
+from segstore.client.tables import KeyValueTable, TableEntry, TableKey, Version
 
 __all__ = [
     "Backoff",

@@ -38,8 +38,6 @@ from segstore.client.errors import (
     RetriesExhausted,
 )
 
-__all__ = ["Attempts"]
-
 
 class Attempts:
     """The attempts at one thing.

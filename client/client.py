@@ -21,26 +21,24 @@ from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.auth import Credentials
-from segstore.client.connection.pool import ConnectionPool, Endpoint, PoolMetrics
-from segstore.client.connection.raw import SegmentRequests
-from segstore.client.controller.channels import ControllerChannels
-from segstore.client.controller.controller import Access, Controller, ControllerLocations
+from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
+from segstore.client.controller import Access, Controller, ControllerChannels, ControllerLocations
 from segstore.client.errors import Closed
-from segstore.client.groups.group import GroupStart, ReaderGroup
+from segstore.client.groups import GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
-from segstore.client.stream.byte_stream import ByteReader, ByteWriter
-from segstore.client.stream.event_reader import EventReader, From
-from segstore.client.stream.event_writer import EventWriter
-from segstore.client.stream.revisioned import RevisionedStream
-from segstore.client.stream.routers import Router
-from segstore.client.stream.transactions import TransactionWriter
-from segstore.client.tables.table import KeyValueTable
+from segstore.client.segment import SegmentReader, SegmentWriter
+from segstore.client.stream import (
+    ByteReader,
+    ByteWriter,
+    EventReader,
+    EventWriter,
+    From,
+    RevisionedStream,
+    Router,
+    TransactionWriter,
+)
+from segstore.client.tables import KeyValueTable
 from segstore.wire.names import segment_name
-
-__all__ = ["Client", "connect", "parse_uri"]
 
 _DEFAULT_PORT = 9090
 

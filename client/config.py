@@ -27,8 +27,6 @@ from segstore.client.control_api import check_url
 from segstore.client.retry import Backoff
 from segstore.wire import MAX_FRAME_BYTES
 
-__all__ = ["ENVIRONMENT_PREFIX", "ClientSettings", "PoolPolicy"]
-
 ENVIRONMENT_PREFIX = "SEGSTORE_CLIENT_"
 
 PoolPolicy = Literal["fewest_flows", "least_busy"]

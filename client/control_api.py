@@ -16,8 +16,6 @@ from pydantic import SecretStr
 from segstore.client.errors import ConnectFailed, PeerRefused
 from segstore.client.lifecycle import within
 
-__all__ = ["check_url", "register_writer"]
-
 _MOST_BYTES: Final = 64 * 1024
 
 

@@ -54,48 +54,6 @@ from segstore.wire import (
 )
 from segstore.wire.printable import printable
 
-__all__ = [
-    "BadKeyVersion",
-    "ClientError",
-    "Closed",
-    "ConditionFailed",
-    "ConnectFailed",
-    "ConnectTimedOut",
-    "ConnectionLost",
-    "EntryRefused",
-    "EventTooLarge",
-    "Final",
-    "IncompatibleVersion",
-    "NoNodeAvailable",
-    "NoSuchKey",
-    "NoSuchReaderGroup",
-    "NoSuchStream",
-    "NoSuchTable",
-    "NotSupported",
-    "OutcomeUnknown",
-    "PeerRefused",
-    "ProtocolViolation",
-    "ReaderExists",
-    "ReaderOffline",
-    "RequestRejected",
-    "RequestTimedOut",
-    "Retriable",
-    "RetriesExhausted",
-    "SegmentExists",
-    "SegmentMissing",
-    "SegmentOver",
-    "SegmentSealed",
-    "SegmentTruncated",
-    "StreamSealed",
-    "TokenExpired",
-    "TokenRefused",
-    "TransactionOver",
-    "Unauthenticated",
-    "WriterFenced",
-    "WrongStore",
-    "failure",
-]
-
 _LONGEST = 600
 
 

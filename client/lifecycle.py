@@ -17,8 +17,6 @@ from typing import Any, Protocol, Self, TypeVar
 
 from segstore.client.errors import RequestTimedOut
 
-__all__ = ["ClosedAfter", "FlushedAfter", "FreedAfter", "OpenedBefore", "within"]
-
 
 class _Opens(Protocol):
     async def open(self) -> None: ...

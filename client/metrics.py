@@ -17,12 +17,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.client.client import Client
-from segstore.client.connection.pool import PoolMetrics
+from segstore.client.connection import PoolMetrics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-__all__ = ["METRICS", "Collector", "collector"]
 
 _PREFIX: Final = "segstore_client_"
 

@@ -12,8 +12,6 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Backoff"]
-
 
 class Backoff(BaseModel):
     """A schedule of delays.

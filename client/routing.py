@@ -16,9 +16,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from segstore.wire.hashing import java_hash_code, murmur3_128_low, utf16
-
-__all__ = ["Piece", "RangeRouter", "SegmentRange", "position_of"]
+from segstore.wire.hashing import java_hash_code, murmur3_128_low
+from segstore.wire.schema import utf16
 
 _SEED: Final = java_hash_code("EventRouter")
 _EXPONENT_OF_ONE: Final = 0x3FF0000000000000

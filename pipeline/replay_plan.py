@@ -20,25 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire.names import SegmentName
-from segstore.wire.trace.blocks import Direction, Record, RecordKind
+from segstore.wire.trace import Direction, Record, RecordKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
-
-__all__ = [
-    "LINK_COLUMNS",
-    "REPLAY_COLUMNS",
-    "Link",
-    "Outcome",
-    "Part",
-    "Plan",
-    "Replayer",
-    "keys_of",
-    "links",
-    "links_of",
-    "plan",
-    "replay",
-]
 
 LINK_COLUMNS: Final = ("file", "connection", "command", "segment", "source", "writer_id")
 REPLAY_COLUMNS: Final = ("file", "block", "record", "kind", "ts_ns", "connection", "direction", "frame")

@@ -29,18 +29,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "FILTER_PUSH_DOWN",
-    "JAVA",
-    "SOURCES",
-    "SparkMissing",
-    "java_version",
-    "master_missing",
-    "missing",
-    "register",
-    "session",
-]
-
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
 FILTER_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["statement"]
-
 
 def statement(spark: SparkSession, text: str, **frames: DataFrame) -> DataFrame:
     """The table of a SELECT, in which `{name}` stands for the frame of that name."""

@@ -26,8 +26,8 @@ import pytest
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from segstore.explore.explorer import Exploration
-    from segstore.testing.servers import (
+    from segstore.explore import Exploration
+    from segstore.testing import (
         RunningFaults,
         RunningServer,
         RunningTap,
@@ -36,22 +36,6 @@ if TYPE_CHECKING:
         Servers,
         ServerThread,
     )
-
-__all__ = [
-    "UnmatchedFault",
-    "pytest_addoption",
-    "pytest_collection_finish",
-    "pytest_configure",
-    "pytest_exception_interact",
-    "pytest_terminal_summary",
-    "segstore_cluster",
-    "segstore_explore",
-    "segstore_faults",
-    "segstore_hosts",
-    "segstore_server",
-    "segstore_tap",
-    "segstore_trace",
-]
 
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
@@ -174,7 +158,7 @@ class _Recordings:
         """Writes those at which there was any traffic as fixtures. All servers are stopped."""
         if self._folder is None or self._scratch is None:
             return
-        from segstore.traces.files import TraceFile, write_trace
+        from segstore.traces import TraceFile, write_trace
 
         name = self._item.config.stash[_names][self._item.nodeid]
         failed = self._item.stash.get(_failed, False)
@@ -207,7 +191,7 @@ class _Hosts:
         self._process: ServerProcess | None = None
 
     def get(self, process: bool | None = None) -> Servers:
-        from segstore.testing.servers import ServerProcess, ServerThread
+        from segstore.testing import ServerProcess, ServerThread
 
         if self._process_by_default if process is None else process:
             if self._process is None:
@@ -401,8 +385,8 @@ def segstore_explore() -> Callable[..., Exploration]:
     import inspect
     from concurrent.futures import ThreadPoolExecutor
 
-    from segstore.explore.explorer import explore
-    from segstore.testing.servers import WouldBlock, in_a_thread
+    from segstore.explore import explore
+    from segstore.testing import WouldBlock, in_a_thread
 
     def run(client: Callable[..., Any], **options: Any) -> Exploration:
         __tracebackhide__ = True

@@ -27,19 +27,13 @@ from segstore import __version__
 from segstore.cli.serving import allow_many_connections, announcement
 from segstore.cli.terminal import log_to_stderr
 from segstore.client.client import parse_uri
-from segstore.server.connection.service import Clock
-from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.file import read_faults
-from segstore.server.faults.observe import Observer
-from segstore.server.faults.rules import FaultSettings
-from segstore.server.node.runner import LoopClock
-from segstore.server.tap.link import joined
-from segstore.server.tap.server import TapServer, TapSettings
-from segstore.traces.files import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
+from segstore.server.connection import Clock
+from segstore.server.controller import Endpoint
+from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
+from segstore.server.node import LoopClock
+from segstore.server.tap import TapServer, TapSettings, joined
+from segstore.traces import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
 from segstore.wire import WIRE_VERSION
-
-__all__ = ["Tap", "run_tap"]
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ async with MockSegmentStore() as mock:
 """
 
 from segstore.server.config import LimitSettings, StoreSettings
-from segstore.server.faults.file import FaultFileError, read_faults
-from segstore.server.faults.rules import FaultSettings, Rule
-from segstore.server.node.runner import AddressInUse, MockSegmentStore, SegmentStoreServer
+from segstore.server.faults import FaultFileError, FaultSettings, Rule, read_faults
+from segstore.server.node import AddressInUse, MockSegmentStore, SegmentStoreServer
 
 __all__ = [
     "AddressInUse",

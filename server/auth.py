@@ -18,16 +18,6 @@ from typing import Any
 import jwt
 import msgspec
 
-__all__ = [
-    "AccessLevel",
-    "DelegationToken",
-    "TokenError",
-    "TokenExpired",
-    "TokenRefused",
-    "TokenVerifier",
-    "any_key_length",
-]
-
 _DECORATION = re.compile(r"prn::|/scope:|stream:")
 _NOT_RESOURCES = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from segstore.server.store.container import MAX_ATTRIBUTES
+from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
-
-__all__ = ["LimitSettings", "StoreSettings"]
 
 _MIB = 1024 * 1024
 

@@ -12,8 +12,6 @@ import resource
 import sys
 from typing import Final, NamedTuple
 
-__all__ = ["Shares", "are_short", "shares"]
-
 _FILES_OF_A_CONTAINER: Final = 8
 """Descriptors of its journals, snapshots and chunk files that are open at a time, at most."""
 _OTHER_FILES: Final = 64

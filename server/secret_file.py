@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["read_secret"]
-
 log = logging.getLogger(__name__)
 
 _MOST_BYTES: Final = 4096

@@ -21,7 +21,7 @@ from segstore.client import ClientSettings, connect
 from segstore.client.errors import OutcomeUnknown
 from segstore.client.retry import Backoff
 from segstore.server.segments.remote import StoreConnection
-from segstore.server.shared_folder.owners import Location
+from segstore.server.shared_folder import Location
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, StreamSegmentInfo
 
 __all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos", "lasting_port"]

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from segstore.wire.schema import COMMANDS
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.schema import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from segstore.wire.schema.schema import Buffer, Command, Record
+    from segstore.wire.schema import Buffer, Command, Record
 
 __all__ = [
     "FRAMED",

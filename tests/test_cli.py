@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from segstore import __version__
 from segstore.cli import serving
 from segstore.cli.commands import main
-from segstore.server.cluster.settings import ClusterSettings
-from segstore.traces.files import write_trace
+from segstore.server.cluster import ClusterSettings
+from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
-from segstore.wire.inspect.jsonl import to_line
+from segstore.wire.inspect import to_line
 from segstore.wire.trace import Metadata
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault

@@ -18,7 +18,7 @@ from segstore.conformance.deviations import DEVIATIONS
 from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
 from segstore.conformance.recorded import recorded_files
 from segstore.wire import COMMANDS, decode, encode
-from segstore.wire.inspect.jsonl import command_named
+from segstore.wire.inspect import command_named
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures"

@@ -11,11 +11,13 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from segstore.explore.command import names_place, words_of
-from segstore.explore.explorer import CutPoint, explore, explore_command, explore_trace
+from segstore.explore import explore, explore_command, explore_trace, words_of
+from segstore.explore.command import names_place
+from segstore.explore.explorer import CutPoint
 from segstore.server import MockSegmentStore
-from segstore.server.replay.script import Step, read_script
-from segstore.traces.stubborn_client import TraceClient, _Line, shortened
+from segstore.server.replay import Step, read_script
+from segstore.traces import TraceClient, shortened
+from segstore.traces.stubborn_client import _Line
 from segstore.wire import (
     AppendSetup,
     CreateTableSegment,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore.explore.explorer import explore_command
+from segstore.explore import explore_command
 
 pytestmark = [pytest.mark.needs("pravega, the official client"), pytest.mark.usefixtures("grpc_runs")]
 

@@ -1,9 +1,13 @@
-"""The arrows of the layout hold, and every module that ships says what it offers.
+"""The arrows of the layout hold, rooms import each other through their faces, and a face lists what it offers.
 
-server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nobody → those roots. The codec
-touches no loop, socket, clock, randomness, open file or logging set-up. Encoders and decoders of msgspec are created
-when a module is imported: msgspec inspects a type at its first use, and concurrent first uses in several threads crash
-the process. Each check is shown sources that break it, too.
+server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nobody → those roots. A room is
+a folder below these, and its face is its `__init__`. A room imports modules of the folders above it directly. The
+faces of rooms in `segstore.pipeline` and of the command line import nothing, because parts of them need optional
+packages or take long to import.
+
+The codec touches no loop, socket, clock, randomness, open file or logging set-up. Encoders and decoders of msgspec are
+created when a module is imported: they learn a type at its first use, and concurrent first uses in several threads
+crash the process. Each check is shown sources that break it, too.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import ast
 import importlib
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
@@ -111,21 +116,41 @@ def late_coders(source: str, module: str) -> list[str]:
     return found
 
 
-def unlisted(module: ModuleType) -> list[str]:
-    """Say what is wrong with the `__all__` of a module: missing, or at odds with what the module holds and defines."""
+def unlisted(module: ModuleType, *, is_package: bool) -> list[str]:
+    """Say what is wrong with the `__all__` of a module: only a face has one, which names what the face holds."""
     held = {name for name, value in vars(module).items() if not (name.startswith("_") or isinstance(value, ModuleType))}
+    if not is_package:
+        return [f"{module.__name__}: has an __all__; its folder's face should"] if hasattr(module, "__all__") else []
     if not hasattr(module, "__all__"):
         return [f"{module.__name__}: has no __all__"] if held else []
     listed = list(module.__all__)
+    faulty = [f"__all__ names {name} twice" for name in sorted({name for name in listed if listed.count(name) > 1})]
+    faulty += [f"__all__ names {name}, which is not there" for name in listed if not hasattr(module, name)]
     defined = {
         name
         for name in held
         if isinstance(vars(module)[name], type | FunctionType) and vars(module)[name].__module__ == module.__name__
     }
-    faulty = [f"__all__ names {name} twice" for name in sorted({name for name in listed if listed.count(name) > 1})]
-    faulty += [f"__all__ names {name}, which is not there" for name in listed if not hasattr(module, name)]
-    faulty += [f"defines {name}, neither private nor in __all__" for name in sorted(defined - set(listed))]
+    faulty += [f"holds {name}, neither private nor in __all__" for name in sorted(defined - set(listed))]
     return [f"{module.__name__}: {each}" for each in faulty]
+
+
+def past_faces(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """Name every import of a module in another room that does not go through the room's face."""
+    found = []
+    here = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+            continue
+        room = node.module.rpartition(".")[0]
+        if node.module in PACKAGES or room not in ROOMS or f"{here}.".startswith(f"{room}."):
+            continue
+        found += [
+            f"{module}:{node.lineno}: imports {node.module}.{alias.name}; its room is {room}"
+            for alias in node.names
+            if not alias.name.startswith("_")
+        ]
+    return found
 
 
 def made_up(name: str, source: str) -> ModuleType:
@@ -135,6 +160,14 @@ def made_up(name: str, source: str) -> ModuleType:
 
 
 MODULES = dict(modules())
+PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+WITHOUT_FACES = {"segstore.cli", "segstore.conformance", "segstore.wire.controller_api"}
+ROOMS = {
+    name
+    for name in PACKAGES - {"segstore", *(f"segstore.{package}" for package in ARROWS)} - WITHOUT_FACES
+    if not name.startswith("segstore.pipeline.")
+}
+MOST_FILES = 13
 
 
 def test_every_package_ships() -> None:
@@ -142,15 +175,30 @@ def test_every_package_ships() -> None:
     assert (ROOT / "segstore" / "py.typed").is_file()
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_imports_along_the_arrows_only(name: str) -> None:
-    path = MODULES[name]
-    assert faults(path.read_text(encoding="utf-8"), name, is_package=path.name == "__init__.py") == []
+def test_modules_import_along_the_arrows_only() -> None:
+    found = []
+    for name, path in MODULES.items():
+        found += faults(path.read_text(encoding="utf-8"), name, is_package=name in PACKAGES)
+    assert found == []
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_makes_its_coders_when_it_is_imported(name: str) -> None:
-    assert late_coders(MODULES[name].read_text(encoding="utf-8"), name) == []
+def test_rooms_import_each_other_through_their_faces() -> None:
+    found = []
+    for name, path in MODULES.items():
+        found += past_faces(path.read_text(encoding="utf-8"), name, is_package=name in PACKAGES)
+    assert found == []
+
+
+def test_a_folder_has_about_a_dozen_files() -> None:
+    sizes = Counter(path.parent for path in MODULES.values())
+    assert {str(folder): count for folder, count in sizes.items() if count > MOST_FILES} == {}
+
+
+def test_coders_are_made_when_a_module_is_imported() -> None:
+    found = []
+    for name, path in MODULES.items():
+        found += late_coders(path.read_text(encoding="utf-8"), name)
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -180,15 +228,36 @@ def test_nothing_beside_the_package_imports_a_bare_name(folder: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
-def test_a_module_lists_what_it_offers(name: str) -> None:
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "segstore":
-            raise
-        pytest.skip(f"{error.name} is not installed")
-    assert unlisted(module) == []
+def test_faces_and_only_faces_list_what_they_offer() -> None:
+    found = []
+    for name in MODULES:
+        if name.endswith("__main__"):
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == "segstore":
+                raise
+            pytest.skip(f"{error.name} is not installed")
+        found += unlisted(module, is_package=name in PACKAGES)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "count"),
+    [
+        ("segstore.server.node.runner", "from segstore.server.connection.session import Session", 1),
+        ("segstore.cli.serving", "from segstore.server.store.errors import StoreError, StoreFull", 2),
+        ("segstore.server.node.runner", "def late():\n    from segstore.wire.codec.framing import FrameDecoder", 1),
+        ("segstore.server.store", "from segstore.server.store.tables.table import TableSegment", 1),
+        ("segstore.server.node.runner", "from segstore.server.connection import Session", 0),
+        ("segstore.server.connection.hub", "from segstore.server.connection.session import Session", 0),
+        ("segstore.server.store.tables.table", "from segstore.server.store.errors import StoreError", 0),
+        ("segstore.server.connection.hub", "from segstore.server.config import LimitSettings", 0),
+    ],
+)
+def test_an_import_past_a_face_is_found(module: str, source: str, count: int) -> None:
+    assert len(past_faces(source, module, is_package=module in PACKAGES)) == count
 
 
 @pytest.mark.parametrize(
@@ -255,15 +324,19 @@ def test_a_relative_import_in_a_package_starts_at_the_package() -> None:
         ("limit = 1", "has no __all__"),
         ("__all__ = ['a']", "names a, which is not there"),
         ("__all__ = ['a', 'a']\na = 1", "names a twice"),
-        ("__all__ = []\ndef public(): ...", "defines public"),
-        ("__all__ = []\nclass Public: ...", "defines Public"),
     ],
 )
 def test_a_module_that_does_not_list_what_it_offers_is_found(source: str, fault: str) -> None:
-    (found,) = unlisted(made_up("segstore.made_up", source))
+    (found,) = unlisted(made_up("segstore.made_up", source), is_package=True)
     assert fault in found
 
 
-def test_a_module_that_is_empty_or_lists_what_it_offers_is_not_found() -> None:
-    assert unlisted(made_up("segstore.made_up", '"""Only words."""')) == []
-    assert unlisted(made_up("segstore.made_up", "__all__ = ['A']\nimport os\nclass A: ...\ndef _b(): ...")) == []
+def test_a_face_that_is_empty_or_lists_what_it_offers_is_not_found() -> None:
+    assert unlisted(made_up("segstore.made_up", '"""Only words."""'), is_package=True) == []
+    source = "from segstore.wire import encode\n__all__ = ['encode']\nimport os\ndef _b(): ..."
+    assert unlisted(made_up("segstore.made_up", source), is_package=True) == []
+
+
+def test_a_module_that_lists_what_it_offers_is_found() -> None:
+    assert len(unlisted(made_up("segstore.made_up", "__all__ = []"), is_package=False)) == 1
+    assert unlisted(made_up("segstore.made_up", "class A: ..."), is_package=False) == []

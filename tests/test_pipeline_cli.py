@@ -13,8 +13,8 @@ from segstore.cli import pipeline as pipeline_cli
 from segstore.cli.commands import main
 from segstore.cli.pipeline import replay_part
 from segstore.pipeline import session
-from segstore.testing.servers import ServerThread
-from segstore.traces.files import TraceFile
+from segstore.testing import ServerThread
+from segstore.traces import TraceFile
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 

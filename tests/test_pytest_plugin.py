@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # pytester forgets what a run in this process has imported first, and gRPC can be loaded only once.
-from segstore.traces.files import TraceFile
+from segstore.traces import TraceFile
 from segstore.wire import decode
 from segstore.wire.trace import RecordKind, unpack_data
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.traces.files import TraceFile
-from segstore.traces.replay import ReplyDifference, drive, report
+from segstore.traces import TraceFile, drive, report
+from segstore.traces.replay import ReplyDifference
 from segstore.wire import TableEntriesDeltaRead, decode
-from segstore.wire.trace import Direction, Record, RecordKind
-from segstore.wire.trace.exchanges import Exchanges
+from segstore.wire.trace import Direction, Exchanges, Record, RecordKind
 from tests.server.traffic import check_replayed_as_a_server
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "reference"

@@ -17,7 +17,7 @@ import uvloop
 from click.testing import CliRunner, Result
 
 from segstore.cli.commands import main
-from segstore.traces.files import write_trace
+from segstore.traces import write_trace
 from segstore.wire import SegmentCreated, encode
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 from tests.server.support import HELLO, SEGMENT, append, create, set_up

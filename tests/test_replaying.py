@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.traces.replay import diff_stores, drive, report
+from segstore.traces import drive, report
+from segstore.traces.replay import diff_stores
 from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, StreamSegmentInfo, decode, encode
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, create

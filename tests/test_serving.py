@@ -21,8 +21,8 @@ import pytest
 
 from segstore.cli import serving
 from segstore.cli.serving import announcement
-from segstore.server.controller.api.auth import Permission
-from segstore.server.controller.config import AutoScaling, ControllerConfig
+from segstore.server.controller import AutoScaling, ControllerConfig
+from segstore.server.controller.api import Permission
 from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up

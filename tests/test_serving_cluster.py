@@ -16,12 +16,13 @@ from pydantic import SecretStr
 
 from segstore.cli import serving
 from segstore.client import connect
-from segstore.server.coordination.configuration import Configuration
-from segstore.server.coordination.types import CoordinationError, Unreachable
-from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator, ZooKeeperSession
+from segstore.server.coordination import Configuration, CoordinationError
+from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
+from segstore.server.coordination.zookeeper.session import ZooKeeperSession
 from segstore.server.segments.remote import StoreConnection
+from segstore.server.shared_folder import Location
 from segstore.server.shared_folder.identity import CLUSTER
-from segstore.server.shared_folder.owners import Location
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
 from tests.official.client import OfficialClient, run

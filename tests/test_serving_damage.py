@@ -17,11 +17,10 @@ from segstore.cli.commands import main
 from segstore.client import ClientSettings, connect
 from segstore.client.errors import PeerRefused
 from segstore.server import StoreSettings
-from segstore.server.cluster.process import ClusterProcess
-from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.cluster import ClusterProcess, ClusterSettings
 from segstore.server.coordination import OwnershipSettings
-from segstore.server.durable.fence import Epoch, epochs_of
-from segstore.server.shared_folder.storage import SharedFolder
+from segstore.server.durable import Epoch, epochs_of
+from segstore.server.shared_folder import SharedFolder
 from segstore.wire.names import container_of
 from tests.cluster_processes import IMPATIENT
 from tests.server.coordination.zookeeper_server import PART, zookeeper

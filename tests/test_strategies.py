@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from segstore.wire import COMMANDS, Command, encode
+from segstore.wire.schema import encode_mutf8
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, encode_mutf8
+from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES
 from tests import strategies
 
 UNSAVED = settings(database=None)

@@ -17,7 +17,7 @@ import pytest
 
 from segstore.client import connect
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire.trace import RecordKind
 from tests.server.support import HELLO, Peer, append, create, read, set_up
 from tests.server.traffic import Port, read_all

@@ -15,17 +15,13 @@ from pydantic import SecretStr
 from segstore.client import Client, ClientSettings, connect
 from segstore.client.errors import TokenRefused
 from segstore.server import FaultFileError, MockSegmentStore, Rule
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.api.auth import Accounts, Authority
-from segstore.server.controller.api.server import ControllerServer
-from segstore.server.faults.faults import NoFaults
+from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Accounts, Authority, ControllerServer
+from segstore.server.faults import FaultSettings, NoFaults
 from segstore.server.faults.observe import NotObserved
-from segstore.server.faults.rules import FaultSettings
-from segstore.server.replay.controller import replay_controller
-from segstore.server.replay.script import read_script
-from segstore.server.replay.server import TraceServer
+from segstore.server.replay import TraceServer, read_script, replay_controller
 from segstore.tap import Tap
-from segstore.traces.files import FileRecorder, TraceFile, UnknownSuffix
+from segstore.traces import FileRecorder, TraceFile, UnknownSuffix
 from segstore.wire.trace import RecordKind, unpack_data
 from tests.server.certificates import write_certificate
 from tests.server.support import HELLO, Peer, create, set_up, until

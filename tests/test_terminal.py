@@ -19,10 +19,11 @@ from segstore.cli import serving
 from segstore.cli.commands import main
 from segstore.cli.terminal import LogFormatter
 from segstore.conformance.__main__ import main as conformance
-from segstore.explore.explorer import ClientFailed, CutPoint, Exploration, Finding
-from segstore.server.faults.decisions import Decision
+from segstore.explore import ClientFailed, Exploration
+from segstore.explore.explorer import CutPoint, Finding
+from segstore.server.faults import Decision
 from segstore.wire import CreateSegment, ErrorMessage, ErrorMessageCode, Hello, ReadSegment, SegmentRead, encode
-from segstore.wire.inspect.jsonl import to_line
+from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
 from tests.server.support import append, create, set_up
 from tests.test_serving import refused, served

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.controller.errors import AlreadyExists, TooMany
-from segstore.server.faults.faults import NoFaults, NoSuchRule
-from segstore.server.faults.observe import NotSeen, Seen
-from segstore.server.store.errors import NoSuchSegment
-from segstore.testing.on_the_loop import Served
-from segstore.testing.servers import (
+from segstore.server.faults import NoFaults, Seen
+from segstore.server.faults.faults import NoSuchRule
+from segstore.server.faults.observe import NotSeen
+from segstore.server.store import NoSuchSegment
+from segstore.testing import (
     InAnotherProcess,
     RunningServer,
     ServerProcess,
@@ -26,7 +26,8 @@ from segstore.testing.servers import (
     WouldBlock,
     in_a_thread,
 )
-from segstore.traces.files import TraceFile
+from segstore.testing.on_the_loop import Served
+from segstore.traces import TraceFile
 from segstore.wire import Command, DataAppended, FrameDecoder, ReadSegment, SegmentRead, encode
 from tests.server.support import HELLO, SEGMENT, append, create, set_up
 

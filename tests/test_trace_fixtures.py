@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.traces.files import TraceFile, write_trace
-from segstore.traces.replay import drive, report
+from segstore.traces import TraceFile, drive, report, write_trace
 from segstore.wire import decode, encode
-from segstore.wire.trace import Direction, Metadata, Record, RecordKind
-from segstore.wire.trace.exchanges import Exchanges
+from segstore.wire.trace import Direction, Exchanges, Metadata, Record, RecordKind
 from tests.server.traffic import check_replayed_as_a_server
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "traces"

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.traces.files import FileRecorder, TraceFile, UnknownSuffix, redacted, write_trace
+from segstore.traces import FileRecorder, TraceFile, UnknownSuffix, redacted, write_trace
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import (
     FLUSH_AFTER_NS,
     Block,
     Damage,
     Direction,
+    FixtureError,
     Metadata,
     NotATrace,
     Record,
     RecordKind,
     read_blocks,
 )
-from segstore.wire.trace.fixture import FixtureError
 from tests.wire.trace.traces import METADATA, capture, frame, record, records
 
 HELLO = encode(Hello(17, 5))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import segstore.client
 from segstore.client import Client
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 
 PICTURE = Path(__file__).parent.parent / "docs" / "img" / "live-page.png"
 FLAGS = (

@@ -149,7 +149,7 @@ def _recorder(path: Path, name: str) -> Any:
     from importlib.metadata import PackageNotFoundError, version
 
     from segstore import __version__
-    from segstore.traces.files import FileRecorder
+    from segstore.traces import FileRecorder
     from segstore.wire import WIRE_VERSION
 
     try:
@@ -167,8 +167,7 @@ def _recorder(path: Path, name: str) -> Any:
 def _segments_over_the_wire(local: Any, host: str, port: int) -> Any:
     """What the controller asks of a store, asked over a connection; `local` answers what the wire cannot say."""
     from segstore import wire
-    from segstore.server.controller.errors import SegmentStoreFailed
-    from segstore.server.controller.policies import ScalingPolicy
+    from segstore.server.controller import ScalingPolicy, SegmentStoreFailed
 
     class WireSegments:
         def __init__(self) -> None:
@@ -260,13 +259,12 @@ def _segments_over_the_wire(local: Any, host: str, port: int) -> Any:
 
 
 async def _record(name: str, folder: Path) -> Path:
-    from segstore.server.cluster.local import Cluster
-    from segstore.server.cluster.settings import ClusterSettings
+    from segstore.server.cluster import Cluster, ClusterSettings
     from segstore.server.config import StoreSettings
-    from segstore.server.controller.api.server import ControllerServer
-    from segstore.server.controller.controller import Controller
-    from segstore.server.segments.local import LocalSegments
-    from segstore.traces.files import TraceFile, write_trace
+    from segstore.server.controller import Controller
+    from segstore.server.controller.api import ControllerServer
+    from segstore.server.segments import LocalSegments
+    from segstore.traces import TraceFile, write_trace
 
     cluster = Cluster(ClusterSettings(store=StoreSettings(port=0)))
     with tempfile.TemporaryDirectory() as scratch:

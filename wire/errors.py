@@ -22,15 +22,6 @@ from segstore.wire.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "BadField",
-    "FrameTooLarge",
-    "OutOfOrder",
-    "Truncated",
-    "UnknownCommand",
-    "WireError",
-]
-
 _LONGEST: Final = 600
 
 

@@ -8,9 +8,7 @@ from typing import Final
 
 import mmh3
 
-from segstore.wire.schema.modified_utf8 import utf16
-
-__all__ = ["consistent_hash", "java_hash_code", "murmur3_128_low", "murmur3_128_low_of_any_seed", "utf16"]
+from segstore.wire.schema import utf16
 
 _M64: Final = 2**64 - 1
 _C1: Final = 0x87C37B91114253D5

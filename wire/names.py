@@ -23,30 +23,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from msgspec import Struct
 
-from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low, utf16
-
-__all__ = [
-    "MAX_INT32",
-    "SegmentName",
-    "container_of",
-    "index_name",
-    "is_index",
-    "is_reader_group_table",
-    "is_stream_name",
-    "is_transaction",
-    "is_transient",
-    "is_user_stream_name",
-    "is_user_stream_segment",
-    "parent_of",
-    "primary_name",
-    "segment_id",
-    "segment_name",
-    "split_segment_id",
-    "stream_of",
-    "transaction_name",
-    "transient_name",
-    "writer_id",
-]
+from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low
+from segstore.wire.schema import utf16
 
 MAX_INT32: Final = 2**31 - 1
 

@@ -19,8 +19,6 @@ from typing import Final, NamedTuple
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-__all__ = ["MOST_WEIGHT", "Pattern", "PatternError", "glob", "linear", "regular_expression"]
-
 MOST_WEIGHT: Final = 1_000
 
 # An escape, a class that contains another, a class, a counted repetition, flags that include x, a parenthesis, or any

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["printable"]
-
 
 def printable(text: str, longest: int | None = None) -> str:
     """The text on one line. If it is longer than `longest`, its middle is left out and its length is appended."""

@@ -15,18 +15,6 @@ after 2^28 requests; here all 31 bits count.
 from collections.abc import Collection
 from typing import Final
 
-__all__ = [
-    "FLOWS_DISABLED",
-    "MAX_FLOW",
-    "MAX_SEQUENCE",
-    "flow_of",
-    "next_flow",
-    "next_sequence",
-    "pack",
-    "sequence_of",
-    "unpack",
-]
-
 FLOWS_DISABLED: Final = 0
 MAX_FLOW: Final = 2**31 - 1
 MAX_SEQUENCE: Final = 2**31 - 1

@@ -44,7 +44,7 @@ from segstore.wire import (
     UpdateSegmentAttribute,
     UpdateTableEntries,
 )
-from segstore.wire.schema.modified_utf8 import decode_mutf8, encode_mutf8
+from segstore.wire.schema import decode_mutf8, encode_mutf8
 
 __all__ = ["READERS", "WRITERS", "decode", "encode"]
 

@@ -1,1 +1,69 @@
 """Connections to segment stores: the pool, its flows, their transport, and where segments are."""
+
+from segstore.client.connection.auth import (
+    Basic,
+    Bearer,
+    Credentials,
+    TokenCache,
+)
+from segstore.client.connection.flow import (
+    Flow,
+    FlowHandler,
+)
+from segstore.client.connection.in_flight import (
+    Append,
+    BadAck,
+    InFlight,
+    OtherWriter,
+    Pending,
+    Then,
+)
+from segstore.client.connection.locations import (
+    FixedStore,
+    Locations,
+    learn,
+)
+from segstore.client.connection.nodes import (
+    NodeState,
+    NodeStates,
+)
+from segstore.client.connection.outbox import (
+    Appends,
+)
+from segstore.client.connection.pool import (
+    ConnectionPool,
+    Endpoint,
+    PoolMetrics,
+)
+from segstore.client.connection.raw import (
+    MakeRequest,
+    RawClient,
+    SegmentRequests,
+)
+
+__all__ = [
+    "Append",
+    "Appends",
+    "BadAck",
+    "Basic",
+    "Bearer",
+    "ConnectionPool",
+    "Credentials",
+    "Endpoint",
+    "FixedStore",
+    "Flow",
+    "FlowHandler",
+    "InFlight",
+    "Locations",
+    "MakeRequest",
+    "NodeState",
+    "NodeStates",
+    "OtherWriter",
+    "Pending",
+    "PoolMetrics",
+    "RawClient",
+    "SegmentRequests",
+    "Then",
+    "TokenCache",
+    "learn",
+]

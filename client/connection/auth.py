@@ -21,8 +21,6 @@ import jwt
 
 from segstore.client.errors import ClientError, Retriable, TokenRefused
 
-__all__ = ["Basic", "Bearer", "Credentials", "TokenCache", "TokenSource", "expiry_of"]
-
 TokenSource = Callable[[], Awaitable[str]]
 """Gets a token, anew each time that it is called."""
 

@@ -17,8 +17,6 @@ from segstore.wire.request_id import FLOWS_DISABLED, next_flow, next_sequence, p
 if TYPE_CHECKING:
     from segstore.client.connection.transport import Connection
 
-__all__ = ["Acknowledged", "Flow", "FlowHandler", "FlowIds", "Turn"]
-
 Acknowledged = Callable[[bytes, int, int, int, int], None]
 """Takes the fields of a DataAppended, in the order of the wire: the writer's id as bytes, the event number, that of the
 acknowledgement before, the request id, the segment's length."""

@@ -19,8 +19,6 @@ import msgspec
 from segstore.client.errors import ClientError
 from segstore.wire import Buffer
 
-__all__ = ["Append", "BadAck", "InFlight", "OtherWriter", "Pending", "Then"]
-
 Then = Callable[[ClientError | None], object]
 """What is called once when an event is stored, with None, or never will be, with the error."""
 

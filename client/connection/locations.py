@@ -8,8 +8,6 @@ from segstore.client.connection.auth import TokenCache, TokenSource
 from segstore.client.connection.pool import Endpoint
 from segstore.client.errors import ClientError, TokenExpired, WrongStore
 
-__all__ = ["FixedStore", "Locations", "learn"]
-
 
 class Locations(Protocol):
     """Knows, or asks, where segments live. May raise any ClientError."""

@@ -26,8 +26,6 @@ from typing import Final, Generic, TypeVar
 
 from segstore.client.retry import Backoff
 
-__all__ = ["TRANSITIONS", "Event", "NodeState", "NodeStates", "SetupHistory"]
-
 N = TypeVar("N", bound=Hashable)
 
 

@@ -31,8 +31,6 @@ from segstore.wire.blocks import BATCH_MS, AppendBlockEncoder, BlockSizing
 if TYPE_CHECKING:
     from segstore.client.config import ClientSettings
 
-__all__ = ["Appends", "Counters", "Outbox", "Timer", "Timers"]
-
 _BLOCK: Final = Layout(">ii16s")
 _END_HEAD: Final = Layout(">ii16siii")  # without data
 _END: Final = Layout(f">{_END_HEAD.size}sqq")

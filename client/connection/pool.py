@@ -30,8 +30,6 @@ from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTi
 from segstore.client.lifecycle import ClosedAfter
 from segstore.wire.request_id import FLOWS_DISABLED
 
-__all__ = ["Candidate", "ConnectionPool", "Endpoint", "PoolMetrics", "choose"]
-
 _RECEIVE_BYTES: Final = 256 * 1024
 _CLOSE_S: Final = 2.0
 

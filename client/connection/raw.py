@@ -50,8 +50,6 @@ from segstore.wire import (
     encode,
 )
 
-__all__ = ["RawClient", "SegmentRequests"]
-
 R = TypeVar("R", bound=Command)
 
 _WITH_PAYLOAD = frozenset({SegmentRead, TableRead, TableKeysRead, TableEntriesRead, TableEntriesDeltaRead})

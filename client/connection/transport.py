@@ -41,13 +41,11 @@ from segstore.wire import (
     KeepAlive,
     WireError,
 )
-from segstore.wire.codec.generate.compiler import Rows
+from segstore.wire.codec.generate import Rows
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
     from segstore.client.config import ClientSettings
-
-__all__ = ["Connection", "ConnectionState"]
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,27 @@
 """The controller's API over gRPC, on all of a cluster's nodes."""
+
+from segstore.client.controller.channels import (
+    ControllerChannels,
+)
+from segstore.client.controller.controller import (
+    Access,
+    Controller,
+    ControllerLocations,
+    Successor,
+    TableConfig,
+    TransactionStatus,
+    name_of,
+    parts_of,
+)
+
+__all__ = [
+    "Access",
+    "Controller",
+    "ControllerChannels",
+    "ControllerLocations",
+    "Successor",
+    "TableConfig",
+    "TransactionStatus",
+    "name_of",
+    "parts_of",
+]

@@ -22,9 +22,7 @@ import grpc
 from google.protobuf.message import Message
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.auth import Basic, Bearer, Credentials
-from segstore.client.connection.nodes import NodeState, NodeStates
-from segstore.client.connection.pool import Endpoint
+from segstore.client.connection import Basic, Bearer, Credentials, Endpoint, NodeState, NodeStates
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -37,8 +35,6 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
-
-__all__ = ["Answer", "ControllerChannels"]
 
 log = logging.getLogger(__name__)
 

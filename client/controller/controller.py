@@ -16,8 +16,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.client.connection.auth import TokenCache
-from segstore.client.connection.pool import Endpoint
+from segstore.client.connection import Endpoint, TokenCache
 from segstore.client.controller.channels import Answer, ControllerChannels
 from segstore.client.errors import (
     NoSuchStream,
@@ -32,17 +31,6 @@ from segstore.client.retry import Backoff
 from segstore.client.routing import SegmentRange
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
-
-__all__ = [
-    "Access",
-    "Controller",
-    "ControllerLocations",
-    "Successor",
-    "TableConfig",
-    "TransactionStatus",
-    "name_of",
-    "parts_of",
-]
 
 Access = Literal["READ", "WRITE", "READ_WRITE"]
 

@@ -1,1 +1,19 @@
 """Reader groups and the readers in them."""
+
+from segstore.client.groups.group import (
+    GroupStart,
+    ReaderGroup,
+)
+from segstore.client.groups.reader import (
+    GroupEvent,
+    GroupReader,
+    Position,
+)
+
+__all__ = [
+    "GroupEvent",
+    "GroupReader",
+    "GroupStart",
+    "Position",
+    "ReaderGroup",
+]

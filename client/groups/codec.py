@@ -16,28 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
 
-__all__ = [
-    "TOMBSTONE",
-    "VERSION_VALUE",
-    "GroupConfig",
-    "Pairs",
-    "cbor_decode",
-    "cbor_encode",
-    "check_segment",
-    "decode_config",
-    "decode_key",
-    "decode_offset",
-    "decode_offsets",
-    "decode_predecessors",
-    "decode_value",
-    "encode_config",
-    "encode_key",
-    "encode_offset",
-    "encode_offsets",
-    "encode_predecessors",
-    "encode_value",
-]
-
 TOMBSTONE: Final = "tombstone"
 _DEEPEST: Final = 16
 _UINT, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)

@@ -20,19 +20,16 @@ from contextlib import suppress
 from random import Random
 from typing import Final, Literal
 
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.controller.controller import Controller, name_of
+from segstore.client.connection import ConnectionPool, Locations
+from segstore.client.controller import Controller, name_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.codec import GroupConfig
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
-from segstore.client.stream.event_reader import tail_of
+from segstore.client.stream import tail_of
 from segstore.wire.names import SegmentName
-
-__all__ = ["GroupStart", "ReaderGroup"]
 
 GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
 """Where a group begins: all its streams at the head or the tail, or each stream so or at a cut: segment id → offset."""

@@ -25,9 +25,8 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from segstore.client.attempts import Attempts
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.controller.controller import Controller
+from segstore.client.connection import ConnectionPool, Locations
+from segstore.client.controller import Controller
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -40,12 +39,8 @@ from segstore.client.errors import (
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import OpenedBefore, within
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.stream.events import EVENT_HEADER_BYTES, EventAssembler
-from segstore.client.stream.read_ahead import ReadAhead
-from segstore.client.stream.successors import Successors
-
-__all__ = ["GroupEvent", "GroupReader", "Position"]
+from segstore.client.segment import SegmentReader
+from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, ReadAhead, Successors
 
 log = logging.getLogger(__name__)
 

@@ -35,8 +35,6 @@ from segstore.client.groups.codec import (
 )
 from segstore.wire.names import SegmentName
 
-__all__ = ["ASSIGNED", "CONFIG", "DISTANCE", "FUTURE", "UNASSIGNED", "GroupState", "Share"]
-
 CONFIG: Final = "config"
 ASSIGNED: Final = "assigned_segments"
 UNASSIGNED: Final = "unassigned_segments"

@@ -16,9 +16,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, TypeVar
 
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import SegmentRequests
+from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
 from segstore.client.errors import (
     ConditionFailed,
     NoSuchReaderGroup,
@@ -30,11 +28,9 @@ from segstore.client.errors import (
 )
 from segstore.client.groups.codec import VERSION_VALUE, decode_key, encode_key
 from segstore.client.groups.state import GroupState
-from segstore.client.tables.segment import Item, TableSegment
+from segstore.client.tables import Item, TableSegment
 from segstore.wire import NOT_EXISTS, ErrorMessageCode
 from segstore.wire.names import segment_name
-
-__all__ = ["GroupTable", "table_name"]
 
 T = TypeVar("T")
 

@@ -1,1 +1,31 @@
 """One segment: its writer, its reader, conditional appends."""
+
+from segstore.client.segment.conditional import (
+    ConditionalWriter,
+)
+from segstore.client.segment.machine import (
+    WriterState,
+)
+from segstore.client.segment.reader import (
+    Chunk,
+    SegmentReader,
+)
+from segstore.client.segment.stats import (
+    SegmentWriterStats,
+    WriterStats,
+    add_up,
+)
+from segstore.client.segment.writer import (
+    SegmentWriter,
+)
+
+__all__ = [
+    "Chunk",
+    "ConditionalWriter",
+    "SegmentReader",
+    "SegmentWriter",
+    "SegmentWriterStats",
+    "WriterState",
+    "WriterStats",
+    "add_up",
+]

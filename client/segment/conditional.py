@@ -15,9 +15,7 @@ from random import Random
 from uuid import uuid4
 
 from segstore.client.attempts import Attempts
-from segstore.client.connection.locations import Locations, learn
-from segstore.client.connection.pool import ConnectionPool, Endpoint
-from segstore.client.connection.raw import RawClient
+from segstore.client.connection import ConnectionPool, Endpoint, Locations, RawClient, learn
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -38,8 +36,6 @@ from segstore.wire import (
     Event,
     SetupAppend,
 )
-
-__all__ = ["ConditionalWriter"]
 
 _Make = Callable[[int, int], Command]
 """Of a number of the writer's and a request id the append."""

@@ -34,11 +34,18 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from segstore.client.connection.flow import Flow
-from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.outbox import Appends
-from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection import (
+    Append,
+    Appends,
+    BadAck,
+    ConnectionPool,
+    Flow,
+    InFlight,
+    Locations,
+    OtherWriter,
+    Pending,
+    Then,
+)
 from segstore.client.errors import (
     ClientError,
     ProtocolViolation,
@@ -50,8 +57,6 @@ from segstore.client.segment.setup import RECOVERABLE, WriterSetup
 from segstore.client.segment.waits import AppendWaits
 from segstore.wire import AppendSetup, Command, DataAppended, InvalidEventNumber
 from segstore.wire.blocks import BlockSizeTracker
-
-__all__ = ["Carry", "WriterMachine", "WriterState"]
 
 
 class WriterState(Enum):

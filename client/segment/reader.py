@@ -23,9 +23,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from segstore.client.attempts import Attempts
-from segstore.client.connection.flow import Flow
-from segstore.client.connection.locations import Locations, learn
-from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection import ConnectionPool, Endpoint, Flow, Locations, learn
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -41,8 +39,6 @@ from segstore.client.errors import (
 from segstore.client.lifecycle import FreedAfter
 from segstore.client.retry import Backoff
 from segstore.wire import Command, GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
-
-__all__ = ["Chunk", "SegmentReader"]
 
 _MIN_READ_BYTES: Final = 8
 _PAUSES: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)

@@ -18,9 +18,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from segstore.client.attempts import Attempts
-from segstore.client.connection.flow import Flow, FlowHandler
-from segstore.client.connection.locations import Locations, learn
-from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection import ConnectionPool, Endpoint, Flow, FlowHandler, Locations, learn
 from segstore.client.errors import (
     ClientError,
     ProtocolViolation,
@@ -31,8 +29,6 @@ from segstore.client.errors import (
 )
 from segstore.wire import SetupAppend, WireError
 from segstore.wire.request_id import FLOWS_DISABLED, pack
-
-__all__ = ["RECOVERABLE", "SetUpOwner", "WriterSetup"]
 
 RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
 """After these another attempt may do better."""

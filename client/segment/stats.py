@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-__all__ = ["SegmentWriterStats", "WriterStats", "add_up"]
-
 
 class SegmentWriterStats(msgspec.Struct, frozen=True):
     """Of one segment: how many writers are set up there now, how often that was done, appends and bytes that are not

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from segstore.client.errors import ClientError
 
-__all__ = ["AppendWaits"]
-
 
 class AppendWaits:
     """The waits of one writer.

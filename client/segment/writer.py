@@ -13,13 +13,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-from segstore.client.connection.in_flight import Pending, Then
+from segstore.client.connection import Pending, Then
 from segstore.client.errors import ClientError, Closed, EventTooLarge
 from segstore.client.lifecycle import FlushedAfter, within
 from segstore.client.segment.machine import WriterMachine, WriterState
 from segstore.wire import Buffer
-
-__all__ = ["SegmentWriter"]
 
 _OPEN: Final = WriterState.OPEN
 

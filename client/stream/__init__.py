@@ -1,1 +1,77 @@
 """Streams: writers and readers of events and bytes, transactions, revisioned streams and synchronizers."""
+
+from segstore.client.stream.byte_stream import (
+    ByteReader,
+    ByteWriter,
+)
+from segstore.client.stream.event_reader import (
+    EventReader,
+    From,
+    StreamEvent,
+    tail_of,
+)
+from segstore.client.stream.event_writer import (
+    EventWriter,
+)
+from segstore.client.stream.events import (
+    EVENT_HEADER_BYTES,
+    EventAssembler,
+    EventDecoder,
+    FramedEvent,
+    frame_event,
+)
+from segstore.client.stream.read_ahead import (
+    ReadAhead,
+)
+from segstore.client.stream.revisioned import (
+    Entry,
+    Revision,
+    RevisionedStream,
+)
+from segstore.client.stream.routers import (
+    HashedKey,
+    PartialRoundRobin,
+    RoundRobin,
+    Router,
+    SinglePartition,
+)
+from segstore.client.stream.successors import (
+    Successors,
+)
+from segstore.client.stream.synchronizer import (
+    StateRules,
+    StateSynchronizer,
+)
+from segstore.client.stream.transactions import (
+    Transaction,
+    TransactionWriter,
+)
+
+__all__ = [
+    "EVENT_HEADER_BYTES",
+    "ByteReader",
+    "ByteWriter",
+    "Entry",
+    "EventAssembler",
+    "EventDecoder",
+    "EventReader",
+    "EventWriter",
+    "FramedEvent",
+    "From",
+    "HashedKey",
+    "PartialRoundRobin",
+    "ReadAhead",
+    "Revision",
+    "RevisionedStream",
+    "RoundRobin",
+    "Router",
+    "SinglePartition",
+    "StateRules",
+    "StateSynchronizer",
+    "StreamEvent",
+    "Successors",
+    "Transaction",
+    "TransactionWriter",
+    "frame_event",
+    "tail_of",
+]

@@ -22,10 +22,8 @@ import os
 from random import Random
 from typing import Final, Literal, Self
 
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import SegmentRequests
-from segstore.client.controller.controller import Controller, name_of
+from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
+from segstore.client.controller import Controller, name_of
 from segstore.client.errors import (
     Closed,
     EventTooLarge,
@@ -36,14 +34,10 @@ from segstore.client.errors import (
     StreamSealed,
 )
 from segstore.client.lifecycle import ClosedAfter, FlushedAfter, OpenedBefore
-from segstore.client.segment.conditional import ConditionalWriter
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import ConditionalWriter, SegmentReader, SegmentWriter
 from segstore.wire import Buffer, SealSegment, StreamSegmentInfo, TruncateSegment
 from segstore.wire import SegmentSealed as SealedReply
 from segstore.wire import SegmentTruncated as TruncatedReply
-
-__all__ = ["ByteReader", "ByteWriter"]
 
 _MAX_READ_BYTES: Final = 2 * 1024 * 1024
 """Stores answer with no more (36.28)."""

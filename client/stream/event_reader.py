@@ -20,18 +20,14 @@ from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import SegmentRequests
-from segstore.client.controller.controller import Controller, Successor, name_of
+from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
+from segstore.client.controller import Controller, Successor, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
-from segstore.client.segment.reader import SegmentReader
+from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.successors import Successors
-
-__all__ = ["EventReader", "From", "StreamEvent", "tail_of"]
 
 From = Literal["head", "tail"] | Mapping[int, int]
 """Where to begin: a cut is segment id → offset."""

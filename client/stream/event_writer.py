@@ -20,11 +20,9 @@ from random import Random
 from typing import Final, cast
 from uuid import uuid4
 
-from segstore.client.connection.in_flight import Pending
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection import ConnectionPool, Locations, Pending
 from segstore.client.control_api import register_writer
-from segstore.client.controller.controller import Controller
+from segstore.client.controller import Controller
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -36,17 +34,13 @@ from segstore.client.errors import (
 )
 from segstore.client.lifecycle import FlushedAfter, OpenedBefore, within
 from segstore.client.routing import RangeRouter, SegmentRange
-from segstore.client.segment.machine import WriterState
-from segstore.client.segment.stats import SegmentWriterStats, WriterStats
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterState, WriterStats
 from segstore.client.stream.events import frame_event
 from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
 from segstore.client.stream.successors import Successors
 from segstore.wire import Buffer
 from segstore.wire.names import writer_id
-
-__all__ = ["EventWriter"]
 
 _OPEN: Final = WriterState.OPEN
 _SEE_BYTES: Final = 1024 * 1024

@@ -15,16 +15,6 @@ import msgspec
 
 from segstore.client.errors import EventTooLarge, ProtocolViolation
 
-__all__ = [
-    "EVENT_HEADER_BYTES",
-    "MAX_EVENT_BYTES",
-    "EventAssembler",
-    "EventDecoder",
-    "FramedEvent",
-    "frame_event",
-    "frame_header",
-]
-
 EVENT_HEADER_BYTES: Final = 8
 MAX_EVENT_BYTES: Final = 1 << 30
 _PIECE_BYTES: Final = 65_536

@@ -28,10 +28,7 @@ from uuid import UUID, uuid4
 
 from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
-from segstore.client.connection.flow import Flow
-from segstore.client.connection.locations import Locations, learn
-from segstore.client.connection.pool import ConnectionPool, Endpoint
-from segstore.client.connection.raw import MakeRequest
+from segstore.client.connection import ConnectionPool, Endpoint, Flow, Locations, MakeRequest, learn
 from segstore.client.errors import (
     ClientError,
     ConditionFailed,
@@ -71,8 +68,6 @@ from segstore.wire import (
     SetupAppend,
 )
 from segstore.wire.names import is_transient, parent_of
-
-__all__ = ["LargeEvent", "LargeEventWriter"]
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,8 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from segstore.client.errors import ProtocolViolation
-from segstore.client.segment.reader import SegmentReader
+from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
-
-__all__ = ["Placed", "ReadAhead"]
 
 
 class Placed(Protocol):

@@ -20,9 +20,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from segstore.client.attempts import Attempts
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import SegmentRequests
+from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
 from segstore.client.errors import (
     Closed,
     EventTooLarge,
@@ -32,9 +30,7 @@ from segstore.client.errors import (
     SegmentTruncated,
 )
 from segstore.client.lifecycle import ClosedAfter
-from segstore.client.segment.conditional import ConditionalWriter
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import ConditionalWriter, SegmentReader, SegmentWriter
 from segstore.client.stream.events import EVENT_HEADER_BYTES, EventDecoder, frame_event
 from segstore.wire import (
     GetSegmentAttribute,
@@ -45,8 +41,6 @@ from segstore.wire import (
     UpdateSegmentAttribute,
 )
 from segstore.wire import SegmentTruncated as TruncatedReply
-
-__all__ = ["MARK_ATTRIBUTE", "Entry", "Revision", "RevisionedStream"]
 
 MARK_ATTRIBUTE: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""

@@ -19,8 +19,6 @@ from random import Random
 
 from segstore.client.routing import RangeRouter, position_of
 
-__all__ = ["Choice", "HashedKey", "PartialRoundRobin", "RoundRobin", "Router", "SinglePartition"]
-
 
 class Choice(ABC):
     """Where the events of one writer go."""

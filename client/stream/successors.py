@@ -14,10 +14,8 @@ from typing import Final, NamedTuple
 
 from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
-from segstore.client.controller.controller import Controller, Successor, parts_of
+from segstore.client.controller import Controller, Successor, parts_of
 from segstore.client.errors import Retriable, RetriesExhausted
-
-__all__ = ["Successors"]
 
 _AT_ONCE_S: Final = 1.0
 """A segment that stays open for longer counts as progress: its reader or writer waited there."""

@@ -23,8 +23,6 @@ from segstore.client.errors import ConditionFailed, ProtocolViolation, SegmentTr
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.stream.revisioned import Revision, RevisionedStream
 
-__all__ = ["StateRules", "StateSynchronizer", "decode_record", "encode_initial", "encode_updates"]
-
 S = TypeVar("S")
 _int32 = struct.Struct(">i")
 _INITIAL: Final = 1

@@ -24,9 +24,8 @@ from types import TracebackType
 from typing import Final
 from uuid import UUID, uuid4
 
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.controller.controller import Controller, TransactionStatus
+from segstore.client.connection import ConnectionPool, Locations
+from segstore.client.controller import Controller, TransactionStatus
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -40,11 +39,9 @@ from segstore.client.errors import (
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, within
 from segstore.client.retry import Backoff
 from segstore.client.routing import RangeRouter, SegmentRange, position_of
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentWriter
 from segstore.client.stream.events import frame_event
 from segstore.wire.names import transaction_name
-
-__all__ = ["Transaction", "TransactionWriter", "ping_interval_ms"]
 
 _POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
 """How often a commit that takes time is asked for."""

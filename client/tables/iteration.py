@@ -13,12 +13,10 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from segstore.client.connection.raw import SegmentRequests
+from segstore.client.connection import SegmentRequests
 from segstore.client.errors import NoSuchTable, ProtocolViolation, SegmentMissing
 from segstore.client.routing import SegmentRange
 from segstore.client.tables.segment import Item, TableSegment
-
-__all__ = ["Bounds", "TableIterator", "all_of"]
 
 T = TypeVar("T")
 

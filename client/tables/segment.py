@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from segstore.client.connection.raw import SegmentRequests
+from segstore.client.connection import SegmentRequests
 from segstore.client.errors import EntryRefused, ProtocolViolation
 from segstore.wire import (
     MAX_FRAME_BYTES,
@@ -39,8 +39,6 @@ from segstore.wire import (
     TableValue,
     UpdateTableEntries,
 )
-
-__all__ = ["MAX_BATCH_BYTES", "MAX_BATCH_KEYS", "MAX_KEY_BYTES", "MAX_VALUE_BYTES", "Delta", "Item", "TableSegment"]
 
 MAX_KEY_BYTES: Final = 8192
 MAX_VALUE_BYTES: Final = 1024 * 1024 - MAX_KEY_BYTES

@@ -24,10 +24,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple, Self
 
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import SegmentRequests
-from segstore.client.controller.controller import Controller, TableConfig
+from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
+from segstore.client.controller import Controller, TableConfig
 from segstore.client.errors import (
     BadKeyVersion,
     Closed,
@@ -43,8 +41,6 @@ from segstore.client.tables.iteration import Bounds, TableIterator, all_of
 from segstore.client.tables.segment import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Item, TableSegment
 from segstore.wire import NO_VERSION, NOT_EXISTS
 from segstore.wire.hashing import java_hash_code, murmur3_128_low
-
-__all__ = ["NEW", "KeyValueTable", "TableEntry", "TableKey", "Version", "position_of_key"]
 
 _SEED: Final = java_hash_code("KeyValueTableRouter")
 _READ_AT_ONCE: Final = MAX_BATCH_BYTES // (MAX_KEY_BYTES + MAX_VALUE_BYTES)

@@ -34,19 +34,6 @@ from segstore.pipeline.trace.columns import ColumnError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "BUCKET_BITS",
-    "Analysis",
-    "analyse",
-    "errors",
-    "histogram",
-    "latencies",
-    "percentile_name",
-    "placed",
-    "require",
-    "traffic",
-]
-
 BUCKET_BITS: Final = 7
 """Latencies up to 2^7 ns are counted one by one, longer ones in buckets no wider than 1/2^7 of their least value."""
 

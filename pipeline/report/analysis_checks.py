@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 
 from segstore.pipeline.report.analysis_rules import ANSWERS, APPENDING, APPENDS, KEYS, REPLIES, REQUESTS, Rule
 
-__all__ = ["BROKEN", "CHECKS", "MISFIT", "OWN", "Check", "names"]
-
 
 def names(some: Iterable[str]) -> str:
     """Names as a list in SQL."""

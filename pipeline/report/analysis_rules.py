@@ -13,23 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
-from segstore.wire.blocks.rules import AppendRule
-from segstore.wire.schema.schema import COMMANDS
-
-__all__ = [
-    "ANSWERS",
-    "APPENDING",
-    "APPENDS",
-    "EXCHANGE_COLUMNS",
-    "FRAME_COLUMNS",
-    "KEYS",
-    "REPLIES",
-    "REQUESTS",
-    "VIOLATION_COLUMNS",
-    "WRITING",
-    "Rule",
-    "Status",
-]
+from segstore.wire.blocks import AppendRule
+from segstore.wire.schema import COMMANDS
 
 
 class Rule(StrEnum):

@@ -35,20 +35,6 @@ from segstore.pipeline.report.analysis_rules import (
     Status,
 )
 
-__all__ = [
-    "COVERING",
-    "EXCHANGES",
-    "FLOW_REUSE",
-    "ORDERED",
-    "PAIRED",
-    "PLACED",
-    "REFUSED",
-    "TAILS",
-    "VIOLATIONS",
-    "WRITTEN",
-]
-
-
 _LIFE: Final = "file, connection, life"
 _CONNECTION: Final = "connection, life, file"
 _BEFORE: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"

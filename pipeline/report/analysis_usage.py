@@ -21,8 +21,6 @@ from segstore.wire.names import stream_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Ticks", "block_fill", "connections", "in_flight", "over_time", "streams", "ticks"]
-
 _LIFE: Final = "file, connection, life"
 _APPENDS: Final = ", ".join(f"'{name}'" for name in APPENDS)
 _ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"

@@ -16,8 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PAGE", "ReportError", "report_folder"]
-
 PAGE: Final = "report.html"
 
 

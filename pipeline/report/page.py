@@ -16,8 +16,6 @@ from typing import Any, Final
 from segstore.pipeline.report.analysis_rules import Status
 from segstore.pipeline.report.plots import Plot, plots
 
-__all__ = ["page"]
-
 _STYLE: Final = """
 :root{color-scheme:light}*{box-sizing:border-box}
 body{font:15px/1.5 system-ui,sans-serif;color:#222;margin:0;background:#f6f7f9}

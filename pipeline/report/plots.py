@@ -9,8 +9,6 @@ from __future__ import annotations
 import html
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Plot", "label", "plots"]
-
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#444444")
 _LONGEST: Final = 60
 _MOST_LINES: Final = 6

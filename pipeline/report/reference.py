@@ -27,8 +27,6 @@ from segstore.pipeline.report.analysis_rules import (
 )
 from segstore.pipeline.trace.rows import trace_rows
 
-__all__ = ["REFERENCE_COLUMNS", "Reference", "reference", "reference_of"]
-
 REFERENCE_COLUMNS: Final = (*FRAME_COLUMNS, "frame")
 """The columns of a trace that it goes through; `frame` is for the bytes of append blocks."""
 _INT64: Final = range(-(1 << 63), 1 << 63)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report import analysis, analysis_usage
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
-from segstore.pipeline.report.folder import PAGE, ReportError, report_folder
+from segstore.pipeline.report.folder import PAGE, report_folder
 from segstore.pipeline.report.page import page
 from segstore.pipeline.statements import statement
 from segstore.pipeline.trace.files import find_files
@@ -25,8 +25,6 @@ from segstore.pipeline.trace.rows import BadTrace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["PAGE", "STEPS", "ReportError", "report", "report_into"]
 
 STEPS: Final = (
     "reading the traces",

@@ -25,7 +25,7 @@ from typing import Final
 from uuid import UUID
 
 from segstore.client.errors import SegmentMissing, SegmentSealed
-from segstore.client.stream.events import FramedEvent
+from segstore.client.stream import FramedEvent
 from segstore.pipeline.stream.options import StreamOptions
 from segstore.pipeline.stream.placing import Layout, layout_of, marker_of
 from segstore.pipeline.stream.plan import ByteRange, DataLost
@@ -33,8 +33,6 @@ from segstore.pipeline.stream.registry import Noted, Registry
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments, in_turns
 from segstore.pipeline.stream.write import Outs, Part, TaskResult
-
-__all__ = ["Committer", "TargetSealed", "WriteLost", "abandon", "end", "sweep"]
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,6 @@ from typing import Any, Final, Literal
 
 from segstore.wire.names import MAX_INT32, segment_id, split_segment_id
 
-__all__ = ["Cut", "CutError", "Offsets", "Place", "cut_of", "cut_text", "offsets_of", "parse_place", "short_name"]
-
 Cut = dict[int, int]
 """Segment id → offset."""
 Place = Literal["head", "tail"] | Cut

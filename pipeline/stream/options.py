@@ -16,16 +16,6 @@ from segstore.pipeline.stream.cuts import CutError, Place, parse_place
 from segstore.pipeline.trace.options import OptionError
 from segstore.wire.names import is_stream_name
 
-__all__ = [
-    "ABORT_TIMEOUT_MS",
-    "COMMIT_TIMEOUT_MS",
-    "EVENT_COLUMN",
-    "OptionError",
-    "StreamLimit",
-    "StreamOptions",
-    "read_stream_options",
-]
-
 _MIB: Final = 1 << 20
 EVENT_COLUMN: Final = "event"
 COMMIT_TIMEOUT_MS: Final = 60_000

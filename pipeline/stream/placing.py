@@ -22,8 +22,6 @@ from segstore.pipeline.stream.registry import Registry
 from segstore.pipeline.stream.segments import NO_VALUE, Segments, in_turns
 from segstore.wire.names import split_segment_id
 
-__all__ = ["Layout", "layout_of", "marker_of", "position_of_query"]
-
 
 def marker_of(query: UUID) -> UUID:
     """The attribute of a segment that says which batch of the query it has."""

@@ -21,13 +21,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from segstore.client.errors import NoSuchStream
-from segstore.client.stream.events import EVENT_HEADER_BYTES, EventDecoder
+from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
 from segstore.pipeline.stream.cuts import Cut, CutError, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, in_turns
 from segstore.wire import StreamSegmentInfo
-
-__all__ = ["ByteRange", "DataLost", "batch_ranges", "cut_at", "next_cut", "ranges_between", "shares"]
 
 _NEARLY: Final = (7, 4)
 """Eighths of a share at which the index is asked for an end, before events are read to find one."""

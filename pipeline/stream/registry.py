@@ -19,12 +19,10 @@ from typing import Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from segstore.client.errors import BadKeyVersion, ProtocolViolation, SegmentExists, SegmentMissing
-from segstore.client.tables.segment import MAX_BATCH_KEYS, Item, TableSegment
+from segstore.client.tables import MAX_BATCH_KEYS, Item, TableSegment
 from segstore.pipeline.stream.segments import Segments
 from segstore.wire import NOT_EXISTS
 from segstore.wire.names import segment_name, transaction_name
-
-__all__ = ["Noted", "Registry", "registry_name"]
 
 _KEY_BYTES: Final = 32
 _NOBODY: Final = UUID(int=0)

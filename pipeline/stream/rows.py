@@ -18,15 +18,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.client.errors import SegmentMissing, SegmentTruncated
-from segstore.client.stream.events import EventDecoder, FramedEvent
-from segstore.pipeline.stream.options import OptionError, StreamOptions
+from segstore.client.stream import EventDecoder, FramedEvent
+from segstore.pipeline.stream.options import StreamOptions
 from segstore.pipeline.stream.plan import ByteRange, DataLost
 from segstore.pipeline.stream.segments import Segments, opened
+from segstore.pipeline.trace.options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["COLUMNS", "events_of", "range_batches", "wanted_names"]
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,11 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from segstore.client import Client, connect
-from segstore.client.connection.locations import Locations
-from segstore.client.connection.raw import SegmentRequests
-from segstore.client.controller.controller import Access, Successor, name_of
+from segstore.client.connection import Locations, SegmentRequests
+from segstore.client.controller import Access, Successor, name_of
 from segstore.client.errors import NotSupported, PeerRefused, SegmentExists, SegmentMissing
 from segstore.client.routing import SegmentRange
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.pipeline.stream.options import StreamOptions
 from segstore.wire import (
     Command,
@@ -41,8 +39,6 @@ from segstore.wire import (
     SegmentsMerged,
     StreamSegmentInfo,
 )
-
-__all__ = ["NO_VALUE", "DeadlinePassed", "Segments", "in_turns", "opened", "opened_for"]
 
 NO_VALUE: Final = -(1 << 63)
 """Of an attribute that is not there."""

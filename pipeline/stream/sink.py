@@ -24,14 +24,13 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from segstore.pipeline.stream.commit import Committer, abandon, end, sweep
-from segstore.pipeline.stream.options import OptionError, StreamOptions, read_stream_options
+from segstore.pipeline.stream.options import StreamOptions, read_stream_options
 from segstore.pipeline.stream.segments import Segments, opened, opened_for
 from segstore.pipeline.stream.write import BadRow, Rows, TaskResult, write_rows
+from segstore.pipeline.trace.options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["StreamStreamWriter", "StreamWriter", "Written", "check_schema", "rows_of", "sweep_stream"]
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"

@@ -28,15 +28,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
-from segstore.pipeline.stream.options import OptionError, StreamLimit, StreamOptions, read_stream_options
+from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
 from segstore.pipeline.stream.plan import ByteRange, batch_ranges, cut_at, next_cut, ranges_between
 from segstore.pipeline.stream.rows import COLUMNS, range_batches, wanted_names
 from segstore.pipeline.stream.segments import opened
+from segstore.pipeline.trace.options import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["StreamPart", "StreamReader", "StreamSource", "StreamStreamReader", "sources"]
 
 
 def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:

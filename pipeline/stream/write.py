@@ -19,14 +19,12 @@ from uuid import UUID, uuid4
 
 from segstore.client.errors import ClientError
 from segstore.client.routing import SegmentRange, position_of
-from segstore.client.segment.writer import SegmentWriter
-from segstore.client.stream.events import frame_event
+from segstore.client.segment import SegmentWriter
+from segstore.client.stream import frame_event
 from segstore.pipeline.stream.placing import Layout, layout_of, position_of_query
 from segstore.pipeline.stream.registry import Registry
 from segstore.pipeline.stream.segments import Segments
 from segstore.wire.names import transaction_name
-
-__all__ = ["MOST_POSITIONS", "BadRow", "GivenUp", "Out", "Outs", "Part", "Rows", "TaskResult", "write_rows"]
 
 MOST_POSITIONS: Final = 4_000_000
 """Of one part: 8 bytes of each row go to the driver, and this many are 32 MB."""

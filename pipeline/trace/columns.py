@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
-from segstore.wire.commands.append import (
+from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     AppendSetup,
@@ -23,29 +23,13 @@ from segstore.wire.commands.append import (
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
+    KeepAlive,
+    ReadSegment,
+    SegmentRead,
     SetupAppend,
 )
-from segstore.wire.commands.segment import ReadSegment, SegmentRead
-from segstore.wire.commands.session import KeepAlive
+from segstore.wire.schema import COMMANDS, Command
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.schema import COMMANDS, Command
-
-__all__ = [
-    "ALL_COLUMNS",
-    "DEFAULT_COLUMNS",
-    "FIELD_COLUMNS",
-    "HEADER_COLUMNS",
-    "OFTEN",
-    "RECORD_COLUMNS",
-    "SOURCES",
-    "Column",
-    "ColumnError",
-    "ColumnType",
-    "ddl",
-    "field_nodes",
-    "select",
-    "source_of",
-]
 
 ColumnType = Literal["boolean", "byte", "int", "long", "string", "binary", "timestamp"]
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from segstore.wire.trace.blocks import (
+from segstore.wire.trace import (
     HEADER_BYTES,
+    LONGEST_LINE,
     MAGIC,
     MARK_BYTES,
     MAX_IN_VAIN,
@@ -31,43 +32,19 @@ from segstore.wire.trace.blocks import (
     BlockType,
     Columns,
     DamagedBlock,
+    FixtureError,
+    FixtureHeader,
     Record,
     TraceError,
     TraceVersionError,
     find_header,
+    from_line,
+    header_from_line,
+    is_fixture,
     read_body,
     read_header,
     read_metadata,
 )
-from segstore.wire.trace.fixture import (
-    LONGEST_LINE,
-    FixtureError,
-    FixtureHeader,
-    from_line,
-    header_from_line,
-    is_fixture,
-)
-
-__all__ = [
-    "MOST_PIECE_BYTES",
-    "PIECE_BYTES",
-    "SUFFIXES",
-    "Chunk",
-    "Form",
-    "Located",
-    "Piece",
-    "Skipped",
-    "find_files",
-    "form_of",
-    "headers",
-    "lines_of",
-    "mark_in",
-    "piece_bytes_of",
-    "pieces_of",
-    "plan",
-    "read_piece",
-    "size_of",
-]
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
 """Bytes of a piece of a short trace, unless the caller wants others."""

@@ -14,14 +14,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from segstore.wire.schema.schema import COMMANDS, Unknown
-from segstore.wire.trace.blocks import Direction, RecordKind
+from segstore.wire.schema import COMMANDS, Unknown
+from segstore.wire.trace import Direction, RecordKind
 
 if TYPE_CHECKING:
     from segstore.pipeline.trace.files import Skipped
-    from segstore.wire.trace.blocks import BlockHeader
-
-__all__ = ["FILTERED", "Chosen", "Condition", "Test", "condition"]
+    from segstore.wire.trace import BlockHeader
 
 Test = Literal["=", "in", ">", ">=", "<", "<=", "null"]
 

@@ -19,9 +19,7 @@ from typing import NamedTuple
 
 from segstore.pipeline.trace.files import form_of, headers, lines_of, mark_in
 from segstore.pipeline.trace.options import Limit
-from segstore.wire.trace.blocks import HEADER_BYTES, MAGIC
-
-__all__ = ["Step", "next_offset", "steps"]
+from segstore.wire.trace import HEADER_BYTES, MAGIC
 
 
 class Step(NamedTuple):

@@ -11,9 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from segstore.pipeline.trace.columns import Column, select
 from segstore.pipeline.trace.filter import Condition
-from segstore.wire.schema.schema import COMMANDS, Unknown
-
-__all__ = ["Limit", "OptionError", "TraceOptions", "read_options"]
+from segstore.wire.schema import COMMANDS, Unknown
 
 Mode = Literal["permissive", "failfast"]
 LimitUnit = Literal["bytes", "rows", "files"]

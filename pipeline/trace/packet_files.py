@@ -13,8 +13,6 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["ACK", "LINKS", "MOST_PACKET_BYTES", "RST", "SYN", "BadPackets", "Packet", "Segment", "packets_of", "tcp_in"]
-
 MOST_PACKET_BYTES: Final = 1 << 20
 """Four times the maximum of tcpdump."""
 _MOST_INTERFACES: Final = 4096

@@ -23,10 +23,7 @@ from typing import Final
 from segstore.pipeline.trace.files import Chunk, Skipped
 from segstore.pipeline.trace.packet_files import ACK, LINKS, RST, SYN, BadPackets, Packet, packets_of, tcp_in
 from segstore.wire import WIRE_VERSION
-from segstore.wire.trace import Direction, Metadata, TraceWriter, make_mark
-from segstore.wire.trace.blocks import Columns, read_body, read_header
-
-__all__ = ["MOST_CONNECTIONS", "MOST_WAITING_BYTES", "PIECES_AT_ONCE", "Reassembly", "Side", "read_packets"]
+from segstore.wire.trace import Columns, Direction, Metadata, TraceWriter, make_mark, read_body, read_header
 
 MOST_WAITING_BYTES: Final = 128 * 1024 * 1024
 MOST_CONNECTIONS: Final = 65_536

@@ -25,16 +25,13 @@ from typing import Any, Final
 from segstore.pipeline.trace.columns import Column, select, source_of
 from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_files, plan, read_piece
 from segstore.pipeline.trace.filter import Chosen
-from segstore.wire.codec.codec import HEADER_BYTES, decode
+from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
+from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.schema import COMMANDS, Command, Unknown
-from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError, unpack_data
-from segstore.wire.trace.redaction import SECRET_CODES, redact
-
-__all__ = ["BadTrace", "Row", "RowMaker", "data_path", "storable", "time_of", "trace_rows"]
+from segstore.wire.trace import SECRET_CODES, Direction, Record, RecordKind, TraceError, redact, unpack_data
 
 Row = tuple[Any, ...]
 

@@ -40,17 +40,6 @@ from segstore.pipeline.trace.rows import Row, RowMaker
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "FilteringTraceReader",
-    "FilteringTraceSource",
-    "TracePiece",
-    "TraceReader",
-    "TraceSource",
-    "read_rows",
-    "sources",
-    "wanted_columns",
-]
-
 _TYPES: Final[dict[str, DataType]] = {
     "boolean": BooleanType(),
     "byte": ByteType(),

@@ -30,8 +30,6 @@ from segstore.pipeline.trace.source import TracePiece, read_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TraceStreamReader"]
-
 _FOLLOWED = (".wtrace", ".jsonl")
 
 

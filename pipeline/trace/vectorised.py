@@ -23,22 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from segstore.wire.schema import Command, decode_mutf8
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.modified_utf8 import decode_mutf8
-from segstore.wire.schema.schema import Command
-
-__all__ = [
-    "Found",
-    "Located",
-    "Plan",
-    "Texts",
-    "View",
-    "plan_of",
-    "read_ids",
-    "read_names",
-    "read_numbers",
-    "read_texts",
-]
 
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -30,12 +30,9 @@ from segstore.pipeline.trace.vectorised import (
     read_numbers,
     read_texts,
 )
-from segstore.wire.codec.codec import HEADER_BYTES
-from segstore.wire.schema.schema import COMMANDS, Command, Unknown
-from segstore.wire.trace.blocks import Direction, Record, RecordKind
-from segstore.wire.trace.redaction import SECRET_CODES, redact
-
-__all__ = ["ROWS_AT_ONCE", "BatchMaker", "arrow_schema"]
+from segstore.wire.codec import HEADER_BYTES
+from segstore.wire.schema import COMMANDS, Command, Unknown
+from segstore.wire.trace import SECRET_CODES, Direction, Record, RecordKind, redact
 
 ROWS_AT_ONCE: Final = 65_536
 

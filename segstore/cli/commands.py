@@ -27,9 +27,7 @@ from segstore.cli.trace import trace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from segstore.wire.inspect.reading import Form, Piece
-
-__all__ = ["main"]
+    from segstore.wire.inspect import Form, Piece
 
 
 class _OneSentence(click.Group):
@@ -109,9 +107,8 @@ def _name(source: Any) -> str:
 
 
 def _pieces(source: Any) -> Iterable[Piece]:
-    from segstore.wire.inspect.reading import Unreadable, pieces, recognise
-    from segstore.wire.trace.blocks import MAGIC
-    from segstore.wire.trace.fixture import is_fixture
+    from segstore.wire.inspect import Unreadable, pieces, recognise
+    from segstore.wire.trace import MAGIC, is_fixture
 
     given = source.read()
     if given.startswith(MAGIC) or is_fixture(given[:64]):
@@ -134,8 +131,7 @@ def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
     """
     from segstore.wire import WireError
     from segstore.wire import decode as decode_frame
-    from segstore.wire.inspect.describe import summary
-    from segstore.wire.inspect.jsonl import to_line
+    from segstore.wire.inspect import summary, to_line
 
     status = 0
     for number, piece in enumerate(_pieces(source), 1):
@@ -155,7 +151,7 @@ def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
 @click.option("--all-bytes", is_flag=True, help="Print long fields in full.")
 def explain(source: Any, show_tokens: bool, all_bytes: bool) -> int:
     """Print every byte of frames with the field that it belongs to, also of malformed ones up to the error."""
-    from segstore.wire.inspect.describe import describe, lines
+    from segstore.wire.inspect import describe, lines
 
     status = 0
     for number, piece in enumerate(_pieces(source), 1):
@@ -176,8 +172,7 @@ def encode(source: Any, form: Form) -> int:
     """Write the frames of commands: JSON lines as `decode --json` prints them."""
     from segstore.wire import WireError
     from segstore.wire import encode as encode_command
-    from segstore.wire.inspect.jsonl import from_line
-    from segstore.wire.inspect.reading import to_text
+    from segstore.wire.inspect import from_line, to_text
 
     written = 0
     try:
@@ -365,9 +360,9 @@ def serve(**options: Any) -> int:
 
     from segstore.cli import serving
     from segstore.server import LimitSettings
-    from segstore.server.coordination.types import CoordinationError
-    from segstore.server.durable.data_directory import DataError
-    from segstore.server.faults.file import FaultFileError
+    from segstore.server.coordination import CoordinationError
+    from segstore.server.durable import DataError
+    from segstore.server.faults import FaultFileError
 
     context = click.get_current_context()
     options["auth_key"] = _auth_key(context, options.pop("auth_key_file"), options["auth_key"])
@@ -398,15 +393,15 @@ def verify(folder: Path) -> int:
 
     Of the folder of a cluster of processes, every epoch of every container is read.
     """
-    from segstore.server.durable.data_directory import CLUSTER_FILE, DataError
+    from segstore.server.durable import CLUSTER_FILE, DataError
 
     try:
         if (folder / CLUSTER_FILE).exists():
-            from segstore.server.shared_folder.verify import verify_cluster
+            from segstore.server.shared_folder import verify_cluster
 
             faults, notes = verify_cluster(folder)
         else:
-            from segstore.server.durable.verify import verify as read_all
+            from segstore.server.durable import verify as read_all
 
             found = read_all(folder)
             faults = found.faults

@@ -5,8 +5,6 @@ Invariant: nothing is lost that a person can use; an error that was given a sent
 
 from __future__ import annotations
 
-__all__ = ["said"]
-
 
 def said(error: OSError) -> str:
     """One line: "name: No such file or directory", or the sentence alone where no name belongs to it."""

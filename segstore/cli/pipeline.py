@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from segstore.pipeline.replay_plan import Outcome
     from segstore.wire.trace import Record
 
-__all__ = ["pipeline", "replay_part", "spark_failure"]
-
 log = logging.getLogger(__name__)
 
 _MOST_SAID = 400
@@ -226,7 +224,7 @@ def replay_part(host: str, port: int, timeout_s: float, part: int, records: list
     import asyncio
 
     from segstore.pipeline.replay_plan import Outcome
-    from segstore.traces.replay import drive
+    from segstore.traces import drive
 
     found = asyncio.run(drive(records, host, port, timeout_s=timeout_s, all_differences=True))
     told = [str(each) for each in found.differences[:_MOST_TOLD]]

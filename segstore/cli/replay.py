@@ -20,11 +20,9 @@ from segstore.cli.errors import said
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from segstore.explore.explorer import Exploration
-    from segstore.server.replay.problem import Problem
+    from segstore.explore import Exploration
+    from segstore.server.replay import Problem
     from segstore.wire.trace import Record
-
-__all__ = ["diff_stores", "explore", "replay"]
 
 _OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
 _OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
@@ -46,7 +44,7 @@ class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in old
 
 def _records(path: Path) -> list[Record]:
     """A trace, whole: what is damaged is no script for anything."""
-    from segstore.traces.files import TraceFile
+    from segstore.traces import TraceFile
     from segstore.wire.trace import TraceError
 
     try:
@@ -174,7 +172,7 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
 
 
 async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
-    from segstore.traces.replay import drive, report
+    from segstore.traces import drive, report
 
     found = await drive(
         records,
@@ -195,8 +193,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     import asyncio
     import contextlib
 
-    from segstore.server.replay.script import of_clients
-    from segstore.server.replay.server import TraceServer
+    from segstore.server.replay import TraceServer, of_clients
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -218,9 +215,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     async with server, contextlib.AsyncExitStack() as stack:
         said = f"segstore replays: {server.host}:{server.port}"
         if with_controller:
-            from segstore.server.controller.api.server import ControllerServer
-            from segstore.server.replay.controller import replay_controller
-            from segstore.server.replay.script import read_script
+            from segstore.server.controller.api import ControllerServer
+            from segstore.server.replay import read_script, replay_controller
 
             made = replay_controller(read_script(records), server.host, server.port)
             controller = await stack.enter_async_context(
@@ -283,10 +279,9 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     """
     import asyncio
 
-    from segstore.explore.command import CommandError, words_of
-    from segstore.explore.explorer import ClientFailed, explore_command, explore_trace
-    from segstore.server.replay.script import read_script
-    from segstore.wire.trace.filters import FilterError
+    from segstore.explore import ClientFailed, CommandError, explore_command, explore_trace, words_of
+    from segstore.server.replay import read_script
+    from segstore.wire.trace import FilterError
 
     try:
         if client is not None:
@@ -327,7 +322,7 @@ def _is_error(record: logging.LogRecord) -> bool:
 
 
 def _explored(found: Exploration, out: Path | None) -> int:
-    from segstore.traces.files import write_trace
+    from segstore.traces import write_trace
     from segstore.wire.trace import Metadata
 
     for number, finding in enumerate(found.findings, 1):

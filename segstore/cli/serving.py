@@ -27,27 +27,13 @@ from pydantic import Field, SecretStr, model_validator
 from segstore import __version__
 from segstore.cli.terminal import log_to_stderr
 from segstore.server import StoreSettings
-from segstore.server.cluster.local import Cluster
-from segstore.server.cluster.process import ClusterProcess
-from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.controller.api.auth import Accounts, Authority
-from segstore.server.controller.config import ControllerConfig, read_config
-from segstore.server.coordination.policy import OwnershipSettings, PolicyName
-from segstore.server.durable.durable import MIN_MEMORY_BYTES
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.file import FaultFileError, read_faults
-from segstore.server.node.runner import LoopClock
-
-__all__ = [
-    "OptionsError",
-    "ServeOptions",
-    "StoreFailed",
-    "allow_many_connections",
-    "announcement",
-    "machine_bytes",
-    "pointers",
-    "serve",
-]
+from segstore.server.cluster import Cluster, ClusterProcess, ClusterSettings
+from segstore.server.controller import ControllerConfig, read_config
+from segstore.server.controller.api import Accounts, Authority
+from segstore.server.coordination import OwnershipSettings, PolicyName
+from segstore.server.durable import MIN_MEMORY_BYTES
+from segstore.server.faults import FaultFileError, Faults, read_faults
+from segstore.server.node import LoopClock
 
 log = logging.getLogger(__name__)
 
@@ -290,7 +276,7 @@ async def _recording(
     if options.trace is None:
         yield
         return
-    from segstore.traces.files import FileRecorder
+    from segstore.traces import FileRecorder
 
     recorder = FileRecorder(
         options.trace,

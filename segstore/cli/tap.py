@@ -12,8 +12,6 @@ import click
 
 from segstore.cli.errors import said
 
-__all__ = ["tap"]
-
 _PORT = click.IntRange(0, 65535)
 
 
@@ -62,7 +60,7 @@ def tap(**options: Any) -> int:
     """
     from pydantic import ValidationError
 
-    from segstore.server.faults.file import FaultFileError
+    from segstore.server.faults import FaultFileError
     from segstore.tap import run_tap
 
     context = click.get_current_context()

@@ -11,8 +11,6 @@ import sys
 
 import click
 
-__all__ = ["LogFormatter", "echo", "log_plainly", "log_to_stderr"]
-
 _LONGEST_LOGGED = 1_000
 
 

@@ -22,13 +22,8 @@ from segstore.cli.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from segstore.traces.files import TraceFile
-    from segstore.wire.trace import Record
-    from segstore.wire.trace.diff import Difference
-    from segstore.wire.trace.exchanges import Exchange
-    from segstore.wire.trace.filters import Filter
-
-__all__ = ["trace"]
+    from segstore.traces import TraceFile
+    from segstore.wire.trace import Difference, Exchange, Filter, Record
 
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
@@ -43,7 +38,7 @@ def trace() -> None:
 
 
 def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
-    from segstore.wire.trace.filters import FilterError, parse_filter
+    from segstore.wire.trace import FilterError, parse_filter
 
     try:
         return None if given is None else parse_filter(given)
@@ -77,7 +72,7 @@ def _reading(path: Path, *, tell: bool = True) -> Iterator[tuple[TraceFile, Iter
 
     tell: whether what is damaged is said here.
     """
-    from segstore.traces.files import TraceFile
+    from segstore.traces import TraceFile
     from segstore.wire.printable import printable
 
     with contextlib.ExitStack() as stack:
@@ -106,13 +101,13 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
 
 
 def _seen(records: Iterable[Record], follow: bool) -> Iterator[Exchange]:
-    from segstore.wire.trace.exchanges import Exchanges
+    from segstore.wire.trace import Exchanges
 
     return map(Exchanges(follow=follow).see, records)
 
 
 def _follows(chosen: Filter | None) -> bool:
-    from segstore.wire.trace.exchanges import Exchanges
+    from segstore.wire.trace import Exchanges
 
     return chosen is not None and Exchanges.needed(chosen.names)
 
@@ -159,8 +154,8 @@ def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: boo
     A filter compares these names: type kind code segment stream scope flow sequence request_id writer_id connection
     direction failure malformed size latency time.
     """
-    from segstore.traces.files import redacted
-    from segstore.wire.trace.fixture import to_line
+    from segstore.traces import redacted
+    from segstore.wire.trace import to_line
 
     with _reading(source) as (opened, records), _until_interrupted(follow):
         if follow:
@@ -179,7 +174,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: boo
 
 
 def _one_line(seen: Exchange) -> str:
-    from segstore.traces.stats import duration
+    from segstore.traces import duration
 
     arrow = "<" if seen.direction else ">"
     latency = seen.latency_ns
@@ -188,7 +183,7 @@ def _one_line(seen: Exchange) -> str:
 
 
 def _said(seen: Exchange) -> str:
-    from segstore.wire.inspect.describe import summary
+    from segstore.wire.inspect import summary
     from segstore.wire.trace import unpack_data
 
     data = seen.record.data
@@ -205,7 +200,7 @@ def _said(seen: Exchange) -> str:
 
 
 def _annotated(data: bytes, show_tokens: bool) -> Iterator[str]:
-    from segstore.wire.inspect.describe import describe, lines
+    from segstore.wire.inspect import describe, lines
 
     return lines(describe(data, unknown="keep"), show_tokens=show_tokens)
 
@@ -216,7 +211,7 @@ def _annotated(data: bytes, show_tokens: bool) -> Iterator[str]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; times in ns.")
 def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     """Count a trace: commands, bytes, failures, times from request to reply, requests without a reply."""
-    from segstore.traces.stats import lines, statistics
+    from segstore.traces import lines, statistics
 
     with _reading(source) as (opened, records):
         found = statistics(seen.record for seen in _chosen(records, chosen))
@@ -243,7 +238,7 @@ def diff(left: Path, right: Path, show_tokens: bool) -> int:
 
     Connections are compared in the order in which they begin, whatever their numbers. Times are not compared.
     """
-    from segstore.wire.trace.diff import differences
+    from segstore.wire.trace import differences
 
     with _reading(left) as (one, mine), _reading(right) as (other, its):
         found = tuple(differences(mine, its))
@@ -279,7 +274,7 @@ def _brief(value: Any) -> str:
 
 
 def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress: bool) -> int:
-    from segstore.traces.files import UnknownSuffix, write_trace
+    from segstore.traces import UnknownSuffix, write_trace
 
     try:
         return write_trace(target, records, lambda: opened.metadata, compress=compress)
@@ -302,7 +297,7 @@ def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool
     A connection of which something fits keeps its Hello, both ways, and its beginning and end, so that the rest can be
     replayed; not so with --only.
     """
-    from segstore.traces.files import redacted
+    from segstore.traces import redacted
 
     of: frozenset[int] = frozenset()
     if not only:  # read twice: whether a Hello stays is known only behind it, and the order is to stay
@@ -326,7 +321,7 @@ def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool
 @_compress_option
 def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
     """Write a trace in the other form, or the same: .wtrace is for machines, .jsonl for people. Nothing is lost."""
-    from segstore.traces.files import redacted
+    from segstore.traces import redacted
 
     with _reading(source) as (opened, records):
         count = _write(target, opened, redacted(records) if redact else records, compress)

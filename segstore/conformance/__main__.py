@@ -17,8 +17,6 @@ from segstore.conformance.recorded import Kind, Line, Unreadable, read_lines, re
 from segstore.conformance.report import Report
 from segstore.wire.patterns import regular_expression
 
-__all__ = ["default_folders", "main", "run"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

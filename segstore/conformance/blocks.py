@@ -12,12 +12,8 @@ from uuid import UUID
 from segstore.conformance.recorded import snake
 from segstore.conformance.report import byte_difference, field_differences, said
 from segstore.wire import COMMANDS, Buffer, Command, WireError, decode
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder
-from segstore.wire.blocks.size import FixedBlockSize
-from segstore.wire.inspect.jsonl import command_named
-from segstore.wire.inspect.reading import pieces
-
-__all__ = ["as_recorded", "decoding", "payloads", "stream"]
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
+from segstore.wire.inspect import command_named, pieces
 
 
 def stream(what: dict[str, Any]) -> Iterator[str]:

@@ -21,8 +21,6 @@ from segstore.conformance.report import Report, Verdict
 from segstore.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server, split_address
 from segstore.wire.patterns import Pattern
 
-__all__ = ["Choice", "run_conversations"]
-
 AT_ONCE: Final = 16
 IN_ORDER: Final = frozenset({"clean"})
 """Set-ups whose dialogues build on each other."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-__all__ = ["DEVIATIONS", "STEPS", "of_frame", "of_step"]
-
 LEGACY_TABLE_COMMANDS: Final = "legacy-table-commands"
 
 DEVIATIONS: Final[dict[str, str]] = {

@@ -22,12 +22,9 @@ from segstore.conformance.deviations import of_step
 from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
 from segstore.conformance.report import Verdict, field_differences
 from segstore.conformance.servers import ADMIN, Address
-from segstore.wire.codec.codec import HEADER_BYTES, decode
+from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
-from segstore.wire.inspect.describe import describe, lines, summary
-from segstore.wire.inspect.reading import pieces
-
-__all__ = ["CLOSE_S", "QUIET_S", "REPLY_TIMEOUT_S", "SETTLE_S", "Dialogue", "Reply", "Step", "hold"]
+from segstore.wire.inspect import describe, lines, pieces, summary
 
 REPLY_TIMEOUT_S = 5.0
 QUIET_S: Final = 0.3

@@ -16,11 +16,9 @@ import msgspec
 
 from segstore.conformance.recorded import snake
 from segstore.wire import COMMANDS, Command, WireError, encode, encode_parts
-from segstore.wire.codec.codec import Codec
-from segstore.wire.inspect.jsonl import command_named
+from segstore.wire.codec import Codec
+from segstore.wire.inspect import command_named
 from segstore.wire.schema import lowering as low
-
-__all__ = ["refused_command"]
 
 _CODECS: Final[tuple[Codec, ...]] = ("generated", "construct")
 _CLASSES: Final = {cls.__name__: cls for cls in COMMANDS.values()}

@@ -24,9 +24,7 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.inspect.jsonl import command_named
-
-__all__ = ["TransientNames", "mask", "prints_a_buffer"]
+from segstore.wire.inspect import command_named
 
 _CLOCK_MS: Final = range(1_500_000_000_000, 4_000_000_000_000)
 _INDEX_ENTRY_BYTES: Final = 24

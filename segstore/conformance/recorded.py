@@ -15,8 +15,6 @@ import msgspec
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Kind", "Line", "Unreadable", "kind_of", "read_lines", "recorded_files", "snake"]
-
 
 class Kind(enum.Enum):
     """What a line records."""

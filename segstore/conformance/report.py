@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from segstore.wire import WireError
-from segstore.wire.inspect.describe import describe
+from segstore.wire.inspect import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["Report", "Verdict", "byte_difference", "field_differences", "said"]
 
 _SHOWN = 160
 

@@ -15,8 +15,6 @@ from typing import IO, Any, Final
 
 import msgspec
 
-__all__ = ["ADMIN", "SETUPS", "Address", "ServerFailed", "Stores", "fresh_server", "split_address"]
-
 ADMIN: Final = "-admin"
 """The end of a set-up's name when its dialogues go to the admin port."""
 

@@ -17,15 +17,12 @@ from segstore.conformance.encoder_cases import refused_command
 from segstore.conformance.recorded import Kind, Line, snake
 from segstore.conformance.report import Verdict, byte_difference, field_differences, said
 from segstore.wire import COMMANDS, Command, FrameDecoder, WireError, decode, encode, encode_parts
-from segstore.wire.codec.codec import Codec
-from segstore.wire.commands.append import AppendBlock
-from segstore.wire.inspect.describe import describe
-from segstore.wire.inspect.jsonl import command_named
+from segstore.wire.codec import Codec
+from segstore.wire.commands import AppendBlock
+from segstore.wire.inspect import command_named, describe
 from segstore.wire.names import container_of
+from segstore.wire.schema import encode_mutf8
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.modified_utf8 import encode_mutf8
-
-__all__ = ["check"]
 
 _READ_CODE: Final = struct.Struct(">i").unpack_from
 

@@ -1,1 +1,23 @@
 """The explorer of cut points."""
+
+from segstore.explore.command import (
+    CommandError,
+    words_of,
+)
+from segstore.explore.explorer import (
+    ClientFailed,
+    Exploration,
+    explore,
+    explore_command,
+    explore_trace,
+)
+
+__all__ = [
+    "ClientFailed",
+    "CommandError",
+    "Exploration",
+    "explore",
+    "explore_command",
+    "explore_trace",
+    "words_of",
+]

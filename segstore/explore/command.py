@@ -14,8 +14,6 @@ import shlex
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Final
 
-__all__ = ["PLACES", "CommandError", "names_place", "start", "words_of"]
-
 PLACES: Final = ("host", "port", "controller")
 """What can be put into a command."""
 

@@ -28,25 +28,12 @@ from uuid import UUID
 
 from segstore.explore.command import names_place, start, words_of
 from segstore.server import MockSegmentStore, SegmentStoreServer
-from segstore.server.replay.script import Step, read_script
-from segstore.traces.stubborn_client import TraceClient, shortened
-from segstore.wire.blocks.decoder import Append
+from segstore.server.replay import Step, read_script
+from segstore.traces import TraceClient, shortened
+from segstore.wire.blocks import Append
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.printable import printable
 from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
-
-__all__ = [
-    "ClientFailed",
-    "CutPoint",
-    "Exploration",
-    "Finding",
-    "Outcome",
-    "Where",
-    "compared",
-    "explore",
-    "explore_command",
-    "explore_trace",
-]
 
 Where = Literal["before", "after", "within"]
 Mock = Any
@@ -251,7 +238,7 @@ async def explore_command(
     with_controller = names_place(words, "controller")
     make_store: Callable[[], Mock] = MockSegmentStore
     if with_controller:
-        from segstore.server.cluster.local import MockCluster
+        from segstore.server.cluster import MockCluster
 
         make_store = MockCluster
 

@@ -1,8 +1,10 @@
 """Segment stores for tests: in the test's loop, in a thread, in a process."""
 
+from segstore.testing.hosts import (
+    InAnotherProcess,
+)
 from segstore.testing.servers import (
     AsyncView,
-    InAnotherProcess,
     Running,
     RunningFaults,
     RunningServer,

@@ -34,8 +34,6 @@ from functools import partial
 from types import TracebackType
 from typing import IO, Any, Final, Protocol, Self
 
-__all__ = ["PATIENCE_S", "Host", "InAnotherProcess", "ProcessHost", "Stoppable", "ThreadHost", "serve_parent"]
-
 PATIENCE_S: Final = 30.0
 """After this a host has hung."""
 

@@ -14,29 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from segstore import __version__
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.api.auth import Accounts, Authority
-from segstore.server.controller.api.server import ControllerServer
-from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.policies import ScalingPolicy, StreamConfig
-from segstore.server.faults.file import read_faults
-from segstore.server.faults.observe import Seen, StageName
-from segstore.server.faults.rules import FaultSettings
-from segstore.server.replay.controller import replay_controller
-from segstore.server.replay.script import of_clients, read_script
-from segstore.server.replay.server import TraceServer
-from segstore.server.store.errors import NotOwner
-from segstore.server.store.store import SegmentStore
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
+from segstore.server.controller.api import Accounts, Authority, ControllerServer
+from segstore.server.faults import FaultSettings, Seen, StageName, read_faults
+from segstore.server.replay import TraceServer, of_clients, read_script, replay_controller
+from segstore.server.store import NotOwner, SegmentStore
 from segstore.testing.hosts import Stoppable, ThreadHost
-from segstore.traces.files import FileRecorder, TraceFile
+from segstore.traces import FileRecorder, TraceFile
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Record, TraceError
 
 if TYPE_CHECKING:
     from segstore.tap import Tap
-
-__all__ = ["Served", "ServedTap", "ServedTrace", "Watched", "end"]
 
 __tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
 

@@ -30,31 +30,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
-from segstore.server.faults.decisions import Decision
-from segstore.server.faults.observe import Seen, StageName
-from segstore.server.faults.rules import Action, FaultSettings, Rule
-from segstore.server.replay.problem import Problem
-from segstore.testing.hosts import PATIENCE_S, Host, InAnotherProcess, ProcessHost, ThreadHost
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
+from segstore.server.faults import Action, Decision, FaultSettings, Rule, Seen, StageName
+from segstore.server.replay import Problem
+from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
 from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, end
 from segstore.wire.trace import Record
-
-__all__ = [
-    "AsyncView",
-    "InAnotherProcess",
-    "Running",
-    "RunningFaults",
-    "RunningServer",
-    "RunningTap",
-    "RunningTrace",
-    "ServerProcess",
-    "ServerThread",
-    "Servers",
-    "Waits",
-    "WouldBlock",
-    "in_a_thread",
-]
 
 __tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
 

@@ -1,1 +1,41 @@
 """Trace files: opened, counted, replayed against a store."""
+
+from segstore.traces.files import (
+    CAPTURE,
+    FIXTURE,
+    FileRecorder,
+    TraceFile,
+    UnknownSuffix,
+    redacted,
+    write_trace,
+)
+from segstore.traces.replay import (
+    drive,
+    report,
+)
+from segstore.traces.stats import (
+    duration,
+    lines,
+    statistics,
+)
+from segstore.traces.stubborn_client import (
+    TraceClient,
+    shortened,
+)
+
+__all__ = [
+    "CAPTURE",
+    "FIXTURE",
+    "FileRecorder",
+    "TraceClient",
+    "TraceFile",
+    "UnknownSuffix",
+    "drive",
+    "duration",
+    "lines",
+    "redacted",
+    "report",
+    "shortened",
+    "statistics",
+    "write_trace",
+]

@@ -24,35 +24,32 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from segstore.wire import MAX_FRAME_BYTES
 from segstore.wire.trace import (
     BLOCK_BYTES,
+    LONGEST_LINE,
+    SECRET_CODES,
     SPARE_BYTES,
     Damage,
     Direction,
+    FixtureError,
+    FixtureHeader,
     Metadata,
     Record,
     RecordKind,
     RecordWriter,
     TraceError,
     TraceWriter,
+    is_fixture,
     make_mark,
     mark_of,
     read_blocks,
-)
-from segstore.wire.trace.fixture import (
-    LONGEST_LINE,
-    FixtureError,
-    FixtureHeader,
-    is_fixture,
     read_lines,
+    redact,
     write_lines,
 )
-from segstore.wire.trace.redaction import SECRET_CODES, redact
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from segstore.wire import Buffer
-
-__all__ = ["CAPTURE", "FIXTURE", "FileRecorder", "TraceFile", "UnknownSuffix", "redacted", "write_trace"]
 
 log = logging.getLogger(__name__)
 

@@ -34,12 +34,8 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.inspect.describe import describe, lines
-from segstore.wire.trace import Direction, Record, RecordKind
-from segstore.wire.trace.diff import FieldDifference, compare_frames
-from segstore.wire.trace.exchanges import Exchange, Exchanges
-
-__all__ = ["VARYING_FIELDS", "Drive", "ReplyDifference", "diff_stores", "drive", "report"]
+from segstore.wire.inspect import describe, lines
+from segstore.wire.trace import Direction, Exchange, Exchanges, FieldDifference, Record, RecordKind, compare_frames
 
 VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
 """Fields that differ between two stores that both are right, or between two runs of one."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.wire.trace import Direction, RecordKind
-from segstore.wire.trace.exchanges import Exchanges
+from segstore.wire.trace import Direction, Exchanges, RecordKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from segstore.wire.trace import Record
-
-__all__ = ["Latency", "Statistics", "Traffic", "duration", "lines", "statistics"]
 
 
 class Traffic(NamedTuple):

@@ -15,8 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from segstore.server.replay.problem import request_frame
-from segstore.server.replay.script import Step
+from segstore.server.replay import Step, request_frame
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -31,9 +30,7 @@ from segstore.wire import (
     WireError,
     encode,
 )
-from segstore.wire.blocks.decoder import Append
-
-__all__ = ["TraceClient", "shortened"]
+from segstore.wire.blocks import Append
 
 
 class TraceClient:

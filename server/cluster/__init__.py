@@ -1,5 +1,23 @@
 """Clusters of segment stores with a controller, in one process or in several."""
 
-from segstore.server.cluster.local import Cluster, MockCluster
+from segstore.server.cluster.local import (
+    Cluster,
+    MockCluster,
+)
+from segstore.server.cluster.members import (
+    Members,
+)
+from segstore.server.cluster.process import (
+    ClusterProcess,
+)
+from segstore.server.cluster.settings import (
+    ClusterSettings,
+)
 
-__all__ = ["Cluster", "MockCluster"]
+__all__ = [
+    "Cluster",
+    "ClusterProcess",
+    "ClusterSettings",
+    "Members",
+    "MockCluster",
+]

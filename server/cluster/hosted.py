@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from segstore.server.coordination.placement import LoadReport
-from segstore.server.store.container import Container
+from segstore.server.coordination import LoadReport
+from segstore.server.store import Container
 
 if TYPE_CHECKING:
-    from segstore.server.node.runner import SegmentStoreServer
-
-__all__ = ["HostedStore"]
+    from segstore.server.node import SegmentStoreServer
 
 
 class HostedStore:

@@ -17,21 +17,13 @@ from typing import NamedTuple
 
 from segstore.server.cluster.parts import controller_state
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.controller.api.auth import Authority, Permission
-from segstore.server.controller.api.server import ControllerServer, TlsFiles
-from segstore.server.controller.controller import Controller
-from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.state.operations import Operation, encode
-from segstore.server.coordination.configuration import Configuration, Configured, configured
-from segstore.server.coordination.types import Disconnected
-from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.fence import Epoch, Fenced
-from segstore.server.durable.journal import JournalFailed
-from segstore.server.segments.remote import RemoteSegments
-from segstore.server.shared_folder.owners import Owners
-from segstore.server.shared_folder.storage import SharedFolder, drop, result_of
-
-__all__ = ["ControllerLeader", "Leading"]
+from segstore.server.controller import Controller, Endpoint
+from segstore.server.controller.api import Authority, ControllerServer, Permission, TlsFiles
+from segstore.server.controller.state import Operation, encode
+from segstore.server.coordination import Configuration, Configured, Disconnected, configured
+from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Epoch, Fenced, JournalFailed
+from segstore.server.segments import RemoteSegments
+from segstore.server.shared_folder import Owners, SharedFolder, drop, result_of
 
 log = logging.getLogger(__name__)
 

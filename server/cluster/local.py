@@ -16,32 +16,20 @@ from segstore.server.cluster.members import Members
 from segstore.server.cluster.parts import close_connections, control_api, controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreSettings
-from segstore.server.connection.service import Clock
-from segstore.server.controller.api.auth import Authority
-from segstore.server.controller.api.server import ControllerServer
-from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.controller import Controller
-from segstore.server.controller.state.operations import Operation, encode
-from segstore.server.controller.state.state import State
-from segstore.server.coordination.configuration import configured
-from segstore.server.coordination.in_process import InProcessCoordinator
-from segstore.server.coordination.policy import OwnershipSettings
-from segstore.server.coordination.types import Coordinator
-from segstore.server.durable.durable import Durability
-from segstore.server.faults.faults import Faults, NoFaults
-from segstore.server.faults.observe import Observed, Observer
-from segstore.server.faults.rules import FaultSettings
-from segstore.server.node.runner import LoopClock, SegmentStoreServer
-from segstore.server.segments.local import LocalSegments
-from segstore.server.segments.recorded import RecordedSegments
-from segstore.server.store.chunks import ChunkPool
-from segstore.server.store.memory import MemoryAccount
+from segstore.server.connection import Clock
+from segstore.server.controller import Controller, ControllerConfig
+from segstore.server.controller.api import Authority, ControllerServer
+from segstore.server.controller.state import Operation, State, encode
+from segstore.server.coordination import Coordinator, InProcessCoordinator, OwnershipSettings, configured
+from segstore.server.durable import Durability
+from segstore.server.faults import Faults, FaultSettings, NoFaults, Observed, Observer
+from segstore.server.node import LoopClock, SegmentStoreServer
+from segstore.server.segments import LocalSegments, RecordedSegments
+from segstore.server.store import ChunkPool, MemoryAccount
 from segstore.wire.names import container_of
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
-
-__all__ = ["Cluster", "MockCluster"]
 
 _PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
 """For tests: what nobody owns is taken soon."""

@@ -12,15 +12,16 @@ import logging
 from collections.abc import Callable, MutableSequence
 
 from segstore.server.cluster.hosted import HostedStore
-from segstore.server.coordination.configuration import Configuration
-from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
-from segstore.server.coordination.ownership import ContainerOwnership
-from segstore.server.coordination.policy import OwnershipSettings
-from segstore.server.coordination.storage import SharedContainers
-from segstore.server.coordination.types import Coordinator
-from segstore.server.node.runner import SegmentStoreServer
-
-__all__ = ["Members"]
+from segstore.server.coordination import (
+    Configuration,
+    ContainerOwnership,
+    Coordinator,
+    InProcessCoordinator,
+    InProcessSession,
+    OwnershipSettings,
+    SharedContainers,
+)
+from segstore.server.node import SegmentStoreServer
 
 log = logging.getLogger(__name__)
 

@@ -6,18 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.controller.controller import Controller
-from segstore.server.controller.state.durable import image, recovered
-from segstore.server.controller.state.state import State
-from segstore.server.durable.data_directory import DirectoryDamaged
-from segstore.server.durable.durable import Durability
-from segstore.server.faults.faults import Faults
-from segstore.server.node.runner import SegmentStoreServer
+from segstore.server.controller import Controller
+from segstore.server.controller.state import State, image, recovered
+from segstore.server.durable import DirectoryDamaged, Durability
+from segstore.server.faults import Faults
+from segstore.server.node import SegmentStoreServer
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
-
-__all__ = ["close_connections", "control_api", "controller_state"]
 
 
 def controller_state(durability: Durability) -> State:

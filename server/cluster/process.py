@@ -22,14 +22,12 @@ from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader
 from segstore.server.cluster.parts import close_connections, control_api
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.connection.service import Clock
-from segstore.server.controller.api.auth import Authority
-from segstore.server.controller.api.forwarding import ForwardingServer
-from segstore.server.controller.controller import Controller, wall_clock_ms
-from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.coordination.configuration import Configuration
-from segstore.server.coordination.ownership import ContainerOwnership
-from segstore.server.coordination.types import (
+from segstore.server.connection import Clock
+from segstore.server.controller import Controller, Endpoint, wall_clock_ms
+from segstore.server.controller.api import Authority, ForwardingServer
+from segstore.server.coordination import (
+    Configuration,
+    ContainerOwnership,
     CoordinationError,
     CoordinationSession,
     Coordinator,
@@ -37,21 +35,24 @@ from segstore.server.coordination.types import (
     SessionExpired,
     SessionState,
 )
-from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator
-from segstore.server.durable.data_directory import DataError
-from segstore.server.durable.durable import Durability
-from segstore.server.faults.faults import Faults
-from segstore.server.node.runner import SegmentStoreServer
-from segstore.server.shared_folder.identity import confirm, identify
-from segstore.server.shared_folder.leader import Candidate, Present
-from segstore.server.shared_folder.owners import Location, Owners
-from segstore.server.shared_folder.storage import FolderStorage, SharedFolder
-from segstore.server.store.container import Container
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
+from segstore.server.durable import DataError, Durability
+from segstore.server.faults import Faults
+from segstore.server.node import SegmentStoreServer
+from segstore.server.shared_folder import (
+    Candidate,
+    FolderStorage,
+    Location,
+    Owners,
+    Present,
+    SharedFolder,
+    confirm,
+    identify,
+)
+from segstore.server.store import Container
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
-
-__all__ = ["ClusterProcess"]
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,10 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.server.config import StoreSettings
-from segstore.server.controller.api.server import TlsFiles
-from segstore.server.controller.config import ControllerConfig
-from segstore.server.coordination.policy import OwnershipSettings
-from segstore.server.durable.durable import MIN_MEMORY_BYTES
-
-__all__ = ["ClusterSettings"]
+from segstore.server.controller import ControllerConfig
+from segstore.server.controller.api import TlsFiles
+from segstore.server.coordination import OwnershipSettings
+from segstore.server.durable import MIN_MEMORY_BYTES
 
 
 class ClusterSettings(BaseModel):

@@ -1,1 +1,55 @@
 """One connection of a segment store: bytes in, requests executed, bytes out, within bounds and deadlines."""
+
+from segstore.server.connection.accepting import (
+    Listening,
+    stop_accepting,
+)
+from segstore.server.connection.connection import (
+    Connection,
+    own,
+)
+from segstore.server.connection.deadlines import (
+    Missed,
+)
+from segstore.server.connection.fair_queue import (
+    FairQueue,
+)
+from segstore.server.connection.hub import (
+    ConnectionHub,
+)
+from segstore.server.connection.recording import (
+    Recorder,
+)
+from segstore.server.connection.service import (
+    Clock,
+    StoreService,
+    TimerHandle,
+)
+from segstore.server.connection.session import (
+    WRITE_ABOVE_BYTES,
+    Ending,
+    Session,
+)
+from segstore.server.connection.writer_counts import (
+    WriterCount,
+    WriterCounts,
+)
+
+__all__ = [
+    "WRITE_ABOVE_BYTES",
+    "Clock",
+    "Connection",
+    "ConnectionHub",
+    "Ending",
+    "FairQueue",
+    "Listening",
+    "Missed",
+    "Recorder",
+    "Session",
+    "StoreService",
+    "TimerHandle",
+    "WriterCount",
+    "WriterCounts",
+    "own",
+    "stop_accepting",
+]

@@ -17,8 +17,6 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-__all__ = ["Listening", "stop_accepting"]
-
 log = logging.getLogger(__name__)
 
 _TURNS = 2

@@ -28,17 +28,15 @@ import msgspec
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.session import Ending, Session
 from segstore.wire import WireError
-from segstore.wire.blocks.decoder import Append, AppendBlockDecoder
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from segstore.server.connection.hub import ConnectionHub
-    from segstore.server.durable.committer import Gate
+    from segstore.server.durable import Gate
     from segstore.wire import Buffer, Command
-
-__all__ = ["Connection", "own"]
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from segstore.server.config import LimitSettings
 
-__all__ = ["Missed", "Waits"]
-
 
 class Missed(Enum):
     """What did not happen in time."""

@@ -19,8 +19,6 @@ from math import inf
 from time import perf_counter
 from typing import Any, Final, Protocol
 
-__all__ = ["SLICE_S", "TICK_S", "FairQueue", "Job"]
-
 SLICE_S: Final = 0.0005
 """How long a job is served at a time. The job checks the clock itself, after each step."""
 

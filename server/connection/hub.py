@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from segstore.server.connection.connection import Connection
     from segstore.server.connection.recording import Recorder
     from segstore.server.connection.service import StoreService
-    from segstore.server.durable.committer import Gate
-
-__all__ = ["ConnectionHub"]
+    from segstore.server.durable import Gate
 
 log = logging.getLogger(__name__)
 

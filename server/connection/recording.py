@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from segstore.wire import Buffer
-
-__all__ = ["Recorder"]
 
 
 class Recorder(Protocol):

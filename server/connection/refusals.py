@@ -30,8 +30,6 @@ from segstore.wire import (
     WrongHost,
 )
 
-__all__ = ["refusal", "stack_trace"]
-
 _MAX_TRACE_CHARACTERS = 20_000
 
 

@@ -15,9 +15,15 @@ import msgspec
 
 from segstore.server.auth import AccessLevel
 from segstore.server.config import LimitSettings
-from segstore.server.store.attributes import AttributeUpdate
-from segstore.server.store.errors import BadAttribute, IllegalArgument, StoreError, Unsupported
-from segstore.server.store.store import IS_INDEX, SegmentStore
+from segstore.server.store import (
+    IS_INDEX,
+    AttributeUpdate,
+    BadAttribute,
+    IllegalArgument,
+    SegmentStore,
+    StoreError,
+    Unsupported,
+)
 from segstore.wire import (
     ChunkInfo,
     Command,
@@ -71,8 +77,6 @@ from segstore.wire import (
     UpdateTableEntries,
 )
 from segstore.wire.names import is_index
-
-__all__ = ["ADMIN_REQUESTS", "REQUESTS", "Request"]
 
 _PAGE_ITEMS: Final = 1024
 """Maximum number of items on a page of a table. A peer that asks for more continues with the page's token."""

@@ -24,10 +24,17 @@ from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import ADMIN_REQUESTS, REQUESTS
 from segstore.server.connection.session import Ending, Session
 from segstore.server.connection.writer_counts import WriterCounts
-from segstore.server.store.errors import NoSuchSegment, SegmentSealed, SegmentTruncated, StoreError, Unanswered
-from segstore.server.store.results import ReadResult, read_length
-from segstore.server.store.store import SegmentStore
-from segstore.server.store.waiting import WakeReason
+from segstore.server.store import (
+    NoSuchSegment,
+    ReadResult,
+    SegmentSealed,
+    SegmentStore,
+    SegmentTruncated,
+    StoreError,
+    Unanswered,
+    WakeReason,
+    read_length,
+)
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
     WIRE_VERSION,
@@ -42,11 +49,8 @@ from segstore.wire import (
     WireError,
     WrongHost,
 )
+from segstore.wire.codec import encoder, frame_decoder, parts_encoder
 from segstore.wire.codec.generate import compiler
-from segstore.wire.codec.older_frames import frame_decoder
-from segstore.wire.codec.versions import encoder, parts_encoder
-
-__all__ = ["Clock", "Counters", "StoreService", "TimerHandle", "WaitingRead"]
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from uuid import UUID
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.writers import WRITER_BYTES, SetUpWriter, run_of
-from segstore.server.store.errors import BadAttribute, BadOffset, StoreError
-from segstore.server.store.memory import name_bytes
+from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
 from segstore.wire import (
     AppendSetup,
     Buffer,
@@ -36,18 +35,16 @@ from segstore.wire import (
     SegmentCreated,
     SetupAppend,
 )
-from segstore.wire.blocks.decoder import Append
-from segstore.wire.codec.append_rows import END_HEADER, acknowledgement
-from segstore.wire.codec.generate.runtime import UUIDS
+from segstore.wire.blocks import Append
+from segstore.wire.codec import END_HEADER, acknowledgement
+from segstore.wire.codec.generate import UUIDS
 from segstore.wire.names import transient_name
 
 if TYPE_CHECKING:
     from segstore.server.connection.service import StoreService, TimerHandle, WaitingRead
-    from segstore.server.store.waiting import WakeReason
+    from segstore.server.store import WakeReason
     from segstore.wire import FrameDecoder
-    from segstore.wire.blocks.decoder import AppendBlockDecoder
-
-__all__ = ["WRITE_ABOVE_BYTES", "Ending", "Session"]
+    from segstore.wire.blocks import AppendBlockDecoder
 
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """When so much is in `out`, it is written before more is carried out."""

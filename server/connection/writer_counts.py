@@ -18,8 +18,6 @@ import msgspec
 
 from segstore.wire.names import is_index, parent_of, stream_of
 
-__all__ = ["WriterCount", "WriterCounts"]
-
 _LOOK_AT: Final = 1024
 
 

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from segstore.wire import Command
-from segstore.wire.blocks.decoder import Append
-from segstore.wire.codec.append_rows import acknowledgement_head
+from segstore.wire.blocks import Append
+from segstore.wire.codec import acknowledgement_head
 
 if TYPE_CHECKING:
     from segstore.server.connection.writer_counts import WriterCount
-    from segstore.server.store.container import Container
-    from segstore.server.store.segment import Segment
-    from segstore.wire.blocks.decoder import Taken
-
-__all__ = ["WRITER_BYTES", "SetUpWriter", "run_of"]
+    from segstore.server.store import Container, Segment
+    from segstore.wire.blocks import Taken
 
 WRITER_BYTES: Final = 400
 """What a writer that was set up takes, roughly."""

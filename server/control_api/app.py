@@ -17,8 +17,6 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import Problem, install
 from segstore.server.control_api.routes import about, containers, faults, requests, streams
 
-__all__ = ["make_app"]
-
 _ABOUT = """Looks at a running segment store and changes what it does.
 
 Every refusal is a `Problem`: one sentence, and where in the request it is."""

@@ -10,18 +10,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segstore.server.connection.writer_counts import WriterCounts
-from segstore.server.control_api.routes.watch import Watch
+from segstore.server.connection import WriterCounts
+from segstore.server.control_api.routes import Watch
 from segstore.server.control_api.writer_names import WriterNames
-from segstore.server.controller.controller import Controller
-from segstore.server.faults.faults import Faults
-from segstore.server.node.runner import SegmentStoreServer
-from segstore.server.store.errors import StoreError
+from segstore.server.controller import Controller
+from segstore.server.faults import Faults
+from segstore.server.node import SegmentStoreServer
+from segstore.server.store import StoreError
 
 if TYPE_CHECKING:
-    from segstore.server.cluster.members import Members
-
-__all__ = ["Controlled", "host_and_port"]
+    from segstore.server.cluster import Members
 
 _ALONE = "there is one store, so nobody to move them to; several in one process are `segstore serve --stores 2`"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from typing import AnyStr, Final, Generic
 
-__all__ = ["First"]
-
 _MOST_BYTES: Final = 256 * 1024
 _ENTRY_BYTES: Final = 100
 """What an entry of an answer takes beside its name, roughly."""

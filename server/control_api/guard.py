@@ -24,8 +24,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from segstore.server.control_api.problems import ApiProblem, body
 
-__all__ = ["Guard", "host_of", "is_loopback"]
-
 _TYPE: Final = "application/json"
 _AUTHORIZATION: Final = "header.authorization"
 _SAFE: Final = ("GET", "HEAD")

@@ -25,15 +25,13 @@ from typing import Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from segstore.server.connection.accepting import stop_accepting
+from segstore.server.connection import stop_accepting
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
 from segstore.server.descriptors import shares
-from segstore.server.node.runner import AddressInUse, CannotListen
+from segstore.server.node import AddressInUse, CannotListen
 from segstore.server.secret_file import read_secret
-
-__all__ = ["ControlApi"]
 
 log = logging.getLogger(__name__)
 

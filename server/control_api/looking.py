@@ -7,8 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from segstore.server.connection.connection import Connection
-from segstore.server.connection.session import Ending, Session
+from segstore.server.connection import Connection, Ending, Session
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import (
@@ -20,12 +19,9 @@ from segstore.server.control_api.models import (
     SegmentSummary,
 )
 from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.faults.connection import FaultyConnection
-from segstore.server.store.errors import StoreError
-from segstore.server.store.segment import Segment
+from segstore.server.faults import FaultyConnection
+from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
-
-__all__ = ["router"]
 
 _AT_ONCE = 20_000
 _COMPARED_CHARACTERS = 64

@@ -7,36 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from segstore.server.faults.rules import Rule
-
-__all__ = [
-    "Added",
-    "AllSegments",
-    "Closed",
-    "ConnectionInfo",
-    "Connections",
-    "ContainerInfo",
-    "Containers",
-    "Counts",
-    "FaultRule",
-    "FaultRules",
-    "Health",
-    "LatestRequests",
-    "MoveTo",
-    "Name",
-    "Released",
-    "RequestInfo",
-    "SegmentDetails",
-    "SegmentSummary",
-    "Served",
-    "StoreCounts",
-    "StoreInfo",
-    "StreamStats",
-    "Version",
-    "WriterName",
-    "WriterNamesPage",
-    "WriterTotals",
-]
+from segstore.server.faults import Rule
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
 

@@ -18,8 +18,6 @@ from fastapi.responses import HTMLResponse, Response
 
 from segstore.server.control_api.controlled import Controlled
 
-__all__ = ["policy", "router", "text"]
-
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 

@@ -18,8 +18,6 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-__all__ = ["ApiProblem", "Problem", "answer", "body", "install", "place", "sentence", "shown"]
-
 log = logging.getLogger(__name__)
 
 _TYPE = "application/problem+json"

@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 
-from segstore.server.connection.writer_counts import WriterCount
+from segstore.server.connection import WriterCount
 from segstore.wire.names import writer_id
-
-__all__ = ["TooManyNames", "WriterNames"]
 
 _AT_ONCE = 500
 

@@ -6,22 +6,56 @@ remembered and how it changes), the parts (`streams`, `transactions`, …: decid
 needs of a segment store is `SegmentAdmin`.
 """
 
-from segstore.server.controller.api.auth import Accounts, Authority, Permission
-from segstore.server.controller.api.server import ControllerServer, TlsFiles
-from segstore.server.controller.config import AutoScaling, ControllerConfig
-from segstore.server.controller.controller import Controller
-from segstore.server.controller.segment_admin import Endpoint, Load, SegmentAdmin
+from segstore.server.controller.api import (
+    Accounts,
+    Authority,
+    ControllerServer,
+    Permission,
+    TlsFiles,
+)
+from segstore.server.controller.config import (
+    AutoScaling,
+    ControllerConfig,
+    read_config,
+)
+from segstore.server.controller.controller import (
+    Controller,
+    wall_clock_ms,
+)
+from segstore.server.controller.errors import (
+    ControllerError,
+    NobodyOwns,
+    SegmentStoreFailed,
+)
+from segstore.server.controller.policies import (
+    ScalingPolicy,
+    StreamConfig,
+)
+from segstore.server.controller.segment_admin import (
+    CONTROLLER_WRITER,
+    Endpoint,
+    Load,
+    SegmentAdmin,
+)
 
 __all__ = [
+    "CONTROLLER_WRITER",
     "Accounts",
     "Authority",
     "AutoScaling",
     "Controller",
     "ControllerConfig",
+    "ControllerError",
     "ControllerServer",
     "Endpoint",
     "Load",
+    "NobodyOwns",
     "Permission",
+    "ScalingPolicy",
     "SegmentAdmin",
+    "SegmentStoreFailed",
+    "StreamConfig",
     "TlsFiles",
+    "read_config",
+    "wall_clock_ms",
 ]

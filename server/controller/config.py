@@ -9,8 +9,6 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-__all__ = ["AutoScaling", "ControllerConfig", "read_config"]
-
 _SLACK_MS: Final = 30_000
 
 

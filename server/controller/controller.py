@@ -19,21 +19,19 @@ from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.segment_admin import SegmentAdmin
-from segstore.server.controller.state.core import Core, Due, Timer
-from segstore.server.controller.state.operations import Operation, ScopeCreated
-from segstore.server.controller.state.state import SYSTEM_SCOPE, State
-from segstore.server.controller.streams.reader_groups import ReaderGroups
-from segstore.server.controller.streams.scaling import Scaling
-from segstore.server.controller.streams.scopes import Scopes
-from segstore.server.controller.streams.streams import Streams
-from segstore.server.controller.streams.tables import Tables
-from segstore.server.controller.streams.transactions import Transactions
-from segstore.server.controller.streams.upkeep import Upkeep
-from segstore.server.controller.streams.watermarks import Watermarks
-from segstore.server.controller.streams.writers import Writers
-from segstore.server.store.memory import MemoryAccount
-
-__all__ = ["Controller", "wall_clock_ms"]
+from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, Operation, ScopeCreated, State, Timer
+from segstore.server.controller.streams import (
+    ReaderGroups,
+    Scaling,
+    Scopes,
+    Streams,
+    Tables,
+    Transactions,
+    Upkeep,
+    Watermarks,
+    Writers,
+)
+from segstore.server.store import MemoryAccount
 
 _log = logging.getLogger(__name__)
 

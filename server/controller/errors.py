@@ -33,35 +33,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "AlreadyExists",
-    "BrokenStreamCut",
-    "Closed",
-    "ControllerError",
-    "EmptyName",
-    "ExecutionTimeExceeded",
-    "GenerationMismatch",
-    "IllegalState",
-    "InvalidArgument",
-    "InvalidName",
-    "InvalidStreamCut",
-    "LeaseTooLarge",
-    "Malformed",
-    "MemoryFull",
-    "NobodyOwns",
-    "NotFound",
-    "PermissionDenied",
-    "ScaleRefused",
-    "ScopeNotEmpty",
-    "SegmentStoreFailed",
-    "StreamNotSealed",
-    "StreamSealed",
-    "TooMany",
-    "Unauthenticated",
-    "UnusableEntry",
-]
-
-
 _MESSAGE_MAX: Final = 500
 
 

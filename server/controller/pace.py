@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Final, Generic, TypeVar
 
-__all__ = ["CALLER", "PER_TICK", "Pace", "Paced", "units_of"]
-
 CALLER: Final[ContextVar[str]] = ContextVar("the peer for which a controller works", default="")
 
 PER_TICK: Final = 4

@@ -11,19 +11,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "NO_ID",
-    "Cut",
-    "ReaderGroupConfig",
-    "RetentionPolicy",
-    "RetentionType",
-    "ScalingPolicy",
-    "ScalingType",
-    "StreamConfig",
-    "SubscriberRetention",
-    "TableConfig",
-]
-
 Cut = dict[int, int]
 """A stream cut: segment id to offset."""
 

@@ -13,8 +13,6 @@ from uuid import UUID
 
 from segstore.server.controller.policies import ScalingPolicy
 
-__all__ = ["CONTROLLER_WRITER", "Endpoint", "Load", "SegmentAdmin"]
-
 CONTROLLER_WRITER: Final = UUID("5e657365-0000-4000-8000-6d61726b6572")
 """The id under which a controller writes events of its own; its numbers in a segment count from 1."""
 

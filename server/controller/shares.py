@@ -11,8 +11,6 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-__all__ = ["Shares"]
-
 _PART: Final = 8
 
 

@@ -21,16 +21,16 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from segstore.server.controller.policies import StreamConfig
-from segstore.server.controller.state.operations import (
+from segstore.server.controller import StreamConfig
+from segstore.server.controller.state import (
     Operation,
     ScopeCreated,
     ScopeDeleted,
+    State,
     StreamCreated,
     StreamDeleted,
     StreamUpdated,
 )
-from segstore.server.controller.state.state import State
 from segstore.server.coordination.policy import backoff_s
 from segstore.server.coordination.types import (
     CoordinationError,
@@ -42,8 +42,6 @@ from segstore.server.coordination.types import (
     SessionState,
     Unreachable,
 )
-
-__all__ = ["CONFIGURATION", "Configuration", "Configured", "NoConfiguration", "configured"]
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,6 @@ from segstore.server.coordination.types import (
     Unreachable,
 )
 
-__all__ = ["InProcessCoordinator", "InProcessSession"]
-
 Watch = Callable[[], None]
 
 _SUSPENDED_AFTER = 1 / 3

@@ -45,10 +45,8 @@ from segstore.server.coordination.types import (
     SessionState,
     Unreachable,
 )
-from segstore.server.durable.data_directory import DataError
-from segstore.server.store.container import Container
-
-__all__ = ["CONTAINERS", "ContainerOwnership", "Hosted", "container_path"]
+from segstore.server.durable import DataError
+from segstore.server.store import Container
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["LoadReport", "surplus", "turn"]
-
 
 class LoadReport(msgspec.Struct, frozen=True):
     """What a store says of itself.

@@ -17,8 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Unreachable
 
-__all__ = ["OwnershipSettings", "PolicyName", "Reconnect", "SessionExpiredPolicy", "Shutdown", "backoff_s", "policy_of"]
-
 log = logging.getLogger(__name__)
 
 PolicyName = Literal["shutdown", "reconnect"]

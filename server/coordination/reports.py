@@ -27,8 +27,6 @@ from segstore.server.coordination.types import (
     SessionExpired,
 )
 
-__all__ = ["SHOWN_BYTES", "STORES", "LoadReports", "SameName", "store_path"]
-
 log = logging.getLogger(__name__)
 
 STORES: Final = "/segstore/stores"

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from segstore.server.store.container import Container
-
-__all__ = ["ContainerRefused", "ContainerStorage", "Opened", "SharedContainers"]
+from segstore.server.store import Container
 
 Opened = tuple[int, Container | None]
 """The epoch of an opening, and the container's state; None for one that is empty or that the store keeps itself."""

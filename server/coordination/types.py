@@ -12,20 +12,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-__all__ = [
-    "BadVersion",
-    "CoordinationError",
-    "CoordinationSession",
-    "Coordinator",
-    "Disconnected",
-    "NoNode",
-    "Node",
-    "NodeExists",
-    "SessionExpired",
-    "SessionState",
-    "Unreachable",
-]
-
 
 class SessionState(Enum):
     """Of a session, as its holder knows it."""

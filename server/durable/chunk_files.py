@@ -21,10 +21,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from segstore.server.durable.files import Files, open_regular
-from segstore.server.store.chunks import Buffer
-from segstore.server.store.errors import DataDamaged
-
-__all__ = ["BLOCK_BYTES", "BlockCache", "ChunkFile", "ChunkFileInfo", "check", "file_name", "write"]
+from segstore.server.store import Buffer, DataDamaged
 
 BLOCK_BYTES: Final = 32 * 1024
 

@@ -28,8 +28,6 @@ from typing import Final, NamedTuple, Protocol
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group, Journal, JournalFailed
 
-__all__ = ["BATCH", "Committer", "Gate", "Gated", "Mark", "Watcher", "records"]
-
 log = logging.getLogger(__name__)
 
 BATCH: Final = -2

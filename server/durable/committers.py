@@ -15,8 +15,6 @@ from collections import deque
 
 from segstore.server.durable.committer import Committer, Gated
 
-__all__ = ["Committers"]
-
 
 class Committers:
     """Several committers as one `Gate`.

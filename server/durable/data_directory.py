@@ -37,26 +37,6 @@ import msgspec
 from segstore.server.durable import chunk_files, journal
 from segstore.server.durable.files import Files, read_regular
 
-__all__ = [
-    "CLUSTER_FILE",
-    "COMMITTED_FILE",
-    "FORMAT",
-    "MANIFEST_FILE",
-    "DataDirectory",
-    "DataError",
-    "DirectoryDamaged",
-    "DirectoryForeign",
-    "DirectoryInUse",
-    "DirectoryNewer",
-    "DirectoryUnusable",
-    "JournalFile",
-    "Manifest",
-    "SnapshotFile",
-    "check_entries",
-    "numbered",
-    "snapshot_name",
-]
-
 FORMAT: Final = 1
 
 CLUSTER_FILE: Final = "CLUSTER"

@@ -70,13 +70,14 @@ from segstore.server.durable.journal import (
     file_names,
     read_journal,
 )
-from segstore.server.store.chunks import Buffer, ChunkPool
-from segstore.server.store.container import Container
-from segstore.server.store.errors import DataDamaged
-from segstore.server.store.memory import MemoryAccount
-from segstore.server.store.operations import (
+from segstore.server.store import (
     Appended,
     AppendedCoder,
+    Buffer,
+    ChunkPool,
+    Container,
+    DataDamaged,
+    MemoryAccount,
     Operation,
     SegmentDeleted,
     SegmentMerged,
@@ -85,8 +86,6 @@ from segstore.server.store.operations import (
     encode,
 )
 from segstore.wire.names import container_of, is_index
-
-__all__ = ["CONTROLLER", "MEMORY_BYTES", "MIN_MEMORY_BYTES", "ContainerJournal", "Durability"]
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,6 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Epoch", "Fenced", "epochs_of"]
-
 _NAME: Final = re.compile(r"epoch-(\d{10})")
 
 

@@ -35,8 +35,6 @@ from segstore.server.durable.fence import Epoch, Fenced
 from segstore.server.durable.files import Files
 from segstore.server.durable.journal import file_names
 
-__all__ = ["FencedDirectory", "current", "lost"]
-
 log = logging.getLogger(__name__)
 
 _CHUNK: Final = "chunk-"

@@ -14,9 +14,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-from segstore.server.store.chunks import Buffer
-
-__all__ = ["Files", "open_regular", "read_regular"]
+from segstore.server.store import Buffer
 
 
 def open_regular(path: Path) -> FileIO:

@@ -30,18 +30,6 @@ from zlib import crc32
 
 from segstore.server.durable.files import Files, open_regular, read_regular
 
-__all__ = [
-    "Group",
-    "Journal",
-    "JournalDamaged",
-    "JournalFailed",
-    "MadeJournal",
-    "SqliteJournal",
-    "file_names",
-    "padding_fault",
-    "read_journal",
-]
-
 _PAGE_BYTES: Final = 4096
 _FRAME_BYTES: Final = _PAGE_BYTES + 24
 _WAL_HEADER: Final = Struct(">8I")

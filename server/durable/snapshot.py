@@ -30,14 +30,9 @@ import msgspec
 from segstore.server.durable import chunk_files
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile, ChunkFileInfo
 from segstore.server.durable.files import Files
-from segstore.server.store.chunks import Buffer, FileChunk, Piece
-from segstore.server.store.container import Container
-from segstore.server.store.operations import pack_name, unpack_name
-from segstore.server.store.segment import Kind, Segment
-from segstore.server.store.tables.table import TableSegment
+from segstore.server.store import Buffer, Container, FileChunk, Kind, Piece, Segment, pack_name, unpack_name
+from segstore.server.store.tables import TableSegment
 from segstore.wire.names import is_user_stream_segment
-
-__all__ = ["Captured", "Image", "Saved", "capture", "install", "live_files", "read", "restore", "save", "sparse"]
 
 _MAGIC: Final = b"SEGSNAP1"
 _INLINE_BYTES: Final = 4096

@@ -16,9 +16,7 @@ from segstore.server.durable.chunk_files import BlockCache
 from segstore.server.durable.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, snapshot_name
 from segstore.server.durable.files import read_regular
 from segstore.server.durable.journal import JournalDamaged, file_names, padding_fault, read_journal
-from segstore.server.store.errors import DataDamaged
-
-__all__ = ["Verified", "verify"]
+from segstore.server.store import DataDamaged
 
 
 class Verified(NamedTuple):

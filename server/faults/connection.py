@@ -22,9 +22,7 @@ from collections import deque
 from functools import partial as bound
 from typing import TYPE_CHECKING, Final
 
-from segstore.server.connection.connection import Connection, own
-from segstore.server.connection.deadlines import Missed
-from segstore.server.connection.session import WRITE_ABOVE_BYTES, Ending
+from segstore.server.connection import WRITE_ABOVE_BYTES, Connection, Ending, Missed, own
 from segstore.server.faults.decisions import Plan, Wait
 from segstore.server.faults.frames import end_by_reset, refusal, spoilt
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
@@ -40,17 +38,14 @@ from segstore.wire import (
     WireError,
     decode,
 )
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from segstore.server.connection.hub import ConnectionHub
-    from segstore.server.connection.session import Session
+    from segstore.server.connection import ConnectionHub, Session
     from segstore.server.faults.faults import Faults
     from segstore.wire import Buffer, Command
-
-__all__ = ["FaultyConnection"]
 
 _HEADER: Final = struct.Struct(">ii")
 _NO_PLAN: Final = Plan()

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from segstore.server.faults.observe import Seen
 
-__all__ = ["Decider", "Decision", "Plan", "Tally", "Wait"]
-
 _LOG_BYTES: Final = 64 * 1024 * 1024
 _DECISION_BYTES: Final = 300
 """What a decision takes beside the names of segments, roughly."""

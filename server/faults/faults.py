@@ -24,14 +24,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from segstore.server.connection.service import Clock, TimerHandle
+from segstore.server.connection import Clock, TimerHandle
 from segstore.server.faults.decisions import Decider, Decision, Plan, Tally, Wait
 from segstore.server.faults.file import read_faults, rule_problem
 from segstore.server.faults.observe import Observer, Seen
 from segstore.server.faults.rules import Action, FaultSettings, Rule
 from segstore.wire import COMMANDS
-
-__all__ = ["Faults", "NoFaults", "NoSuchRule", "Waiting"]
 
 log = logging.getLogger(__name__)
 

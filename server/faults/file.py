@@ -19,8 +19,6 @@ from segstore.server.faults import rules as fault_rules
 from segstore.server.faults.rules import FaultSettings
 from segstore.wire.printable import printable
 
-__all__ = ["FaultFileError", "parse_faults", "read_faults", "rule_problem"]
-
 _LONGEST: Final = 600
 _MOST_BYTES: Final = 256 * 1024
 _FORMS: Final = {

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from segstore.server.faults.rules import Action, Error
     from segstore.wire import Command
 
-__all__ = ["corrupted", "end_by_reset", "refusal", "spoilt"]
-
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 

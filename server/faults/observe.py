@@ -24,12 +24,9 @@ from uuid import UUID
 import msgspec
 
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
-from segstore.wire.blocks.decoder import Append
-from segstore.wire.schema.schema import COMMANDS
-from segstore.wire.trace.exchanges import segments_of
-from segstore.wire.trace.filters import MOST_TERMS, Filter, Subject, parse_filter
-
-__all__ = ["NotObserved", "NotSeen", "Observed", "Observer", "Seen", "Stage", "StageName", "reply_seen", "request_seen"]
+from segstore.wire.blocks import Append
+from segstore.wire.schema import COMMANDS
+from segstore.wire.trace import MOST_TERMS, Filter, Subject, parse_filter, segments_of
 
 _SEEN_BYTES: Final = 700
 _APPEND_FRAMES_BYTES: Final = 24 + 52

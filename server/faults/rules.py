@@ -23,27 +23,10 @@ from uuid import UUID
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from segstore.wire import COMMANDS, WireError
-from segstore.wire.trace.filters import Filter, FilterError, parse_filter
+from segstore.wire.trace import Filter, FilterError, parse_filter
 
 if TYPE_CHECKING:
     from segstore.wire import Command
-
-__all__ = [
-    "Action",
-    "Close",
-    "Corrupt",
-    "Delay",
-    "Drop",
-    "Duplicate",
-    "Error",
-    "FaultSettings",
-    "Hold",
-    "Ok",
-    "Rule",
-    "Truncate",
-    "check_size",
-    "reply_class",
-]
 
 _MOST_RULES: Final = 1_000
 _MOST_TERMS: Final = 10_000

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from segstore.server.faults.decisions import Wait
     from segstore.server.faults.faults import Faults, Waiting
 
-__all__ = ["FaultWaits"]
-
 
 class FaultWaits:
     """The pending waits of one connection. Its owner calls `clear` when the connection is closed."""

@@ -18,25 +18,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from segstore.server.config import StoreSettings
-from segstore.server.connection.accepting import Listening
-from segstore.server.connection.connection import Connection
-from segstore.server.connection.hub import ConnectionHub
-from segstore.server.connection.service import Clock, StoreService, TimerHandle
+from segstore.server.connection import Clock, Connection, ConnectionHub, Listening, StoreService, TimerHandle
 from segstore.server.descriptors import shares
-from segstore.server.durable.durable import Durability
-from segstore.server.faults.connection import FaultyConnection
-from segstore.server.faults.faults import Faults, NoFaults
-from segstore.server.faults.observe import Observed, Observer
-from segstore.server.faults.rules import FaultSettings
-from segstore.server.store.chunks import ChunkPool
-from segstore.server.store.memory import MemoryAccount
-from segstore.server.store.segment import Segment
-from segstore.server.store.store import SegmentStore
+from segstore.server.durable import Durability
+from segstore.server.faults import Faults, FaultSettings, FaultyConnection, NoFaults, Observed, Observer
+from segstore.server.store import ChunkPool, MemoryAccount, Segment, SegmentStore
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
-
-__all__ = ["AddressInUse", "CannotListen", "LoopClock", "MockSegmentStore", "SegmentStoreServer"]
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,27 @@
 """A recorded trace that answers."""
+
+from segstore.server.replay.controller import (
+    replay_controller,
+)
+from segstore.server.replay.problem import (
+    Problem,
+    request_frame,
+)
+from segstore.server.replay.script import (
+    Step,
+    of_clients,
+    read_script,
+)
+from segstore.server.replay.server import (
+    TraceServer,
+)
+
+__all__ = [
+    "Problem",
+    "Step",
+    "TraceServer",
+    "of_clients",
+    "read_script",
+    "replay_controller",
+    "request_frame",
+]

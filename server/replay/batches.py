@@ -19,12 +19,10 @@ from uuid import UUID
 import msgspec
 
 from segstore.wire import DataAppended, WireError, decode, encode
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 
 if TYPE_CHECKING:
     from segstore.server.replay.script import Step
-
-__all__ = ["Batch", "Batches", "as_acknowledged"]
 
 
 class Batch(NamedTuple):

@@ -15,19 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.controller.controller import Controller, wall_clock_ms
-from segstore.server.controller.policies import ScalingPolicy, StreamConfig
-from segstore.server.controller.segment_admin import Endpoint, Load
-from segstore.server.controller.state.operations import ScopeCreated, StreamCreated
-from segstore.server.controller.state.state import TABLE_SUFFIX, State
+from segstore.server.controller import Controller, Endpoint, Load, ScalingPolicy, StreamConfig, wall_clock_ms
+from segstore.server.controller.state import TABLE_SUFFIX, ScopeCreated, State, StreamCreated
 from segstore.wire import DataAppended, SegmentRead, SegmentsBatchMerged, StreamSegmentInfo, WireError, decode
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 from segstore.wire.names import SegmentName
 
 if TYPE_CHECKING:
     from segstore.server.replay.script import Step
-
-__all__ = ["ReplayedSegments", "named_segments", "replay_controller"]
 
 _NAMES: Final = ("segment", "segment_name", "target", "source", "target_segment_id", "source_segment_ids")
 _MOST_SEGMENTS: Final = 20_000

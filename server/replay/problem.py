@@ -10,10 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from segstore.server.replay.script import Step, type_of
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
-from segstore.wire.blocks.decoder import Append
-from segstore.wire.trace.diff import FieldDifference, compare_frames
-
-__all__ = ["Problem", "problem", "request_frame"]
+from segstore.wire.blocks import Append
+from segstore.wire.trace import FieldDifference, compare_frames
 
 _FIELDS_TOLD: Final = 4
 _BATCHED: Final = "--mode match (mode='match') takes requests in any order, and events that are batched otherwise"

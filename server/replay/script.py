@@ -36,23 +36,9 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.blocks.decoder import Append, AppendBlockDecoder
-from segstore.wire.schema.elements import Elements
-from segstore.wire.trace.blocks import Direction, Record, RecordKind, unpack_data
-from segstore.wire.trace.exchanges import Exchange, Exchanges
-
-__all__ = [
-    "Answer",
-    "Ids",
-    "Mode",
-    "Replay",
-    "ScriptedReply",
-    "Step",
-    "of_clients",
-    "own_item",
-    "read_script",
-    "type_of",
-]
+from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.schema import Elements
+from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind, unpack_data
 
 Mode = Literal["strict", "match"]
 

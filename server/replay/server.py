@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, cast
 
-from segstore.server.connection.accepting import stop_accepting
-from segstore.server.connection.fair_queue import FairQueue
-from segstore.server.node.runner import AddressInUse, CannotListen
+from segstore.server.connection import FairQueue, stop_accepting
+from segstore.server.node import AddressInUse, CannotListen
 from segstore.server.replay.problem import Problem, problem, request_frame
 from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, own_item, type_of
 from segstore.wire import (
@@ -39,10 +38,8 @@ from segstore.wire import (
     WireError,
     encode,
 )
-from segstore.wire.blocks.decoder import Append, AppendBlockDecoder
-from segstore.wire.trace.blocks import Record
-
-__all__ = ["Missing", "TraceServer"]
+from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.trace import Record
 
 Missing = Literal["error", "close", "pass"]
 

@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
-from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.segment_admin import CONTROLLER_WRITER, Endpoint, Load
-from segstore.server.node.runner import SegmentStoreServer
-from segstore.server.store.errors import NoSuchSegment, NotOwner, SegmentExists, SegmentSealed, StoreError
-from segstore.server.store.store import SegmentStore
+from segstore.server.controller import CONTROLLER_WRITER, Endpoint, Load, NobodyOwns, ScalingPolicy, SegmentStoreFailed
+from segstore.server.node import SegmentStoreServer
+from segstore.server.store import NoSuchSegment, NotOwner, SegmentExists, SegmentSealed, SegmentStore, StoreError
 from segstore.wire.names import container_of
-
-__all__ = ["LocalSegments"]
 
 
 class LocalSegments:

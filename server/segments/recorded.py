@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from segstore.server.controller.errors import ControllerError
-from segstore.server.controller.segment_admin import CONTROLLER_WRITER
-from segstore.server.store.attributes import NULL_VALUE
+from segstore.server.controller import CONTROLLER_WRITER, ControllerError
+from segstore.server.store import NULL_VALUE
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
     WIRE_VERSION,
@@ -40,15 +39,12 @@ from segstore.wire import (
     UpdateSegmentPolicy,
     encode,
 )
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from segstore.server.connection.recording import Recorder
-    from segstore.server.controller.policies import ScalingPolicy
-    from segstore.server.controller.segment_admin import Endpoint, Load, SegmentAdmin
+    from segstore.server.connection import Recorder
+    from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentAdmin
     from segstore.wire import Command
-
-__all__ = ["ROLE", "RecordedSegments"]
 
 ROLE: Final = "controller"
 

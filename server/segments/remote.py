@@ -15,11 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from segstore.server.controller.errors import NobodyOwns, SegmentStoreFailed
-from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.segment_admin import CONTROLLER_WRITER, Endpoint, Load
-from segstore.server.shared_folder.owners import Location, Owners
-from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE
+from segstore.server.controller import CONTROLLER_WRITER, Endpoint, Load, NobodyOwns, ScalingPolicy, SegmentStoreFailed
+from segstore.server.shared_folder import Location, Owners
+from segstore.server.store import EVENT_COUNT, NULL_VALUE
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
     AppendBlockEnd,
@@ -52,11 +50,8 @@ from segstore.wire import (
     WireError,
     WrongHost,
 )
-from segstore.wire.codec.older_frames import frame_decoder
-from segstore.wire.codec.versions import encoder
+from segstore.wire.codec import encoder, frame_decoder
 from segstore.wire.names import container_of
-
-__all__ = ["RemoteSegments", "StoreConnection", "StoreRefused"]
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,37 @@
 """Coordination and storage in a folder that processes share."""
+
+from segstore.server.shared_folder.identity import (
+    confirm,
+    identify,
+)
+from segstore.server.shared_folder.leader import (
+    Candidate,
+    Present,
+)
+from segstore.server.shared_folder.owners import (
+    Location,
+    Owners,
+)
+from segstore.server.shared_folder.storage import (
+    FolderStorage,
+    SharedFolder,
+    drop,
+    result_of,
+)
+from segstore.server.shared_folder.verify import (
+    verify_cluster,
+)
+
+__all__ = [
+    "Candidate",
+    "FolderStorage",
+    "Location",
+    "Owners",
+    "Present",
+    "SharedFolder",
+    "confirm",
+    "drop",
+    "identify",
+    "result_of",
+    "verify_cluster",
+]

@@ -22,10 +22,8 @@ from zlib import crc32
 
 import msgspec
 
-from segstore.server.coordination.ownership import CONTAINERS
-from segstore.server.coordination.reports import SHOWN_BYTES
-from segstore.server.coordination.types import CoordinationError, CoordinationSession, NodeExists
-from segstore.server.durable.data_directory import (
+from segstore.server.coordination import CONTAINERS, SHOWN_BYTES, CoordinationError, CoordinationSession, NodeExists
+from segstore.server.durable import (
     CLUSTER_FILE,
     FORMAT,
     DataDirectory,
@@ -33,13 +31,12 @@ from segstore.server.durable.data_directory import (
     DirectoryForeign,
     DirectoryNewer,
     DirectoryUnusable,
+    Files,
     check_entries,
+    read_regular,
 )
-from segstore.server.durable.files import Files, read_regular
 from segstore.server.shared_folder.leader import CONTROLLER
 from segstore.server.shared_folder.storage import SharedFolder
-
-__all__ = ["CLUSTER", "confirm", "identify", "read_identity"]
 
 CLUSTER: Final = "/segstore/cluster"
 

@@ -16,18 +16,16 @@ from typing import Final
 
 import msgspec
 
-from segstore.server.coordination.policy import backoff_s
-from segstore.server.coordination.types import (
+from segstore.server.coordination import (
     BadVersion,
     CoordinationSession,
     Disconnected,
     NodeExists,
     NoNode,
     SessionExpired,
+    backoff_s,
 )
 from segstore.server.shared_folder.owners import Location
-
-__all__ = ["CONTROLLER", "Candidate", "Present"]
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from segstore.server.coordination.ownership import CONTAINERS, container_path
-from segstore.server.coordination.placement import LoadReport
-from segstore.server.coordination.policy import backoff_s
-from segstore.server.coordination.reports import store_path
-from segstore.server.coordination.types import CoordinationSession, Disconnected, SessionExpired
-
-__all__ = ["Location", "Owners"]
+from segstore.server.coordination import (
+    CONTAINERS,
+    CoordinationSession,
+    Disconnected,
+    LoadReport,
+    SessionExpired,
+    backoff_s,
+    container_path,
+    store_path,
+)
 
 log = logging.getLogger(__name__)
 

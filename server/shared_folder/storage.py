@@ -29,24 +29,26 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from segstore.server.coordination.storage import ContainerRefused, Opened
-from segstore.server.coordination.types import Disconnected
-from segstore.server.durable.committers import Committers
-from segstore.server.durable.data_directory import (
+from segstore.server.coordination import ContainerRefused, Disconnected, Opened
+from segstore.server.durable import (
+    MEMORY_BYTES,
+    MIN_MEMORY_BYTES,
+    Committers,
     DirectoryDamaged,
     DirectoryForeign,
     DirectoryNewer,
     DirectoryUnusable,
+    Durability,
+    Epoch,
+    Fenced,
+    FencedDirectory,
+    Files,
+    JournalFailed,
     check_entries,
+    current,
+    epochs_of,
 )
-from segstore.server.durable.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.fence import Epoch, Fenced, epochs_of
-from segstore.server.durable.fenced_directory import FencedDirectory, current
-from segstore.server.durable.files import Files
-from segstore.server.durable.journal import JournalFailed
-from segstore.server.store.container import Container
-
-__all__ = ["FolderStorage", "SharedFolder", "drop", "result_of"]
+from segstore.server.store import Container
 
 log = logging.getLogger(__name__)
 

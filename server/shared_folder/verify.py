@@ -12,14 +12,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from segstore.server.durable.data_directory import DirectoryDamaged, DirectoryForeign, DirectoryInUse
-from segstore.server.durable.fence import Epoch, epochs_of
-from segstore.server.durable.fenced_directory import current, lost
-from segstore.server.durable.verify import verify
+from segstore.server.durable import (
+    DirectoryDamaged,
+    DirectoryForeign,
+    DirectoryInUse,
+    Epoch,
+    current,
+    epochs_of,
+    lost,
+    verify,
+)
 from segstore.server.shared_folder.identity import read_identity
 from segstore.server.shared_folder.storage import SharedFolder
-
-__all__ = ["VerifiedCluster", "verify_cluster"]
 
 
 class VerifiedCluster(NamedTuple):

@@ -1,3 +1,107 @@
 """The state of the segment store: segments, attributes, tables, indexes. Pure, synchronous, no I/O."""
 
-__all__: list[str] = []
+from segstore.server.store.attributes import (
+    EVENT_COUNT,
+    NULL_VALUE,
+    AttributeUpdate,
+)
+from segstore.server.store.chunks import (
+    Buffer,
+    ChunkPool,
+    FileChunk,
+    Piece,
+)
+from segstore.server.store.container import (
+    MAX_ATTRIBUTES,
+    Container,
+)
+from segstore.server.store.errors import (
+    BadAttribute,
+    BadOffset,
+    DataDamaged,
+    IllegalArgument,
+    NoSuchSegment,
+    NotOwner,
+    SegmentExists,
+    SegmentSealed,
+    SegmentTruncated,
+    StoreError,
+    StoreFull,
+    Unanswered,
+    Unsupported,
+)
+from segstore.server.store.memory import (
+    MemoryAccount,
+    name_bytes,
+)
+from segstore.server.store.operations import (
+    Appended,
+    AppendedCoder,
+    Operation,
+    SegmentDeleted,
+    SegmentMerged,
+    Truncated,
+    decode,
+    encode,
+    pack_name,
+    unpack_name,
+)
+from segstore.server.store.results import (
+    ReadResult,
+    read_length,
+)
+from segstore.server.store.segment import (
+    Kind,
+    Segment,
+)
+from segstore.server.store.store import (
+    IS_INDEX,
+    SegmentStore,
+)
+from segstore.server.store.waiting import (
+    WakeReason,
+)
+
+__all__ = [
+    "EVENT_COUNT",
+    "IS_INDEX",
+    "MAX_ATTRIBUTES",
+    "NULL_VALUE",
+    "Appended",
+    "AppendedCoder",
+    "AttributeUpdate",
+    "BadAttribute",
+    "BadOffset",
+    "Buffer",
+    "ChunkPool",
+    "Container",
+    "DataDamaged",
+    "FileChunk",
+    "IllegalArgument",
+    "Kind",
+    "MemoryAccount",
+    "NoSuchSegment",
+    "NotOwner",
+    "Operation",
+    "Piece",
+    "ReadResult",
+    "Segment",
+    "SegmentDeleted",
+    "SegmentExists",
+    "SegmentMerged",
+    "SegmentSealed",
+    "SegmentStore",
+    "SegmentTruncated",
+    "StoreError",
+    "StoreFull",
+    "Truncated",
+    "Unanswered",
+    "Unsupported",
+    "WakeReason",
+    "decode",
+    "encode",
+    "name_bytes",
+    "pack_name",
+    "read_length",
+    "unpack_name",
+]

@@ -19,26 +19,6 @@ from uuid import UUID
 
 from segstore.server.store.errors import BadAttribute, Unmapped
 
-__all__ = [
-    "ATTRIBUTE_ID_LENGTH",
-    "CREATION_EPOCH",
-    "CREATION_TIME",
-    "EVENT_COUNT",
-    "INDEX_ENTRY_SIZE",
-    "NULL_VALUE",
-    "ROLLOVER_SIZE",
-    "SCALE_POLICY_RATE",
-    "SCALE_POLICY_TYPE",
-    "SEGMENT_TYPE",
-    "AttributeUpdate",
-    "MissingValue",
-    "UpdateType",
-    "core_id",
-    "evaluate",
-    "is_core",
-    "wrap_int64",
-]
-
 NULL_VALUE: Final = -(1 << 63)
 """No value. Also what AppendSetup answers for a writer that never wrote."""
 

@@ -32,17 +32,6 @@ from typing import Final, NamedTuple, Protocol
 
 from segstore.server.store.memory import MemoryAccount
 
-__all__ = [
-    "CHUNK_BYTES",
-    "FIRST_CHUNK_BYTES",
-    "Buffer",
-    "ChunkPool",
-    "ChunkSource",
-    "FileChunk",
-    "Piece",
-    "SegmentData",
-]
-
 Buffer = bytes | bytearray | memoryview
 
 

@@ -66,12 +66,15 @@ from segstore.server.store.operations import (
 from segstore.server.store.results import ChunkInfo, ReadResult
 from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, Token, has_field
 from segstore.server.store.state import ContainerState
-from segstore.server.store.tables.checks import check_key_length, check_key_versions, table_attributes
-from segstore.server.store.tables.table import TableSegment, TableWrite
+from segstore.server.store.tables import (
+    TableSegment,
+    TableWrite,
+    check_key_length,
+    check_key_versions,
+    table_attributes,
+)
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
-
-__all__ = ["MAX_ATTRIBUTES", "MAX_TRANSIENT_ATTRIBUTES", "Container", "Data", "Peers", "PendingAppend"]
 
 Data = Buffer | list[Buffer]
 """What an append brings: one buffer, or several that are written one after the other."""

@@ -30,28 +30,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-__all__ = [
-    "AttributeLimit",
-    "BadAttribute",
-    "BadOffset",
-    "DataDamaged",
-    "IllegalArgument",
-    "IndexTruncated",
-    "KeyBadVersion",
-    "KeyMissing",
-    "NoSuchSegment",
-    "NotOwner",
-    "SegmentExists",
-    "SegmentSealed",
-    "SegmentTruncated",
-    "StoreError",
-    "StoreFull",
-    "TableNotEmpty",
-    "Unanswered",
-    "Unmapped",
-    "Unsupported",
-]
-
 
 class StoreError(Exception):
     """Root of all that the store refuses.

@@ -17,8 +17,6 @@ from typing import Final
 from segstore.server.store.errors import IndexTruncated
 from segstore.server.store.segment import Segment
 
-__all__ = ["ENTRY_BYTES", "INDEX_DELAY_MS", "locate", "pack_entry", "truncation_point", "unpack_entry"]
-
 _ENTRY: Final = Struct(">qqq")
 ENTRY_BYTES: Final = _ENTRY.size
 

@@ -17,8 +17,6 @@ import sys
 
 from segstore.server.store.errors import StoreFull
 
-__all__ = ["ATTRIBUTE_BYTES", "SEGMENT_BYTES", "TABLE_KEY_BYTES", "MemoryAccount", "name_bytes"]
-
 SEGMENT_BYTES = 1000
 ATTRIBUTE_BYTES = 160
 TABLE_KEY_BYTES = 280

@@ -22,25 +22,6 @@ import msgspec
 
 from segstore.server.store.chunks import Buffer
 
-__all__ = [
-    "AppendJournal",
-    "Appended",
-    "AppendedCoder",
-    "AttributesUpdated",
-    "IndexAppended",
-    "Operation",
-    "Sealed",
-    "SegmentCreated",
-    "SegmentDeleted",
-    "SegmentMerged",
-    "TableKeysForgotten",
-    "Truncated",
-    "decode",
-    "encode",
-    "pack_name",
-    "unpack_name",
-]
-
 Values = tuple[tuple[UUID, int], ...]
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["MAX_READ_BYTES", "MIN_READ_BYTES", "ChunkInfo", "ReadResult", "read_length"]
-
 MAX_READ_BYTES = 2 * 1024 * 1024
 MIN_READ_BYTES = 8
 

@@ -30,12 +30,10 @@ from segstore.server.store.attributes import (
 )
 from segstore.server.store.chunks import ChunkPool, SegmentData
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_bytes
-from segstore.server.store.tables.table import TableSegment
+from segstore.server.store.tables import TableSegment
 
 if TYPE_CHECKING:
     from segstore.server.store.waiting import TailReaders
-
-__all__ = ["NEVER", "Gate", "Kind", "Segment", "SegmentInfo", "Token", "has_field"]
 
 Token = Hashable
 """What a waiting reader is known by; the caller's choice, unique among those that wait."""

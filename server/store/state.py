@@ -31,11 +31,9 @@ from segstore.server.store.operations import (
     Truncated,
 )
 from segstore.server.store.segment import Segment
-from segstore.server.store.tables.table import TableSegment
+from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_reader_group_table, is_user_stream_segment
-
-__all__ = ["MAX_RETIRED_NAMES", "ContainerState"]
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,

@@ -33,11 +33,9 @@ from segstore.server.store.index import locate, truncation_point
 from segstore.server.store.operations import Operation
 from segstore.server.store.results import ChunkInfo, ReadResult
 from segstore.server.store.segment import Segment, SegmentInfo, Token
-from segstore.server.store.tables.table import TableSegment
+from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, Woken
 from segstore.wire.names import container_of, index_name, is_index, is_user_stream_segment
-
-__all__ = ["IS_INDEX", "SegmentStore"]
 
 _METADATA_PREFIX = "_system/containers/metadata_"
 IS_INDEX = "segmentName is already an index segment name"

@@ -19,8 +19,6 @@ from typing import Final, NamedTuple
 
 from segstore.server.store.segment import Gate, Segment, Token
 
-__all__ = ["TailReaders", "Waiters", "WakeReason", "Woken"]
-
 _SPARE: Final = 16
 
 

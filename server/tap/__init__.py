@@ -1,1 +1,15 @@
 """A tap: passes a cluster's traffic on, records it, and applies fault rules."""
+
+from segstore.server.tap.link import (
+    joined,
+)
+from segstore.server.tap.server import (
+    TapServer,
+    TapSettings,
+)
+
+__all__ = [
+    "TapServer",
+    "TapSettings",
+    "joined",
+]

@@ -21,12 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 from google.protobuf.message import DecodeError
 
-from segstore.server.controller.api.in_flight import InFlight, trailing_of
-from segstore.server.controller.api.server import TlsFiles, listen, new_server
-from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller import Endpoint
+from segstore.server.controller.api import InFlight, TlsFiles, listen, new_server, trailing_of
 from segstore.wire.controller_api import METHODS, SERVICE, messages
-
-__all__ = ["ControllerFront"]
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from segstore.server.faults.decisions import Plan, Wait
-from segstore.server.faults.frames import refusal, spoilt
-from segstore.server.faults.observe import Seen, reply_seen, request_seen
-from segstore.server.faults.rules import Close, Drop, Duplicate, Error
-from segstore.server.faults.waits import FaultWaits
+from segstore.server.faults import (
+    Close,
+    Drop,
+    Duplicate,
+    Error,
+    FaultWaits,
+    Plan,
+    Seen,
+    Wait,
+    refusal,
+    reply_seen,
+    request_seen,
+    spoilt,
+)
 from segstore.server.tap.frames import Asked, Frames, Passed
 from segstore.server.tap.line import WAITING_BYTES, Line
 from segstore.server.tap.link import Door, Link, Side
@@ -47,15 +56,12 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.blocks.decoder import Append, AppendBlockDecoder
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from segstore.server.faults.faults import Faults
-    from segstore.server.faults.rules import Action
+    from segstore.server.faults import Action, Faults
     from segstore.wire import Command
-
-__all__ = ["WatchedLink"]
 
 log = logging.getLogger(__name__)
 

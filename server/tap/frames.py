@@ -17,17 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, AppendBlockEnd, ReadSegment, WireError, decode
-from segstore.wire.blocks.decoder import Append
-from segstore.wire.trace.blocks import Direction, Record, RecordKind
-from segstore.wire.trace.exchanges import Exchanges
+from segstore.wire.blocks import Append
+from segstore.wire.trace import Direction, Exchanges, Record, RecordKind
 
 if TYPE_CHECKING:
-    from segstore.server.faults.decisions import Plan
-    from segstore.server.faults.observe import Seen
+    from segstore.server.faults import Plan, Seen
     from segstore.wire import Command
-    from segstore.wire.trace.exchanges import Exchange
-
-__all__ = ["Asked", "Frames", "Passed", "Piece"]
+    from segstore.wire.trace import Exchange
 
 _header = struct.Struct(">ii").unpack_from
 _MANY: Final = 4096

@@ -10,16 +10,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from segstore.server.faults.decisions import Wait
+from segstore.server.faults import Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.server.faults.faults import Faults
-    from segstore.server.faults.observe import Seen
-    from segstore.server.faults.waits import FaultWaits
-
-__all__ = ["WAITING_BYTES", "Line"]
+    from segstore.server.faults import Faults, FaultWaits, Seen
 
 WAITING_BYTES: Final = 1024
 """What something that waits takes beside its bytes, roughly."""

@@ -18,18 +18,15 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.faults.frames import end_by_reset
+from segstore.server.controller import Endpoint
+from segstore.server.faults import end_by_reset
 from segstore.wire import Hello
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.server.connection.fair_queue import FairQueue
-    from segstore.server.connection.recording import Recorder
-
-__all__ = ["HIGH_BYTES", "Door", "Link", "Side", "joined"]
+    from segstore.server.connection import FairQueue, Recorder
 
 log = logging.getLogger(__name__)
 

@@ -22,21 +22,17 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.server.connection.accepting import stop_accepting
-from segstore.server.connection.fair_queue import FairQueue
-from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.faults.faults import Faults, NoFaults
-from segstore.server.faults.observe import Observed
-from segstore.server.node.runner import AddressInUse, CannotListen
+from segstore.server.connection import FairQueue, stop_accepting
+from segstore.server.controller import Endpoint
+from segstore.server.faults import Faults, NoFaults, Observed
+from segstore.server.node import AddressInUse, CannotListen
 from segstore.server.tap.faulty_link import WatchedLink
 from segstore.server.tap.link import Link, Side, joined
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from segstore.server.connection.recording import Recorder
+    from segstore.server.connection import Recorder
     from segstore.server.tap.controller_front import ControllerFront
-
-__all__ = ["MOST_HELD_BYTES", "MOST_STORES", "TapServer", "TapSettings", "TooManyStores"]
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +248,7 @@ class TapServer(Observed):
                 raise CannotListen(said, settings.host, settings.port, error.errno) from error
 
     async def _start_front(self, controller: Endpoint) -> ControllerFront:
-        from segstore.server.controller.api.server import TlsFiles
+        from segstore.server.controller.api import TlsFiles
         from segstore.server.tap.controller_front import ControllerFront  # and gRPC, for who asks for it
 
         settings = self.settings

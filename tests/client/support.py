@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.pool import Endpoint
+from segstore.client.connection import Endpoint
 from segstore.client.errors import ClientError
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
-from segstore.server.connection.accepting import stop_accepting
+from segstore.server.connection import stop_accepting
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, encode
 from tests.server.support import until
 

@@ -12,9 +12,7 @@ import pytest
 from segstore.client import connect
 from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool, Endpoint
-from segstore.client.connection.raw import SegmentRequests
+from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, SegmentRequests
 from segstore.client.errors import (
     ClientError,
     ConnectFailed,
@@ -25,7 +23,7 @@ from segstore.client.errors import (
     RetriesExhausted,
 )
 from segstore.client.retry import Backoff
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
 from tests.client.support import ScriptedStore, endpoint, settings
 from tests.seeds.segments import SEGMENT, content, make

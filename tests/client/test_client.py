@@ -28,8 +28,8 @@ from segstore.client.errors import (
 )
 from segstore.client.retry import Backoff
 from segstore.client.routing import position_of
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.api.auth import Accounts, Authority
+from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Accounts, Authority
 from tests.client.support import settings, until
 from tests.server.certificates import write_certificate
 

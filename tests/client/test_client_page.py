@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY
 from segstore.client import ClientSettings, connect, errors
 from segstore.client.config import ENVIRONMENT_PREFIX
 from segstore.client.retry import Backoff
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")

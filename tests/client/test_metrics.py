@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from segstore.client import PoolMetrics, connect
 from segstore.client.errors import Closed
 from segstore.client.metrics import METRICS, collector
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings, until
 from tests.client.test_client import client, stream
 

@@ -12,25 +12,18 @@ from typing import Any, cast
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool, Endpoint
-from segstore.client.controller.channels import Answer, ControllerChannels
-from segstore.client.controller.controller import Controller, name_of
+from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
+from segstore.client.controller import Controller, ControllerChannels, name_of
+from segstore.client.controller.channels import Answer
 from segstore.client.errors import PeerRefused, ProtocolViolation, RetriesExhausted
+from segstore.client.groups import GroupReader
 from segstore.client.groups.codec import encode_key
-from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
-from segstore.client.segment.machine import WriterState
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
-from segstore.client.stream.byte_stream import ByteReader
-from segstore.client.stream.event_reader import EventReader
-from segstore.client.stream.event_writer import EventWriter
-from segstore.client.stream.revisioned import RevisionedStream
-from segstore.client.stream.successors import Successors
-from segstore.client.stream.synchronizer import StateSynchronizer, encode_initial
+from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
+from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer, Successors
+from segstore.client.stream.synchronizer import encode_initial
 from segstore.wire import (
     AppendSetup,
     Command,

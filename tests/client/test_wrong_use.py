@@ -11,9 +11,9 @@ import pytest
 
 from segstore.client import Client, TableKey, connect
 from segstore.client.errors import Closed, NoNodeAvailable, NoSuchStream, NoSuchTable
-from segstore.client.stream.revisioned import Revision
+from segstore.client.stream import Revision
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 from tests.server.certificates import write_certificate
 

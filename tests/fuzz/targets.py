@@ -12,8 +12,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from segstore.wire import MAX_FRAME_BYTES, Command, FrameDecoder, FrameTooLarge, KeepAlive, SetupAppend, WireError
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, AppendViolation
-from segstore.wire.blocks.size import FixedBlockSize
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, AppendViolation, FixedBlockSize
 from tests.strategies import as_read
 from tests.wire.agreement import check_frame, read_by_schema, refusal
 

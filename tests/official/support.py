@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.policies import ScalingPolicy, StreamConfig
-from segstore.server.controller.state.epochs import Segment, equal_ranges
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ScalingPolicy, StreamConfig
+from segstore.server.controller.state import Segment, equal_ranges
 
 __all__ = [
     "MARKS",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.official.client import run
 from tests.official.support import MARKS, uri
 

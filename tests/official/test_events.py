@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, segment_names, transient_segments, uri
 

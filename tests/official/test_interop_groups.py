@@ -12,9 +12,8 @@ import pytest
 from segstore.client import connect
 from segstore.client.client import Client
 from segstore.client.errors import ReaderExists
-from segstore.client.groups.group import ReaderGroup
-from segstore.client.groups.reader import GroupEvent, GroupReader
-from segstore.server.cluster.local import MockCluster
+from segstore.client.groups import GroupEvent, GroupReader, ReaderGroup
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, eventually, make_stream, scale, uri

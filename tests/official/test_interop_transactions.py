@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from segstore.client import TransactionStatus, connect
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
 from tests.client.support import settings
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, eventually, make_stream, uri

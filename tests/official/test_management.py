@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
 from tests.official.client import run
 from tests.official.support import MARKS, segment_names, uri
 

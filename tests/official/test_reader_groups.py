@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, eventually, make_stream, uri
 

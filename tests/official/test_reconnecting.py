@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, Held, cut_connections, eventually, make_stream, transient_segments, uri
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, current_segments, eventually, make_stream, scale, uri
 

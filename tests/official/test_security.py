@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.api.auth import Accounts, Authority
+from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Accounts, Authority
 from tests.official.client import ClientFailed, OfficialClient, run
 from tests.official.support import MARKS, eventually, uri
 

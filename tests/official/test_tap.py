@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.tap import Tap
-from segstore.traces.files import TraceFile
+from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.official.client import run
 from tests.official.support import MARKS, uri

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, eventually, make_stream, scale, segment_names, uri
 

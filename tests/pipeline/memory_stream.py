@@ -15,17 +15,16 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from segstore.client.config import ClientSettings
-from segstore.client.controller.controller import Successor, name_of
+from segstore.client.controller import Successor, name_of
 from segstore.client.errors import NoSuchStream, failure
 from segstore.client.routing import SegmentRange, position_of
-from segstore.client.segment.reader import Chunk
-from segstore.client.stream.events import EventDecoder, FramedEvent, frame_event
+from segstore.client.segment import Chunk
+from segstore.client.stream import EventDecoder, FramedEvent, frame_event
 from segstore.pipeline.stream.options import StreamOptions
 from segstore.pipeline.stream.segments import Segments
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import REQUESTS
-from segstore.server.store.errors import NoSuchSegment, StoreError
-from segstore.server.store.store import SegmentStore
+from segstore.server.store import NoSuchSegment, SegmentStore, StoreError
 from segstore.wire import Command
 from segstore.wire import NoSuchSegment as NoSuchSegmentReply
 from segstore.wire.names import segment_id

@@ -9,7 +9,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from segstore.client import StreamEvent, connect
-from segstore.client.stream.events import FramedEvent
+from segstore.client.stream import FramedEvent
 from segstore.pipeline.stream.commit import Committer
 from segstore.pipeline.stream.options import StreamOptions, read_stream_options
 from segstore.pipeline.stream.segments import Segments, opened

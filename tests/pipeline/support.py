@@ -10,8 +10,7 @@ from segstore.pipeline.trace.columns import Column, select
 from segstore.pipeline.trace.files import Piece, find_files, plan, read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
 from segstore.pipeline.trace.vectorised_rows import BatchMaker
-from segstore.wire.trace import Metadata, Record
-from segstore.wire.trace.fixture import write_lines
+from segstore.wire.trace import Metadata, Record, write_lines
 from tests.wire.trace.traces import capture
 
 __all__ = ["as_dicts", "both", "plain", "vectorised", "write_capture", "write_fixture"]

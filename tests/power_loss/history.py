@@ -19,7 +19,7 @@ import signal
 import traceback
 from pathlib import Path
 
-from segstore.server.durable.data_directory import DataError
+from segstore.server.durable import DataError
 from tests.power_loss.disk import Disk, Record, records
 from tests.power_loss.life import live, open_data
 from tests.power_loss.recording import begin

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from segstore.server.coordination.in_process import InProcessCoordinator
-from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.journal import JournalFailed
-from segstore.server.shared_folder.identity import identify
-from segstore.server.store.attributes import AttributeUpdate, UpdateType
-from segstore.server.store.errors import StoreError
-from segstore.server.store.store import SegmentStore
+from segstore.server.coordination import InProcessCoordinator
+from segstore.server.durable import MIN_MEMORY_BYTES, Durability, JournalFailed
+from segstore.server.shared_folder import identify
+from segstore.server.store import AttributeUpdate, SegmentStore, StoreError
+from segstore.server.store.attributes import UpdateType
 from tests.server.durable.support import NONE, everything, write
 
 __all__ = ["CONTAINERS", "Opened", "live", "open_data"]

@@ -15,7 +15,7 @@ from segstore.client.errors import (
     RetriesExhausted,
 )
 from segstore.client.stream.large_events import LargeEventWriter
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire import (
     AppendSetup,
     Command,

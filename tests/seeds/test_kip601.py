@@ -11,13 +11,13 @@ from random import Random
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.nodes import TRANSITIONS, Event, NodeState, NodeStates
-from segstore.client.connection.pool import ConnectionPool, Endpoint
-from segstore.client.controller.channels import ControllerChannels
+from segstore.client.connection import ConnectionPool, Endpoint, NodeState, NodeStates
+from segstore.client.connection.nodes import TRANSITIONS, Event
+from segstore.client.controller import ControllerChannels
 from segstore.client.errors import ConnectFailed, ConnectTimedOut, NoNodeAvailable
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire import GetStreamSegmentInfo, Hello
 from segstore.wire.controller_api import messages as m
 from tests.client.support import Recorder, ScriptedStore, endpoint, settings, until

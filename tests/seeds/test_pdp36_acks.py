@@ -11,10 +11,9 @@ from uuid import UUID
 import jwt
 import pytest
 
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.retry import Backoff
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlockEnd,

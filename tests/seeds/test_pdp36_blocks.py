@@ -13,9 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.connection import ConnectionPool, FixedStore
+from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlock,

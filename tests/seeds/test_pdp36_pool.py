@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.flow import Flow, FlowIds
-from segstore.client.connection.pool import ConnectionPool, choose
+from segstore.client.connection import ConnectionPool, Flow
+from segstore.client.connection.flow import FlowIds
+from segstore.client.connection.pool import choose
 from segstore.client.errors import Closed, ConnectionLost, IncompatibleVersion, ProtocolViolation
 from segstore.server import MockSegmentStore
 from segstore.wire import (

@@ -11,13 +11,10 @@ from random import Random
 
 import pytest
 
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import RawClient, SegmentRequests
+from segstore.client.connection import ConnectionPool, FixedStore, RawClient, SegmentRequests
 from segstore.client.errors import Closed, TokenRefused
 from segstore.client.retry import Backoff
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,

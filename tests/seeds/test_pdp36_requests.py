@@ -11,12 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import RawClient, SegmentRequests
+from segstore.client.connection import ConnectionPool, FixedStore, RawClient, SegmentRequests
 from segstore.client.errors import ConnectionLost, PeerRefused, RetriesExhausted, SegmentMissing, WrongStore
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlock,

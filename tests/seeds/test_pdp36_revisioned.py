@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from segstore.client.stream.revisioned import RevisionedStream
+from segstore.client.stream import RevisionedStream
 from tests.client.stream.test_revisioned import entries, log, stored
 from tests.client.support import endpoint
 

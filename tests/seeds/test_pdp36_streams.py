@@ -13,7 +13,7 @@ import pytest
 
 from segstore.client import Backoff, Client, connect
 from segstore.client.errors import RequestRejected
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

@@ -11,13 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
 from segstore.client.errors import Closed, RetriesExhausted, SegmentMissing, SegmentOver, SegmentSealed
 from segstore.client.retry import Backoff
-from segstore.client.segment.machine import WriterState
-from segstore.client.segment.reader import SegmentReader
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, Command, DataAppended, SetupAppend
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until

@@ -23,10 +23,10 @@ from segstore.client.errors import (
     SegmentSealed,
     TokenRefused,
 )
-from segstore.client.stream.events import EventDecoder
+from segstore.client.stream import EventDecoder
 from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire import (
     AppendSetup,
     CreateTransientSegment,

@@ -10,7 +10,7 @@ import pytest
 
 from segstore.client import connect
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire import (
     AppendSetup,
     Command,

@@ -16,8 +16,8 @@ from segstore.client.errors import (
     ClientError,
 )
 from segstore.client.stream.large_events import LargeEvent
-from segstore.server.cluster.local import MockCluster
-from segstore.server.node.runner import SegmentStoreServer
+from segstore.server.cluster import MockCluster
+from segstore.server.node import SegmentStoreServer
 from segstore.wire import (
     MergeSegments,
     SegmentAttributeUpdated,

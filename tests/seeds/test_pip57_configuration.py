@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from segstore.client import connect
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.policies import ScalingPolicy, StreamConfig
-from segstore.server.coordination import Configuration, InProcessCoordinator, NoConfiguration, OwnershipSettings
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ScalingPolicy, StreamConfig
+from segstore.server.coordination import (
+    Configuration,
+    CoordinationError,
+    Disconnected,
+    InProcessCoordinator,
+    NoConfiguration,
+    OwnershipSettings,
+)
 from segstore.server.coordination.configuration import CONFIGURATION
-from segstore.server.coordination.types import CoordinationError, Disconnected, Unreachable
+from segstore.server.coordination.types import Unreachable
 from tests.server.coordination.virtual_time import run
 from tests.server.support import PATIENCE_S
 

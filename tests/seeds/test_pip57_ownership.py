@@ -15,22 +15,25 @@ from typing import Any
 import pytest
 
 from segstore.server.coordination import (
+    ContainerRefused,
     InProcessCoordinator,
     InProcessSession,
+    LoadReport,
+    NodeExists,
+    Opened,
     OwnershipSettings,
     Reconnect,
     SessionState,
     SharedContainers,
     Shutdown,
+    backoff_s,
+    container_path,
+    store_path,
 )
-from segstore.server.coordination.ownership import container_path
-from segstore.server.coordination.placement import LoadReport
-from segstore.server.coordination.policy import backoff_s, policy_of
-from segstore.server.coordination.reports import store_path
-from segstore.server.coordination.storage import ContainerRefused, Opened
-from segstore.server.coordination.types import NodeExists, Unreachable
-from segstore.server.durable.data_directory import DirectoryUnusable
-from segstore.server.store.container import Container
+from segstore.server.coordination.policy import policy_of
+from segstore.server.coordination.types import Unreachable
+from segstore.server.durable import DirectoryUnusable
+from segstore.server.store import Container
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
 

@@ -12,21 +12,26 @@ from uuid import uuid4
 import pytest
 
 from segstore.client import connect
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.policies import StreamConfig
-from segstore.server.coordination import Coordinator, Node, OwnershipSettings, SessionState, SharedContainers
-from segstore.server.coordination.ownership import container_path
-from segstore.server.coordination.reports import store_path
-from segstore.server.coordination.types import (
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import StreamConfig
+from segstore.server.coordination import (
     BadVersion,
     CoordinationSession,
+    Coordinator,
     Disconnected,
+    Node,
     NodeExists,
     NoNode,
+    OwnershipSettings,
     SessionExpired,
-    Unreachable,
+    SessionState,
+    SharedContainers,
+    container_path,
+    store_path,
 )
-from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator, ZooKeeperSession
+from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
+from segstore.server.coordination.zookeeper.session import ZooKeeperSession
 from segstore.wire.names import container_of
 from tests.official.client import ClientFailed, OfficialClient, run
 from tests.official.support import make_stream, uri

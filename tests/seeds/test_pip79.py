@@ -24,7 +24,7 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.client.routing import position_of
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire.names import writer_id
 from tests.client.support import settings, until
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.client.routing import RangeRouter, SegmentRange, position_of
-from segstore.client.segment.stats import SegmentWriterStats, WriterStats, add_up
-from segstore.client.stream.routers import Choice, HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
+from segstore.client.segment import SegmentWriterStats, WriterStats, add_up
+from segstore.client.stream import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
+from segstore.client.stream.routers import Choice
 from segstore.wire.names import writer_id
 
 

@@ -9,10 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from segstore.server import MockSegmentStore, StoreSettings
-from segstore.server.connection.fair_queue import FairQueue
-from segstore.server.connection.service import StoreService
-from segstore.server.connection.session import Session
-from segstore.server.store.store import SegmentStore
+from segstore.server.connection import FairQueue, Session, StoreService
+from segstore.server.store import SegmentStore
 from segstore.wire import (
     AppendBlockEnd,
     Command,
@@ -23,7 +21,7 @@ from segstore.wire import (
     SetupAppend,
     encode,
 )
-from segstore.wire.blocks.decoder import AppendBlockDecoder
+from segstore.wire.blocks import AppendBlockDecoder
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITER = UUID(int=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segstore.server.auth import AccessLevel, TokenExpired, TokenRefused, TokenVerifier
-from segstore.server.controller.api.auth import Authority, Permission
+from segstore.server.controller.api import Authority, Permission
 
 LONG = "0123456789abcdef" * 4
 

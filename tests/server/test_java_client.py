@@ -13,7 +13,7 @@ from uuid import UUID
 import grpc
 import pytest
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from segstore.wire import (
     AppendBlockEnd,

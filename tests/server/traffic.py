@@ -7,9 +7,8 @@ from pathlib import Path
 from uuid import UUID
 
 from segstore.server import MockSegmentStore
-from segstore.server.replay.server import TraceServer
-from segstore.traces.files import FileRecorder, TraceFile
-from segstore.traces.replay import drive
+from segstore.server.replay import TraceServer
+from segstore.traces import FileRecorder, TraceFile, drive
 from segstore.wire import (
     CreateTransientSegment,
     GetStreamSegmentInfo,

@@ -21,8 +21,8 @@ import resource
 import sys
 import time
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
 from tests.official.client import OfficialClient, run
 from tests.official.support import (
     Held,

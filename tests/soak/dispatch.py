@@ -20,10 +20,9 @@ from collections.abc import Callable
 import uvloop
 
 from segstore.client import Backoff, ClientSettings
-from segstore.client.connection.flow import Flow
-from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection import ConnectionPool, Endpoint, Flow
 from segstore.client.errors import ClientError, Retriable
-from segstore.server.connection.accepting import stop_accepting
+from segstore.server.connection import stop_accepting
 from segstore.wire import Command, FrameDecoder, GetStreamSegmentInfo, Hello, SegmentSealed, encode
 from segstore.wire.request_id import pack
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from segstore.client import Backoff, Client, ClientSettings, connect
 from segstore.client.errors import RequestRejected
-from segstore.client.stream.event_writer import EventWriter
-from segstore.server.cluster.local import MockCluster
+from segstore.client.stream import EventWriter
+from segstore.server.cluster import MockCluster
 
 __all__ = ["Outcome", "run_seed"]
 

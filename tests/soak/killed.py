@@ -27,7 +27,7 @@ from uuid import UUID
 
 from segstore.client import connect
 from segstore.client.errors import ClientError
-from segstore.server.durable.verify import verify
+from segstore.server.durable import verify
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,

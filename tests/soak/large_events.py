@@ -16,7 +16,7 @@ import sys
 import time
 
 from segstore.client import ClientSettings, connect
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 from tests.seeds.large_events import CUTS, MIB, NINE_TIMES, ONCE, STEPS, big, cut_at, cut_everywhere
 

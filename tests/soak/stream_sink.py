@@ -37,7 +37,7 @@ from segstore.pipeline.stream.commit import Committer
 from segstore.pipeline.stream.registry import registry_name
 from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.stream.write import TaskResult, write_rows
-from segstore.testing.servers import RunningServer, ServerThread
+from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, make_stream, options, rows, scale
 
 __all__ = ["POINTS", "Nursery", "Outcome", "run_seed"]

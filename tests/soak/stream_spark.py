@@ -37,7 +37,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from segstore.pipeline.session import session
-from segstore.testing.servers import RunningServer, ServerThread
+from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, scale, write_events
 from tests.soak.python_forks import Forks
 from tests.soak.stream_struck import KilledSource

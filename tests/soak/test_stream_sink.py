@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore.testing.servers import ServerThread
+from segstore.testing import ServerThread
 from tests.soak.stream_sink import POINTS, Nursery, Outcome, run_seed
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

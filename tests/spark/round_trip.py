@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from segstore.pipeline.session import session
-from segstore.testing.servers import ServerThread
+from segstore.testing import ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, scale, write_events
 from tests.spark.standalone import Standalone
 

@@ -19,9 +19,9 @@ from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
 from segstore.pipeline.report.reference import Reference, reference
 from segstore.pipeline.trace.rows import BadTrace, trace_rows
-from segstore.testing.servers import ServerThread
+from segstore.testing import ServerThread
 from segstore.wire import ReadSegment, SetupAppend
-from segstore.wire.schema.schema import COMMANDS
+from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
@@ -236,7 +236,8 @@ def test_connections_that_are_open_are_counted_over_time(made: Made) -> None:
 
 
 def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made, spark: SparkSession) -> None:
-    from segstore.pipeline.report.report import PAGE, STEPS
+    from segstore.pipeline.report.folder import PAGE
+    from segstore.pipeline.report.report import STEPS
 
     assert made.steps == list(STEPS)
     assert [each.name for each in made.folder.parent.iterdir()] == ["report"]
@@ -256,7 +257,8 @@ def test_strict_fails_with_file_and_offset_and_leaves_nothing(spark: SparkSessio
 
 
 def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, tmp_path: Path, made: Made) -> None:
-    from segstore.pipeline.report.report import ReportError, report
+    from segstore.pipeline.report.folder import ReportError
+    from segstore.pipeline.report.report import report
 
     (tmp_path / "mine").write_text("kept")
     for replace in (False, True):

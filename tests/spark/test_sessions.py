@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from segstore.pipeline.session import register
-from segstore.testing.servers import ServerThread
+from segstore.testing import ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event
 from tests.spark import SPARK
 

@@ -13,7 +13,7 @@ import pytest
 
 from segstore.pipeline.stream.cuts import cut_text
 from segstore.pipeline.stream.registry import registry_name
-from segstore.testing.servers import RunningServer, ServerThread
+from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, scale, using, write_events
 from tests.spark import SPARK
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.pipeline.stream_support import make_stream
 
 

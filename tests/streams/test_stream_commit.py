@@ -8,7 +8,7 @@ import pytest
 
 from segstore.client.errors import RetriesExhausted
 from segstore.pipeline.stream import write as stream_write
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.pipeline.stream import test_commit as in_memory
 from tests.pipeline.stream.test_commit import expect_once, two_tasks
 from tests.pipeline.stream_support import QUERY, batch_of, every_event, task, using

@@ -11,7 +11,7 @@ import pytest
 from segstore.pipeline.stream.options import ABORT_TIMEOUT_MS, read_stream_options
 from segstore.pipeline.stream.segments import DeadlinePassed, opened_for
 from segstore.pipeline.stream.write import TaskResult
-from segstore.testing.servers import ServerThread
+from segstore.testing import ServerThread
 from tests.pipeline.stream_support import SCOPE, STREAM, every_event, make_stream, task, using
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

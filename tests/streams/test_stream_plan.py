@@ -8,7 +8,7 @@ import pytest
 
 from segstore.client.errors import TokenRefused
 from segstore.pipeline.stream.plan import cut_at
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.pipeline.stream import test_plan as in_memory
 from tests.pipeline.stream_support import make_stream, using
 

@@ -10,8 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, FrameTooLarge, WireError, decode, encode, encode_parts
-from segstore.wire.codec.codec import DECODERS, HEADER_BYTES, VIEW_DECODERS
-from segstore.wire.codec.generate.compiler import REFUSALS, make_frame_decoder
+from segstore.wire.codec import HEADER_BYTES
+from segstore.wire.codec.codec import DECODERS, VIEW_DECODERS
+from segstore.wire.codec.generate import REFUSALS
+from segstore.wire.codec.generate.compiler import make_frame_decoder
 from segstore.wire.schema import schema
 from tests.strategies import as_read
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from segstore.wire import Buffer, Command
-    from segstore.wire.codec.codec import Codec
+    from segstore.wire.codec import Codec
 
 __all__ = ["CODECS", "check_body", "check_encode", "check_frame", "outcome", "read_by_schema", "refusal"]
 

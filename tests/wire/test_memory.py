@@ -34,7 +34,7 @@ from segstore.wire import (
     UpdateTableEntries,
     encode,
 )
-from segstore.wire.codec.codec import Codec
+from segstore.wire.codec import Codec
 from tests.strategies import framed
 from tests.wire.agreement import refusal
 

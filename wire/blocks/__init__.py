@@ -23,10 +23,27 @@ Follows `CommandEncoder`, `AppendDecoder` and `AppendBatchSizeTrackerImpl`; the 
 differences.
 """
 
-from segstore.wire.blocks.decoder import Append, AppendBlockDecoder
-from segstore.wire.blocks.encoder import MAX_PENDING_BYTES, MAX_PENDING_EVENTS, AppendBlockEncoder
-from segstore.wire.blocks.rules import AppendRule, AppendViolation
-from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, BlockSizing, FixedBlockSize
+from segstore.wire.blocks.decoder import (
+    Append,
+    AppendBlockDecoder,
+    Taken,
+)
+from segstore.wire.blocks.encoder import (
+    MAX_PENDING_BYTES,
+    MAX_PENDING_EVENTS,
+    AppendBlockEncoder,
+)
+from segstore.wire.blocks.rules import (
+    AppendRule,
+    AppendViolation,
+)
+from segstore.wire.blocks.size import (
+    BATCH_MS,
+    MAX_BLOCK_BYTES,
+    BlockSizeTracker,
+    BlockSizing,
+    FixedBlockSize,
+)
 
 __all__ = [
     "BATCH_MS",
@@ -41,4 +58,5 @@ __all__ = [
     "BlockSizeTracker",
     "BlockSizing",
     "FixedBlockSize",
+    "Taken",
 ]

@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
-from segstore.wire.codec.framing import WholeAppend
-from segstore.wire.commands.append import (
+from segstore.wire.codec import WholeAppend
+from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     ConditionalAppend,
@@ -24,9 +24,7 @@ from segstore.wire.commands.append import (
     SetupAppend,
 )
 from segstore.wire.errors import WireError
-from segstore.wire.schema.schema import Buffer, Command
-
-__all__ = ["Append", "AppendBlockDecoder", "Taken"]
+from segstore.wire.schema import Buffer, Command
 
 _HEADER: Final = Layout(">ii")
 

@@ -12,13 +12,10 @@ from uuid import UUID
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BlockSizing
-from segstore.wire.codec.codec import MAX_FRAME_BYTES, encode_parts
-from segstore.wire.commands.append import AppendBlock, AppendBlockEnd, Padding, PartialEvent, SetupAppend
-from segstore.wire.commands.session import Hello
+from segstore.wire.codec import encode_parts
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, Padding, PartialEvent, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
-from segstore.wire.schema.schema import Buffer, Command
-
-__all__ = ["MAX_PENDING_BYTES", "MAX_PENDING_EVENTS", "AppendBlockEncoder"]
+from segstore.wire.schema import MAX_FRAME_BYTES, Buffer, Command
 
 MAX_PENDING_BYTES: Final = 1024 * 1024
 MAX_PENDING_EVENTS: Final = 500

@@ -8,9 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from segstore.wire.errors import OutOfOrder
-from segstore.wire.schema.schema import Command
-
-__all__ = ["AppendRule", "AppendViolation"]
+from segstore.wire.schema import Command
 
 
 class AppendRule(StrEnum):

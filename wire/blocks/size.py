@@ -13,8 +13,6 @@ Follows `AppendBatchSizeTrackerImpl` and `ExponentialMovingAverage` (Pravega's c
 from math import copysign, sqrt
 from typing import Final, Protocol
 
-__all__ = ["BATCH_MS", "MAX_BLOCK_BYTES", "BlockSizeTracker", "BlockSizing", "FixedBlockSize"]
-
 BATCH_MS: Final = 20.0
 MAX_BLOCK_BYTES: Final = 2 * 256 * 1024 - 1024
 

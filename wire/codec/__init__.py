@@ -1,1 +1,57 @@
 """Bytes to commands and back: the codec, frames out of a stream, and older versions of the protocol."""
+
+from segstore.wire.codec.append_rows import (
+    END_HEADER,
+    acknowledgement,
+    acknowledgement_head,
+)
+from segstore.wire.codec.codec import (
+    HEADER_BYTES,
+    OLDEST_COMPATIBLE_VERSION,
+    WIRE_VERSION,
+    Codec,
+    UnknownPolicy,
+    decode,
+    encode,
+    encode_parts,
+)
+from segstore.wire.codec.framing import (
+    FrameDecoder,
+    WholeAppend,
+)
+from segstore.wire.codec.older_frames import (
+    frame_decoder,
+)
+from segstore.wire.codec.versions import (
+    COMMANDS_SINCE,
+    COMMANDS_UNTIL,
+    FIELDS_SINCE,
+    RELEASES,
+    encoder,
+    longest_frame_in,
+    parts_encoder,
+)
+
+__all__ = [
+    "COMMANDS_SINCE",
+    "COMMANDS_UNTIL",
+    "END_HEADER",
+    "FIELDS_SINCE",
+    "HEADER_BYTES",
+    "OLDEST_COMPATIBLE_VERSION",
+    "RELEASES",
+    "WIRE_VERSION",
+    "Codec",
+    "FrameDecoder",
+    "UnknownPolicy",
+    "WholeAppend",
+    "acknowledgement",
+    "acknowledgement_head",
+    "decode",
+    "encode",
+    "encode_parts",
+    "encoder",
+    "frame_decoder",
+    "longest_frame_in",
+    "parts_encoder",
+]

@@ -15,17 +15,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from segstore.wire.commands.append import AppendBlock, AppendBlockEnd, DataAppended
-
-__all__ = [
-    "END_HEADER",
-    "LARGEST_BYTES",
-    "AppendRow",
-    "AppendRows",
-    "acknowledgement",
-    "acknowledgement_head",
-    "append_rows",
-]
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, DataAppended
 
 LARGEST_BYTES: Final = 4096
 """Data of more bytes is better viewed than copied, so it is in no row."""

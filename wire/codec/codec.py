@@ -16,32 +16,12 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
-from segstore.wire.codec.generate import compiler
+from segstore.wire.codec.generate import REFUSALS, TooLong, compiler
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, UnknownCommand, WireError
-from segstore.wire.schema import schema, types
-from segstore.wire.schema.schema import COMMANDS, Buffer, Command, Unknown
-from segstore.wire.schema.types import MAX_FRAME_BYTES, BodyStream
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, BodyStream, Buffer, Command, Unknown, schema, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = [
-    "DECODERS",
-    "DEFAULT_CODEC",
-    "HEADER_BYTES",
-    "MAX_FRAME_BYTES",
-    "OLDEST_COMPATIBLE_VERSION",
-    "VIEW_DECODERS",
-    "WIRE_VERSION",
-    "Codec",
-    "Decoders",
-    "UnknownPolicy",
-    "decode",
-    "decode_body",
-    "decoders_of",
-    "encode",
-    "encode_parts",
-]
 
 WIRE_VERSION: Final = 17
 OLDEST_COMPATIBLE_VERSION: Final = 5
@@ -123,7 +103,7 @@ def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None
     if codec is None and type(frame) is not memoryview:
         try:
             return _FRAMES[frame[3]](frame)
-        except compiler.REFUSALS:
+        except REFUSALS:
             pass  # for the careful way, which says why or knows better
     return _decode_carefully(frame, unknown, codec or DEFAULT_CODEC)
 
@@ -182,7 +162,7 @@ def decode_body(
         ) from None
     try:
         command: Command = decoder(buffer, view, start, end)
-    except compiler.REFUSALS:
+    except REFUSALS:
         return decoders.by_schema(COMMANDS[code], buffer, view, start, end)
     return command
 
@@ -226,7 +206,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
     if codec is None:
         try:
             return _FRAME_ENCODERS[type(command)](command)
-        except compiler.REFUSALS:
+        except REFUSALS:
             pass  # for the careful way
     return _encode_carefully(command, codec or DEFAULT_CODEC)
 
@@ -236,9 +216,9 @@ def _encode_carefully(command: Command, codec: Codec) -> bytes:
     encoder: Callable[[Any], bytes] = _ENCODERS[codec][cls]
     try:
         frame = encoder(command)
-    except compiler.TooLong as refused:
+    except TooLong as refused:
         raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
-    except compiler.REFUSALS:
+    except REFUSALS:
         return _build(command)
     if codec == DEFAULT_CODEC:
         _FRAME_ENCODERS[cls] = encoder
@@ -254,9 +234,9 @@ def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     encoder = _PARTS[codec or DEFAULT_CODEC][type(command)]
     try:
         parts: list[Buffer] = encoder(command)
-    except compiler.TooLong as refused:
+    except TooLong as refused:
         raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
-    except compiler.REFUSALS:
+    except REFUSALS:
         return [_build(command)]
     return parts
 

@@ -18,21 +18,18 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire.codec.append_rows import append_rows
-from segstore.wire.codec.codec import DEFAULT_CODEC, HEADER_BYTES, MAX_FRAME_BYTES, decode_body, decoders_of
-from segstore.wire.codec.generate import compiler
-from segstore.wire.commands.append import AppendBlock, AppendBlockEnd, DataAppended
-from segstore.wire.commands.segment import ReadSegment, SegmentRead
+from segstore.wire.codec.codec import DEFAULT_CODEC, HEADER_BYTES, decode_body, decoders_of
+from segstore.wire.codec.generate import Joined, compiler
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, DataAppended, ReadSegment, SegmentRead
 from segstore.wire.errors import FrameTooLarge, WireError
-from segstore.wire.schema.schema import COMMANDS
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from segstore.wire.codec.append_rows import AppendRows
     from segstore.wire.codec.codec import Codec, Decoders, UnknownPolicy
-    from segstore.wire.schema.schema import Buffer, Command
-
-__all__ = ["FrameDecoder", "WholeAppend"]
+    from segstore.wire.schema import Buffer, Command
 
 _read_header = struct.Struct(">ii").unpack_from
 
@@ -58,7 +55,7 @@ def _loop(
 ) -> Callable[..., int]:
     if codec != "generated":
         return _frames
-    joined = compiler.Joined(AppendBlock, AppendBlockEnd, WholeAppend) if join_appends else None
+    joined = Joined(AppendBlock, AppendBlockEnd, WholeAppend) if join_appends else None
     return compiler.make_frames(OFTEN, joined=joined, in_rows=DataAppended if acks_in_rows else None, view=view)
 
 
@@ -97,7 +94,7 @@ class FrameDecoder:
     join_appends: an append of two frames may come as one `WholeAppend`, for callers that do not need the frames.
     most_elements: the maximum number of elements of a list, such as the keys of a table update; None for as many as a
         frame holds.
-    acks_in_rows: DataAppended that follow each other may come as `compiler.Rows`, valid until the next feed.
+    acks_in_rows: DataAppended that follow each other may come as `Rows`, valid until the next feed.
 
     Attributes:
         position: where the last feed stopped in its bytes; before their end only if `most` was given.

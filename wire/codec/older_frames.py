@@ -14,17 +14,15 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
-from segstore.wire.codec.codec import HEADER_BYTES, MAX_FRAME_BYTES, WIRE_VERSION
+from segstore.wire.codec.codec import HEADER_BYTES, WIRE_VERSION
 from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.codec.versions import longest_frame_in, parse_as
-from segstore.wire.commands.append import ConditionalAppend
+from segstore.wire.commands import ConditionalAppend
 from segstore.wire.errors import BadField, WireError
-from segstore.wire.schema.types import BodyStream
+from segstore.wire.schema import MAX_FRAME_BYTES, BodyStream
 
 if TYPE_CHECKING:
-    from segstore.wire.schema.schema import Buffer, Command
-
-__all__ = ["OlderFrameDecoder", "frame_decoder"]
+    from segstore.wire.schema import Buffer, Command
 
 
 class OlderFrameDecoder(FrameDecoder):

@@ -26,32 +26,26 @@ import msgspec
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.codec import codec
-from segstore.wire.codec.codec import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
+from segstore.wire.codec.codec import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
 from segstore.wire.errors import FrameTooLarge, UnknownCommand
-from segstore.wire.schema import schema, types
-from segstore.wire.schema.schema import COMMANDS, Command, Nested, Part, Record, Unknown
-from segstore.wire.schema.types import BodyStream
+from segstore.wire.schema import (
+    COMMANDS,
+    MAX_FRAME_BYTES,
+    BodyStream,
+    Command,
+    Nested,
+    Part,
+    Record,
+    Unknown,
+    schema,
+    types,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.wire.schema.schema import Buffer
-
-__all__ = [
-    "COMMANDS_SINCE",
-    "COMMANDS_UNTIL",
-    "FIELDS_SINCE",
-    "RELEASES",
-    "LeftOver",
-    "encode_as",
-    "encoder",
-    "form_in",
-    "known_in",
-    "longest_frame_in",
-    "parse_as",
-    "parts_encoder",
-]
+    from segstore.wire.schema import Buffer
 
 RELEASES: Final[dict[int, str]] = {
     5: "0.3",  # 1ab37524d5 "Issue 2147: Implement JWT creation and usage in controller", and 6460070235 (merges)

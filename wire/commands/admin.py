@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from segstore.wire.schema import types
-from segstore.wire.schema.schema import Command, Flag, Int32, Int64, Nested, Record, Text, Token, command, record
-
-__all__ = ["ChunkInfo", "FlushToStorage", "ListStorageChunks", "StorageChunksListed", "StorageFlushed"]
+from segstore.wire.schema import Command, Flag, Int32, Int64, Nested, Record, Text, Token, command, record, types
 
 
 @command(-3, "FLUSH_TO_STORAGE", request=True)

@@ -8,22 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, Int64Tail
-from segstore.wire.schema import types
-from segstore.wire.schema.schema import Buffer, Command, Id, Int32, Int64, Nested, Part, Text, Token, command
-
-__all__ = [
-    "AppendBlock",
-    "AppendBlockEnd",
-    "AppendSetup",
-    "ConditionalAppend",
-    "ConditionalBlockEnd",
-    "ConditionalCheckFailed",
-    "DataAppended",
-    "Event",
-    "Padding",
-    "PartialEvent",
-    "SetupAppend",
-]
+from segstore.wire.schema import Buffer, Command, Id, Int32, Int64, Nested, Part, Text, Token, command, types
 
 BlockData = Annotated[Buffer, types.Blob(negative_is_empty=True)]
 RestOfBody = Annotated[Buffer, types.Rest()]

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from segstore.wire.schema.schema import Command, Flag, Id, Int64, Text, Token, command
-
-__all__ = [
-    "GetSegmentAttribute",
-    "SegmentAttribute",
-    "SegmentAttributeUpdated",
-    "UpdateSegmentAttribute",
-]
+from segstore.wire.schema import Command, Flag, Id, Int64, Text, Token, command
 
 
 @command(34, "GET_SEGMENT_ATTRIBUTE", request=True)

@@ -6,25 +6,7 @@ import enum
 from typing import Annotated
 
 from segstore.wire.commands.tails import NO_OFFSET, Int64Tail, StackTrace
-from segstore.wire.schema import types
-from segstore.wire.schema.schema import Command, Id, Int64, Text, command
-
-__all__ = [
-    "AuthTokenCheckFailed",
-    "AuthTokenErrorCode",
-    "ErrorMessage",
-    "ErrorMessageCode",
-    "InvalidEventNumber",
-    "NoSuchSegment",
-    "OperationUnsupported",
-    "SegmentAlreadyExists",
-    "SegmentIsSealed",
-    "SegmentIsTruncated",
-    "TableKeyBadVersion",
-    "TableKeyDoesNotExist",
-    "TableSegmentNotEmpty",
-    "WrongHost",
-]
+from segstore.wire.schema import Command, Id, Int64, Text, command, types
 
 
 class AuthTokenErrorCode(enum.IntEnum):

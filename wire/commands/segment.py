@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, EagerInt64, Int64Tail, ZeroTail
-from segstore.wire.schema import types
-from segstore.wire.schema.schema import (
+from segstore.wire.schema import (
     Command,
     Data,
     Flag,
@@ -21,32 +20,8 @@ from segstore.wire.schema.schema import (
     Token,
     command,
     record,
+    types,
 )
-
-__all__ = [
-    "ConditionalAttributeUpdate",
-    "CreateSegment",
-    "CreateTransientSegment",
-    "DeleteSegment",
-    "GetStreamSegmentInfo",
-    "LocateOffset",
-    "MergeSegments",
-    "MergeSegmentsBatch",
-    "OffsetLocated",
-    "ReadSegment",
-    "SealSegment",
-    "SegmentCreated",
-    "SegmentDeleted",
-    "SegmentPolicyUpdated",
-    "SegmentRead",
-    "SegmentSealed",
-    "SegmentTruncated",
-    "SegmentsBatchMerged",
-    "SegmentsMerged",
-    "StreamSegmentInfo",
-    "TruncateSegment",
-    "UpdateSegmentPolicy",
-]
 
 
 @command(9, "READ_SEGMENT", request=True)

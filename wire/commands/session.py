@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from segstore.wire.schema.schema import Command, Int32, command
-
-__all__ = ["Hello", "KeepAlive"]
+from segstore.wire.schema import Command, Int32, command
 
 
 @command(-127, "HELLO", request=True, reply=True)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from segstore.wire.commands.tails import NO_OFFSET, EagerInt64, FlagTail, Int32Tail, ZeroTail
-from segstore.wire.schema import types
-from segstore.wire.schema.schema import (
+from segstore.wire.schema import (
     WITH_PREVIOUS,
     Buffer,
     Command,
@@ -24,35 +23,8 @@ from segstore.wire.schema.schema import (
     Token,
     command,
     record,
+    types,
 )
-
-__all__ = [
-    "NOT_EXISTS",
-    "NO_VERSION",
-    "CreateTableSegment",
-    "DeleteTableSegment",
-    "GetTableSegmentInfo",
-    "MergeTableSegments",
-    "ReadTable",
-    "ReadTableEntries",
-    "ReadTableEntriesDelta",
-    "ReadTableKeys",
-    "RemoveTableKeys",
-    "SealTableSegment",
-    "TableEntries",
-    "TableEntriesDeltaRead",
-    "TableEntriesRead",
-    "TableEntriesUpdated",
-    "TableEntry",
-    "TableIteratorArgs",
-    "TableKey",
-    "TableKeysRead",
-    "TableKeysRemoved",
-    "TableRead",
-    "TableSegmentInfo",
-    "TableValue",
-    "UpdateTableEntries",
-]
 
 NO_VERSION: Final = -(1 << 63)
 NOT_EXISTS: Final = -1

@@ -10,8 +10,6 @@ from typing import Annotated
 
 from segstore.wire.schema import types
 
-__all__ = ["NO_OFFSET", "NO_REQUEST", "EagerInt64", "FlagTail", "Int32Tail", "Int64Tail", "StackTrace", "ZeroTail"]
-
 NO_REQUEST = -1
 NO_OFFSET = -1
 

@@ -18,5 +18,3 @@ for _file in FileDescriptorSet.FromString(get_data(__package__, "controller.binp
 _DESCRIPTOR = _POOL.FindFileByName("controller.proto")
 
 globals().update({name: GetMessageClass(each) for name, each in _DESCRIPTOR.message_types_by_name.items()})
-
-__all__ = sorted(_DESCRIPTOR.message_types_by_name)  # noqa: PLE0605 (a list of what the descriptor declares)

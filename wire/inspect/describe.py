@@ -17,21 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from segstore.wire.codec.codec import HEADER_BYTES, decode
+from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.printable import printable
+from segstore.wire.schema import COMMANDS, Command, Elements, Unknown, decode_mutf8
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.elements import Elements
-from segstore.wire.schema.modified_utf8 import decode_mutf8
-from segstore.wire.schema.schema import COMMANDS, Command, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from segstore.wire.codec.codec import UnknownPolicy
-    from segstore.wire.schema.schema import Buffer
-
-__all__ = ["Description", "Span", "describe", "lines", "summary"]
+    from segstore.wire.codec import UnknownPolicy
+    from segstore.wire.schema import Buffer
 
 _READ_INT32: Final = struct.Struct(">i").unpack_from
 _BLOCK_FRAMES: Final = {-1: "PADDING", -2: "PARTIAL_EVENT", 0: "EVENT"}

@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import BadField
-from segstore.wire.schema.schema import COMMANDS, Command, Unknown
-
-__all__ = ["command_named", "from_line", "from_object", "to_line", "to_object"]
+from segstore.wire.schema import COMMANDS, Command, Unknown
 
 _KEYS: Final = ("type", "code", "fields")
 _BY_NAME: Final = {cls.type_name: cls for cls in COMMANDS.values()}

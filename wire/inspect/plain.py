@@ -11,13 +11,11 @@ import uuid
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.wire.errors import BadField
+from segstore.wire.schema import Command, Record, Unknown
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.schema import Command, Record, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["from_plain", "to_plain"]
 
 R = TypeVar("R", bound=Record)
 

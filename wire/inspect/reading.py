@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from segstore.wire.codec.codec import HEADER_BYTES, MAX_FRAME_BYTES
+from segstore.wire.codec import HEADER_BYTES
+from segstore.wire.schema import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["Form", "Piece", "Unreadable", "pieces", "recognise", "to_text"]
 
 Form = Literal["raw", "hex", "base64"]
 

@@ -1,1 +1,67 @@
 """What a command's fields are: the vocabulary of declarations, and the intermediate form of codecs."""
+
+from segstore.wire.schema.elements import (
+    EAGER_ELEMENTS,
+    Elements,
+)
+from segstore.wire.schema.modified_utf8 import (
+    decode_mutf8,
+    encode_mutf8,
+    pass_texts,
+    utf16,
+    well_formed,
+)
+from segstore.wire.schema.schema import (
+    COMMANDS,
+    WITH_PREVIOUS,
+    Command,
+    Data,
+    Flag,
+    Id,
+    Int8,
+    Int32,
+    Int64,
+    Nested,
+    Part,
+    Record,
+    Text,
+    Token,
+    Unknown,
+    command,
+    record,
+)
+from segstore.wire.schema.types import (
+    MAX_FRAME_BYTES,
+    BodyStream,
+    Buffer,
+)
+
+__all__ = [
+    "COMMANDS",
+    "EAGER_ELEMENTS",
+    "MAX_FRAME_BYTES",
+    "WITH_PREVIOUS",
+    "BodyStream",
+    "Buffer",
+    "Command",
+    "Data",
+    "Elements",
+    "Flag",
+    "Id",
+    "Int8",
+    "Int32",
+    "Int64",
+    "Nested",
+    "Part",
+    "Record",
+    "Text",
+    "Token",
+    "Unknown",
+    "command",
+    "decode_mutf8",
+    "encode_mutf8",
+    "pass_texts",
+    "record",
+    "utf16",
+    "well_formed",
+]

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar, overload
 
-__all__ = ["EAGER_ELEMENTS", "Elements"]
-
 EAGER_ELEMENTS = 4096
 """Lists up to this length are decoded at once, into tuples."""
 

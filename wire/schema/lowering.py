@@ -16,23 +16,6 @@ import msgspec
 from segstore.wire.schema import types
 from segstore.wire.schema.schema import Nested, Part, Record, Rows
 
-__all__ = [
-    "Constant",
-    "Data",
-    "Fixed",
-    "Many",
-    "Node",
-    "Number",
-    "Remainder",
-    "Sized",
-    "Structure",
-    "Table",
-    "TailNode",
-    "Text",
-    "ZeroRun",
-    "lower",
-]
-
 
 class Node(msgspec.Struct, frozen=True):
     """Base of all nodes; `name` is the attribute that the node fills."""

@@ -13,8 +13,6 @@ from codecs import charmap_decode
 from struct import Struct
 from typing import Final
 
-__all__ = ["MAX_STRING_BYTES", "decode_mutf8", "encode_mutf8", "pass_texts", "utf16", "well_formed"]
-
 MAX_STRING_BYTES: Final = 0xFFFF
 
 _PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")

@@ -33,31 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
-__all__ = [
-    "COMMANDS",
-    "WITH_PREVIOUS",
-    "Buffer",
-    "Command",
-    "Data",
-    "Flag",
-    "Id",
-    "Int8",
-    "Int32",
-    "Int64",
-    "Nested",
-    "Part",
-    "Record",
-    "Rows",
-    "Text",
-    "Token",
-    "Unknown",
-    "build",
-    "command",
-    "parse",
-    "record",
-]
-
-
 COMMANDS: dict[int, type[Command]] = {}
 """Type code → class, for every command; EVENT (0) is in it, though it is only ever nested."""
 
@@ -128,14 +103,14 @@ class Command(Record, frozen=True, gc=False):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values: buffers as hex, UUIDs as text, enums by name."""
-        from segstore.wire.inspect.plain import to_plain  # the registry is complete only after this module
+        from segstore.wire.inspect import to_plain  # the registry is complete only after this module
 
         return to_plain(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """The inverse of `to_dict`; null text is "" and null data is empty. Raises BadField."""
-        from segstore.wire.inspect.plain import from_plain
+        from segstore.wire.inspect import from_plain
 
         return from_plain(cls, fields)
 

@@ -25,35 +25,6 @@ from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
 from segstore.wire.schema.elements import EAGER_ELEMENTS, Elements
 from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, pass_texts, well_formed
 
-__all__ = [
-    "FIXED_FORMATS",
-    "MAX_FRAME_BYTES",
-    "MAX_UUID",
-    "Blob",
-    "BodyStream",
-    "Bool",
-    "Column",
-    "Counted",
-    "EnumCode",
-    "Extent",
-    "Int8",
-    "Int16u",
-    "Int32",
-    "Int64",
-    "JavaUTF",
-    "Marker",
-    "Rest",
-    "Secret",
-    "SizedData",
-    "Tail",
-    "Uuid",
-    "Zeros",
-    "check_buffer",
-    "dotted",
-    "extent_of",
-    "truncated",
-]
-
 MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 """The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
 Buffer = bytes | bytearray | memoryview

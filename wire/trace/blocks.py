@@ -45,35 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from segstore.wire.schema.schema import Buffer
-
-__all__ = [
-    "FORMAT_VERSION",
-    "HEADER_BYTES",
-    "MAGIC",
-    "MARK_BYTES",
-    "MAX_BLOCK_BYTES",
-    "MAX_IN_VAIN",
-    "MIGRATIONS",
-    "BlockHeader",
-    "BlockType",
-    "Columns",
-    "DamagedBlock",
-    "Direction",
-    "Metadata",
-    "Record",
-    "RecordKind",
-    "TraceError",
-    "TraceVersionError",
-    "data_block",
-    "find_header",
-    "metadata_block",
-    "padded",
-    "read_body",
-    "read_header",
-    "read_metadata",
-    "unpack_data",
-]
+    from segstore.wire.schema import Buffer
 
 FORMAT_VERSION: Final = 2
 MAGIC: Final = b"\x93wtrace\n"

@@ -13,20 +13,11 @@ from collections import deque
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.inspect.describe import describe
+from segstore.wire.inspect import describe
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-__all__ = [
-    "MAX_WAITING_BYTES",
-    "Difference",
-    "FieldDifference",
-    "TracesTooFarApart",
-    "compare_frames",
-    "differences",
-]
 
 MAX_WAITING_BYTES: Final = 512 * 1024 * 1024
 """Of records that are kept until the other trace has come as far."""

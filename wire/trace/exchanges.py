@@ -19,27 +19,26 @@ from collections import Counter, deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.codec.codec import HEADER_BYTES, decode
-from segstore.wire.commands.append import (
+from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     ConditionalAppend,
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
+    Hello,
+    KeepAlive,
     SetupAppend,
 )
-from segstore.wire.commands.session import Hello, KeepAlive
 from segstore.wire.errors import WireError
-from segstore.wire.schema.schema import COMMANDS, Unknown
+from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.blocks import Direction, Record, RecordKind
 
 if TYPE_CHECKING:
     import uuid
 
-    from segstore.wire.schema.schema import Command
-
-__all__ = ["Exchange", "Exchanges", "Unanswered", "segments_of"]
+    from segstore.wire.schema import Command
 
 _SEGMENTS: Final = ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id")
 _SEVERAL: Final = ("source_segment_ids", "sources")

@@ -36,12 +36,10 @@ from segstore.wire.names import SegmentName
 from segstore.wire.patterns import Pattern, PatternError, glob, regular_expression
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
-from segstore.wire.schema.schema import COMMANDS, Unknown
+from segstore.wire.schema import COMMANDS, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-__all__ = ["MOST_MATCHED", "MOST_TERMS", "NAMES", "Filter", "FilterError", "Subject", "parse_filter"]
 
 MOST_TERMS: Final = 1_000
 MOST_MATCHED: Final = 1_024

@@ -20,31 +20,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.codec.codec import decode, encode
+from segstore.wire.codec import decode, encode
 from segstore.wire.errors import BadField, WireError
-from segstore.wire.inspect.jsonl import command_named
-from segstore.wire.schema.schema import Command, Unknown
+from segstore.wire.inspect import command_named
+from segstore.wire.schema import Command, Unknown
 from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
 from segstore.wire.trace.writer import event_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-__all__ = [
-    "FIXTURE_VERSION",
-    "LONGEST_LINE",
-    "MIGRATIONS",
-    "FixtureError",
-    "FixtureHeader",
-    "from_line",
-    "header_from_line",
-    "header_line",
-    "is_fixture",
-    "read_lines",
-    "to_line",
-    "to_object",
-    "write_lines",
-]
 
 FIXTURE_VERSION: Final = 1
 LONGEST_LINE: Final = 1 << 26

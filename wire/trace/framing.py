@@ -13,8 +13,6 @@ from array import array
 from functools import lru_cache
 from typing import Any, Final
 
-__all__ = ["Memory", "whole_frames"]
-
 Memory = Any
 """bytes, a bytearray or a memory map: what has slices with a step, which are bytes or a bytearray."""
 

@@ -30,9 +30,7 @@ from segstore.wire.trace.blocks import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from segstore.wire.schema.schema import Buffer
-
-__all__ = ["Block", "Damage", "NotATrace", "Split", "mark_of", "read_blocks", "read_records", "splits"]
+    from segstore.wire.schema import Buffer
 
 
 class NotATrace(TraceError):

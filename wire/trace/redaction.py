@@ -14,11 +14,9 @@ import struct
 from functools import cache
 from typing import Final
 
-from segstore.wire.codec.codec import HEADER_BYTES, MAX_FRAME_BYTES  # which completes the registry
+from segstore.wire.codec import HEADER_BYTES
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.schema import COMMANDS
-
-__all__ = ["SECRET_CODES", "redact"]
 
 _STAR: Final = b"*"
 _HEADER: Final = struct.Struct(">ii").unpack_from

@@ -31,19 +31,8 @@ from segstore.wire.trace.framing import whole_frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from segstore.wire.schema.schema import Buffer
+    from segstore.wire.schema import Buffer
     from segstore.wire.trace.framing import Memory
-
-__all__ = [
-    "BLOCK_BYTES",
-    "FLUSH_AFTER_NS",
-    "MOST_HELD_BYTES",
-    "SPARE_BYTES",
-    "RecordWriter",
-    "TraceWriter",
-    "event_data",
-    "make_mark",
-]
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000

@@ -13,13 +13,11 @@ from fastapi.responses import PlainTextResponse, Response
 from segstore.server.control_api.controlled import Controlled, host_and_port
 from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
 from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.node.runner import SegmentStoreServer
+from segstore.server.node import SegmentStoreServer
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
-
-__all__ = ["router"]
 
 _GAUGES = ("connections_open",)
 

@@ -14,9 +14,7 @@ from fastapi import APIRouter, Path
 from segstore.server.control_api.controlled import Controlled, host_and_port
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo
 from segstore.server.control_api.problems import ApiProblem
-from segstore.server.node.runner import SegmentStoreServer
-
-__all__ = ["router"]
+from segstore.server.node import SegmentStoreServer
 
 _MOVE_S: Final = 10.0
 

@@ -13,10 +13,7 @@ from fastapi import APIRouter, Path, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.rules import FaultSettings, Rule
-
-__all__ = ["router"]
+from segstore.server.faults import Faults, FaultSettings, Rule
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")

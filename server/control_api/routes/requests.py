@@ -12,10 +12,8 @@ from fastapi import APIRouter, Query
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import LatestRequests, RequestInfo
 from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.faults.observe import Seen
-from segstore.wire.trace.filters import FilterError
-
-__all__ = ["router"]
+from segstore.server.faults import Seen
+from segstore.wire.trace import FilterError
 
 
 def router(controlled: Controlled) -> APIRouter:

@@ -12,17 +12,15 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Response
 
-from segstore.server.connection.writer_counts import WriterCount
+from segstore.server.connection import WriterCount
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import TooManyNames
-from segstore.server.controller.errors import ControllerError
-from segstore.server.store.segment import Segment
+from segstore.server.controller import ControllerError
+from segstore.server.store import Segment
 from segstore.wire.names import is_index, parent_of, stream_of
-
-__all__ = ["router"]
 
 _AT_ONCE = 20_000
 _MOST_WRITERS = 2_000

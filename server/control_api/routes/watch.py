@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.observe import Observer
-
-__all__ = ["Watch"]
+from segstore.server.faults import Faults, Observer
 
 _BYTES: Final = 4 * 1024 * 1024
 

@@ -23,8 +23,6 @@ from typing import Final, NamedTuple
 from segstore.server.controller.errors import UnusableEntry
 from segstore.wire.patterns import PatternError, linear
 
-__all__ = ["Entry", "Permission", "permission_of", "read_entries"]
-
 _DOMAIN: Final = "prn"
 _JAVA_SPACE: Final = "".join(map(chr, range(0x21)))
 """What `String.trim` removes."""

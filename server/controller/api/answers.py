@@ -41,8 +41,6 @@ from segstore.server.controller.errors import (
     UnusableEntry,
 )
 
-__all__ = ["Answer", "answer"]
-
 
 class Answer(NamedTuple):
     """A value of the method's enum, or a status code."""

@@ -33,8 +33,6 @@ from segstore.server.controller.errors import Closed, PermissionDenied, Unauthen
 from segstore.server.controller.pace import CALLER
 from segstore.server.controller.shares import Shares
 
-__all__ = ["Accounts", "Authority", "Permission"]
-
 log = logging.getLogger(__name__)
 
 _EVERYTHING: Final = "prn::*,READ_UPDATE"

@@ -19,26 +19,8 @@ from segstore.server.controller.policies import (
     SubscriberRetention,
     TableConfig,
 )
-from segstore.server.controller.state.epochs import Segment
+from segstore.server.controller.state import Segment
 from segstore.wire.controller_api import messages as m
-
-__all__ = [
-    "from_reader_group",
-    "from_stream_config",
-    "from_table",
-    "from_transaction_id",
-    "group_id",
-    "page_token",
-    "segment_id",
-    "segment_range",
-    "segment_ranges",
-    "stream_cut",
-    "stream_info",
-    "to_reader_group",
-    "to_stream_config",
-    "to_table",
-    "to_transaction_id",
-]
 
 _MASK = 2**64 - 1
 

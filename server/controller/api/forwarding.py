@@ -23,8 +23,6 @@ from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 
-__all__ = ["ForwardingServer"]
-
 _HANDED_ON: Final = "segstore-handed-on"
 _OF_THE_TRANSPORT: Final = ("grpc-", ":")
 _CREDENTIALS: Final = "authorization"

@@ -17,8 +17,6 @@ import grpc
 
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
 
-__all__ = ["InFlight", "trailing_of"]
-
 _LAST_WORDS_S: Final = 1.0
 """Time to send the answers to interrupted calls."""
 _NOT_SENT: Final = "failed to connect to all addresses"

@@ -9,20 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from segstore.server.controller.api.auth import Permission
+from segstore.server.controller.api.access import Permission
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.state.core import require
-from segstore.server.controller.state.state import MARK_PREFIX, READER_GROUP_PREFIX
-
-__all__ = [
-    "SCOPES",
-    "permission_for_groups",
-    "permission_to_write",
-    "scope_resource",
-    "stream_resource",
-    "table_resource",
-    "user_resource",
-]
+from segstore.server.controller.state import MARK_PREFIX, READER_GROUP_PREFIX, require
 
 SCOPES: Final = "prn::/"
 """All scopes."""

@@ -32,10 +32,8 @@ from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.shares import Shares
 from segstore.server.descriptors import shares
-from segstore.server.durable.journal import JournalFailed
+from segstore.server.durable import JournalFailed
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
-
-__all__ = ["ControllerServer", "TlsFiles", "bounds", "listen", "new_server"]
 
 _log = logging.getLogger(__name__)
 

@@ -25,9 +25,7 @@ from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state.memory import StateMemory
 from segstore.server.controller.state.operations import Operation
 from segstore.server.controller.state.state import State
-from segstore.server.store.memory import MemoryAccount
-
-__all__ = ["Core", "Due", "Timer", "require"]
+from segstore.server.store import MemoryAccount
 
 _NAME_MAX: Final = 1_024
 

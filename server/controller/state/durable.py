@@ -14,8 +14,6 @@ from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.state.operations import decode
 from segstore.server.controller.state.state import State
 
-__all__ = ["image", "recovered"]
-
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(State)
 

@@ -30,29 +30,6 @@ import msgspec
 from segstore.server.controller.policies import Cut
 from segstore.wire.names import segment_name, split_segment_id
 
-__all__ = [
-    "Comparison",
-    "Epoch",
-    "KeyRange",
-    "Segment",
-    "between",
-    "compare",
-    "cut_span",
-    "equal_ranges",
-    "find_segment",
-    "first_epoch",
-    "is_at_or_after",
-    "lower_bound",
-    "next_epoch",
-    "pieces_between",
-    "ranges_match",
-    "sealed_in",
-    "size_between",
-    "successors",
-    "uncovered",
-    "why_invalid",
-]
-
 KeyRange = tuple[float, float]
 Span = dict["Segment", int]
 

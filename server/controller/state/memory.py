@@ -23,10 +23,7 @@ from segstore.server.controller.state.operations import (
     encode,
 )
 from segstore.server.controller.state.state import State
-from segstore.server.store.errors import StoreFull
-from segstore.server.store.memory import MemoryAccount, name_bytes
-
-__all__ = ["StateMemory"]
+from segstore.server.store import MemoryAccount, StoreFull, name_bytes
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _FACTOR: Final = 6

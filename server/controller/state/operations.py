@@ -34,41 +34,6 @@ from segstore.server.controller.state.state import (
     WriterMark,
 )
 
-__all__ = [
-    "AbortStarted",
-    "CommitStarted",
-    "CompletedForgotten",
-    "EpochRolled",
-    "Operation",
-    "ReaderGroupDeleted",
-    "ReaderGroupSet",
-    "RetentionCutRecorded",
-    "RetentionCutsForgotten",
-    "ScaleFinished",
-    "ScaleStarted",
-    "ScopeCreated",
-    "ScopeDeleted",
-    "StreamCreated",
-    "StreamDeleted",
-    "StreamSealed",
-    "StreamTruncated",
-    "StreamUpdated",
-    "SubscriberMoved",
-    "TableCreated",
-    "TableDeleted",
-    "TransactionEnded",
-    "TransactionOpened",
-    "TransactionPinged",
-    "WatermarkWritten",
-    "WriterForgotten",
-    "WriterGone",
-    "WriterNoted",
-    "decode",
-    "encode",
-    "rolled",
-]
-
-
 _LOW_HALF: Final = (1 << 64) - 1
 
 

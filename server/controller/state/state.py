@@ -19,27 +19,6 @@ from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamCo
 from segstore.server.controller.state.epochs import Epoch, KeyRange, Segment, between, find_segment, size_between
 from segstore.wire.names import segment_name, split_segment_id, transaction_name
 
-__all__ = [
-    "MARK_PREFIX",
-    "READER_GROUP_PREFIX",
-    "SYSTEM_SCOPE",
-    "TABLE_SUFFIX",
-    "Completed",
-    "RetentionCut",
-    "Scale",
-    "Scope",
-    "State",
-    "Stream",
-    "Subscriber",
-    "Table",
-    "Transaction",
-    "TransactionStatus",
-    "Watermark",
-    "WriterMark",
-    "segment_text",
-    "transaction_epoch",
-]
-
 SYSTEM_SCOPE: Final = "_system"
 """The scope of Pravega's internal streams and tables; here, if configured, an empty scope."""
 

@@ -20,9 +20,7 @@ import msgspec
 from segstore.server.controller.config import AutoScaling
 from segstore.server.controller.policies import ScalingPolicy, ScalingType
 from segstore.server.controller.segment_admin import Load
-from segstore.server.controller.state.epochs import Epoch, KeyRange, equal_ranges
-
-__all__ = ["Decision", "Watch", "decide", "measure", "parts_wanted"]
+from segstore.server.controller.state import Epoch, KeyRange, equal_ranges
 
 _COLD_MINUTES = 10
 """How long a segment stays cold after it was found so."""

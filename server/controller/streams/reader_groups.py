@@ -24,13 +24,17 @@ from segstore.server.controller.errors import (
     NotFound,
 )
 from segstore.server.controller.policies import NO_ID, ReaderGroupConfig, StreamConfig, SubscriberRetention
-from segstore.server.controller.state.core import Core, require
-from segstore.server.controller.state.operations import ReaderGroupDeleted, ReaderGroupSet, SubscriberMoved
-from segstore.server.controller.state.state import READER_GROUP_PREFIX, Stream
+from segstore.server.controller.state import (
+    READER_GROUP_PREFIX,
+    Core,
+    ReaderGroupDeleted,
+    ReaderGroupSet,
+    Stream,
+    SubscriberMoved,
+    require,
+)
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire.names import is_user_stream_name
-
-__all__ = ["ReaderGroups"]
 
 _STREAM_CONFIG = StreamConfig(rollover_bytes=4 * 1024 * 1024)
 """Of a group's own stream: one segment, as in `StreamMetadataTasks`."""

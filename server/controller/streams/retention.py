@@ -16,10 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from segstore.server.controller.policies import Cut, RetentionPolicy, RetentionType
-from segstore.server.controller.state.epochs import Comparison, Epoch, compare
-from segstore.server.controller.state.state import RetentionCut, Stream
-
-__all__ = ["obsolete", "truncation_point"]
+from segstore.server.controller.state import Comparison, Epoch, RetentionCut, Stream, compare
 
 
 def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, now_ms: int) -> Cut | None:

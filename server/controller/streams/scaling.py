@@ -14,13 +14,20 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
-from segstore.server.controller.state.core import Core, Due, require
-from segstore.server.controller.state.epochs import KeyRange, Segment, next_epoch, ranges_match
-from segstore.server.controller.state.operations import ScaleFinished, ScaleStarted
-from segstore.server.controller.state.state import Scale, Stream
+from segstore.server.controller.state import (
+    Core,
+    Due,
+    KeyRange,
+    Scale,
+    ScaleFinished,
+    ScaleStarted,
+    Segment,
+    Stream,
+    next_epoch,
+    ranges_match,
+    require,
+)
 from segstore.wire.names import split_segment_id
-
-__all__ = ["ScaleStatus", "Scaling"]
 
 _log = logging.getLogger(__name__)
 

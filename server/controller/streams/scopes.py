@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from segstore.server.controller.errors import AlreadyExists, InvalidName, ScopeNotEmpty
-from segstore.server.controller.state.core import Core, require
-from segstore.server.controller.state.operations import ScopeCreated, ScopeDeleted
+from segstore.server.controller.state import Core, ScopeCreated, ScopeDeleted, require
 from segstore.server.controller.streams.reader_groups import ReaderGroups
 from segstore.server.controller.streams.streams import Streams, page
 from segstore.server.controller.streams.tables import Tables
 from segstore.wire.names import is_stream_name
-
-__all__ = ["Scopes"]
 
 
 class Scopes:

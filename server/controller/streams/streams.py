@@ -30,9 +30,15 @@ from segstore.server.controller.errors import (
 from segstore.server.controller.pace import PER_TICK
 from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
 from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.controller.state.core import Core, require
-from segstore.server.controller.state.epochs import (
+from segstore.server.controller.state import (
+    MARK_PREFIX,
+    Core,
     Segment,
+    Stream,
+    StreamCreated,
+    StreamDeleted,
+    StreamTruncated,
+    StreamUpdated,
     between,
     cut_span,
     equal_ranges,
@@ -40,25 +46,16 @@ from segstore.server.controller.state.epochs import (
     first_epoch,
     is_at_or_after,
     pieces_between,
+    require,
     successors,
     why_invalid,
 )
-from segstore.server.controller.state.operations import (
-    StreamCreated,
-    StreamDeleted,
-    StreamTruncated,
-    StreamUpdated,
-)
-from segstore.server.controller.state.operations import (
-    StreamSealed as Sealed,
-)
-from segstore.server.controller.state.state import MARK_PREFIX, Stream
+from segstore.server.controller.state import StreamSealed as Sealed
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.transactions import Transactions
-from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low, utf16
+from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low
 from segstore.wire.names import is_stream_name, split_segment_id
-
-__all__ = ["Streams", "page"]
+from segstore.wire.schema import utf16
 
 _AT_ONCE: Final = 500
 """Number of names that a listing examines per loop iteration."""

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from segstore.server.controller.errors import AlreadyExists, InvalidArgument, InvalidName
 from segstore.server.controller.policies import TableConfig
-from segstore.server.controller.state.core import Core, require
-from segstore.server.controller.state.epochs import Segment, first_epoch
-from segstore.server.controller.state.operations import TableCreated, TableDeleted
-from segstore.server.controller.state.state import TABLE_SUFFIX, Table
+from segstore.server.controller.state import (
+    TABLE_SUFFIX,
+    Core,
+    Segment,
+    Table,
+    TableCreated,
+    TableDeleted,
+    first_epoch,
+    require,
+)
 from segstore.server.controller.streams.streams import page
 from segstore.wire.names import is_user_stream_name
-
-__all__ = ["Tables"]
 
 
 class Tables:

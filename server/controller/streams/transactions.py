@@ -32,22 +32,26 @@ from segstore.server.controller.errors import (
     TooMany,
 )
 from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.state.core import Core, Due, Timer, require
-from segstore.server.controller.state.epochs import Segment
-from segstore.server.controller.state.operations import (
+from segstore.server.controller.state import (
     AbortStarted,
     CommitStarted,
     CompletedForgotten,
+    Core,
+    Due,
     EpochRolled,
+    Segment,
+    Stream,
+    Timer,
+    Transaction,
     TransactionEnded,
     TransactionOpened,
     TransactionPinged,
+    TransactionStatus,
+    require,
     rolled,
+    transaction_epoch,
 )
-from segstore.server.controller.state.state import Stream, Transaction, TransactionStatus, transaction_epoch
 from segstore.server.controller.streams.writers import note
-
-__all__ = ["Transactions"]
 
 _log = logging.getLogger(__name__)
 

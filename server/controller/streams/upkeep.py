@@ -11,16 +11,19 @@ import logging
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import ScalingType
 from segstore.server.controller.segment_admin import Load
-from segstore.server.controller.state.core import Core, Due
-from segstore.server.controller.state.epochs import lower_bound
-from segstore.server.controller.state.operations import RetentionCutRecorded, RetentionCutsForgotten
-from segstore.server.controller.state.state import RetentionCut, Stream
+from segstore.server.controller.state import (
+    Core,
+    Due,
+    RetentionCut,
+    RetentionCutRecorded,
+    RetentionCutsForgotten,
+    Stream,
+    lower_bound,
+)
 from segstore.server.controller.streams.autoscale import Watch, decide, measure
 from segstore.server.controller.streams.retention import obsolete, truncation_point
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.streams import Streams
-
-__all__ = ["Upkeep"]
 
 _log = logging.getLogger(__name__)
 

@@ -23,14 +23,22 @@ from typing import Final
 
 from segstore.server.controller.errors import ControllerError, StreamSealed
 from segstore.server.controller.policies import Cut
-from segstore.server.controller.state.core import Core, Due
-from segstore.server.controller.state.epochs import KeyRange, Segment, find_segment, uncovered
-from segstore.server.controller.state.operations import WatermarkWritten, WriterForgotten
-from segstore.server.controller.state.state import MARK_PREFIX, Stream, Watermark, WriterMark
+from segstore.server.controller.state import (
+    MARK_PREFIX,
+    Core,
+    Due,
+    KeyRange,
+    Segment,
+    Stream,
+    Watermark,
+    WatermarkWritten,
+    WriterForgotten,
+    WriterMark,
+    find_segment,
+    uncovered,
+)
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire import Event, encode
-
-__all__ = ["UpperBound", "Watermarks", "encode_watermark"]
 
 _log = logging.getLogger(__name__)
 

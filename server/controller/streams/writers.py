@@ -10,11 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from segstore.server.controller.errors import NotFound, TooMany
-from segstore.server.controller.state.core import Core, Due, require
-from segstore.server.controller.state.operations import WriterGone, WriterNoted
-from segstore.server.controller.state.state import Stream
-
-__all__ = ["NoteResult", "Writers", "note"]
+from segstore.server.controller.state import Core, Due, Stream, WriterGone, WriterNoted, require
 
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 

@@ -14,8 +14,6 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["KazooLine"]
-
 _SPARE_S = 0.02
 """Between attempts of a client that is to end."""
 

@@ -38,8 +38,6 @@ from segstore.server.coordination.types import (
 )
 from segstore.server.coordination.zookeeper.kazoo_line import KazooLine
 
-__all__ = ["ZooKeeperCoordinator", "ZooKeeperSession"]
-
 log = logging.getLogger(__name__)
 
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")

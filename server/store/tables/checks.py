@@ -15,19 +15,6 @@ from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, ROLLOVER_SIZE,
 from segstore.server.store.errors import IllegalArgument, Unmapped
 from segstore.server.store.tables.log import HEADER_BYTES, MAX_ENTRY_BYTES, MAX_KEY_BYTES, NO_VERSION
 
-__all__ = [
-    "KEY_MUST_NOT_EXIST",
-    "MAX_FIXED_KEY_BYTES",
-    "MIN_UTILIZATION_PERCENT",
-    "check_attribute_length",
-    "check_key_length",
-    "check_key_versions",
-    "check_lengths_to_read",
-    "check_lengths_to_write",
-    "check_sizes",
-    "table_attributes",
-]
-
 KEY_MUST_NOT_EXIST = -1
 """As a key's version: the key must not be there. As an answer's version: it is not."""
 

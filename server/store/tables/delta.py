@@ -14,8 +14,6 @@ from typing import NamedTuple
 from segstore.server.store.tables.iteration import KEY_OVERHEAD, PAGE_BYTES, VALUE_OVERHEAD
 from segstore.server.store.tables.log import TableLog, entries_between
 
-__all__ = ["TableDelta", "read_delta"]
-
 _MOST_WALKED = 16_384
 
 

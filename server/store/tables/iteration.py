@@ -21,18 +21,6 @@ from sortedcontainers import SortedList
 
 from segstore.server.store.errors import IllegalArgument, Unmapped
 
-__all__ = [
-    "KEY_OVERHEAD",
-    "PAGE_BYTES",
-    "REPLY_OVERHEAD",
-    "VALUE_OVERHEAD",
-    "SortedKeys",
-    "fixed_key_token",
-    "hash_of_token",
-    "hash_order",
-    "hash_token",
-]
-
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends once its size on the wire reaches this (``PravegaRequestProcessor.MAX_READ_SIZE``)."""
 

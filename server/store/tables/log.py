@@ -20,22 +20,6 @@ from typing import NamedTuple, Protocol
 
 from segstore.server.store.errors import Unmapped
 
-__all__ = [
-    "HEADER_BYTES",
-    "MAX_ENTRY_BYTES",
-    "MAX_KEY_BYTES",
-    "NO_VERSION",
-    "Located",
-    "LogEntry",
-    "TableLog",
-    "entries_between",
-    "entry_at",
-    "entry_size",
-    "locate_entries",
-    "serialize_entry",
-    "serialize_removal",
-]
-
 NO_VERSION = -(1 << 63)
 """As a key's version: no condition. In an entry's header: the version is the entry's own offset."""
 

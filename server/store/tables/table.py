@@ -76,8 +76,6 @@ from segstore.server.store.tables.log import (
     serialize_removal,
 )
 
-__all__ = ["TableCompaction", "TableInfo", "TableSegment", "TableWrite"]
-
 # The reference reads a fixed-key table leaf by leaf of its index, a leaf being 32 KiB of keys with 8 bytes each.
 _LEAF_BYTES = 32 * 1024
 

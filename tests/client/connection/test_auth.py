@@ -14,10 +14,9 @@ import pytest
 
 from segstore.client import Basic, Bearer, ClientSettings, FixedStore, TableConfig, TransactionStatus, connect
 from segstore.client.client import Client
-from segstore.client.connection.auth import TokenCache, expiry_of
-from segstore.client.connection.pool import ConnectionPool, Endpoint
-from segstore.client.connection.raw import SegmentRequests
-from segstore.client.controller.channels import ControllerChannels
+from segstore.client.connection import ConnectionPool, Endpoint, SegmentRequests, TokenCache
+from segstore.client.connection.auth import expiry_of
+from segstore.client.controller import ControllerChannels
 from segstore.client.errors import (
     ClientError,
     NoNodeAvailable,
@@ -26,9 +25,9 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.client.retry import Backoff
-from segstore.client.segment.writer import SegmentWriter
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.api.auth import Accounts, Authority
+from segstore.client.segment import SegmentWriter
+from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Accounts, Authority
 from segstore.server.controller.errors import Unauthenticated
 from segstore.wire import GetStreamSegmentInfo, StreamSegmentInfo
 from tests.client.support import settings, until

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from segstore.client import Client, TableConfig, connect
-from segstore.client.connection.pool import Endpoint
+from segstore.client.connection import Endpoint
 from segstore.client.errors import (
     ClientError,
     ConnectFailed,
@@ -29,9 +29,9 @@ from segstore.client.errors import (
     TransactionOver,
 )
 from segstore.client.retry import Backoff
-from segstore.client.stream.synchronizer import StateSynchronizer
-from segstore.server.cluster.local import MockCluster
-from segstore.server.connection.accepting import stop_accepting
+from segstore.client.stream import StateSynchronizer
+from segstore.server.cluster import MockCluster
+from segstore.server.connection import stop_accepting
 from segstore.wire import (
     COMMANDS,
     AppendSetup,

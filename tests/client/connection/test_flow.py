@@ -6,7 +6,7 @@ import gc
 from typing import cast
 from weakref import ref
 
-from segstore.client.connection.flow import Flow
+from segstore.client.connection import Flow
 from segstore.client.connection.transport import Connection
 from tests.client.support import Recorder
 

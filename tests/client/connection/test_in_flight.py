@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.connection.in_flight import BadAck, InFlight, OtherWriter, Pending
+from segstore.client.connection import BadAck, InFlight, OtherWriter, Pending
 
 
 @pytest.fixture(scope="module")

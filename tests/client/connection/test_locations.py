@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segstore.client.connection.locations import FixedStore, learn
-from segstore.client.connection.pool import Endpoint
+from segstore.client.connection import Endpoint, FixedStore, learn
 from segstore.client.errors import ClientError, ConnectionLost, PeerRefused, TokenExpired, TokenRefused, WrongStore
 
 STORE = Endpoint("store", 12345)

@@ -7,8 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import RawClient
+from segstore.client.connection import ConnectionPool, RawClient
 from segstore.client.errors import ConnectFailed, ConnectionLost, ProtocolViolation, RequestTimedOut
 from segstore.wire import (
     AppendBlockEnd,

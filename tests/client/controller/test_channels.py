@@ -12,11 +12,12 @@ import grpc
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.pool import Endpoint
-from segstore.client.controller.channels import Answer, ControllerChannels
+from segstore.client.connection import Endpoint
+from segstore.client.controller import ControllerChannels
+from segstore.client.controller.channels import Answer
 from segstore.client.errors import Closed, NoNodeAvailable, OutcomeUnknown, PeerRefused
 from segstore.client.retry import Backoff
-from segstore.server.controller.api.in_flight import InFlight
+from segstore.server.controller.api import InFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 from segstore.wire.controller_api import messages as m
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from segstore.client import connect
-from segstore.client.connection.pool import Endpoint
-from segstore.client.controller.channels import Answer, ControllerChannels
-from segstore.client.controller.controller import Controller, TableConfig
+from segstore.client.connection import Endpoint
+from segstore.client.controller import Controller, ControllerChannels, TableConfig
+from segstore.client.controller.channels import Answer
 from segstore.client.errors import NoSuchStream, NoSuchTable, RequestRejected, RequestTimedOut
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
 from segstore.wire.controller_api import messages as m
 from tests.client.support import settings
 

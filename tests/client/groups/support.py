@@ -6,8 +6,8 @@ from typing import Any
 
 from segstore.client import connect
 from segstore.client.client import Client
-from segstore.client.groups.group import ReaderGroup
-from segstore.server.cluster.local import MockCluster
+from segstore.client.groups import ReaderGroup
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
 __all__ = ["KEYS", "client", "fill", "group"]

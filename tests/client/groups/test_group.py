@@ -19,9 +19,9 @@ from segstore.client.errors import (
     RequestRejected,
     RequestTimedOut,
 )
-from segstore.client.groups.reader import GroupEvent, GroupReader
+from segstore.client.groups import GroupEvent, GroupReader
 from segstore.server import FaultSettings
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.groups.support import KEYS, client, fill, group
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

@@ -6,21 +6,20 @@ from typing import Any, cast
 
 import pytest
 
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.controller.controller import Controller
+from segstore.client.connection import ConnectionPool, FixedStore
+from segstore.client.controller import Controller
 from segstore.client.errors import (
     ConditionFailed,
     EntryRefused,
     NoSuchReaderGroup,
     ProtocolViolation,
 )
+from segstore.client.groups import ReaderGroup
 from segstore.client.groups.codec import encode_key, encode_offset, encode_predecessors, encode_value
-from segstore.client.groups.group import ReaderGroup
 from segstore.client.groups.state import FUTURE, UNASSIGNED, GroupState
 from segstore.client.groups.table import GroupTable, table_name
-from segstore.client.tables.segment import Item, TableSegment
-from segstore.server.cluster.local import MockCluster
+from segstore.client.tables import Item, TableSegment
+from segstore.server.cluster import MockCluster
 from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableEntriesDelta, SegmentAlreadyExists
 from tests.client.groups.support import client, fill, group
 from tests.client.support import ScriptedPeer, ScriptedStore, settings

@@ -8,12 +8,11 @@ from uuid import UUID
 import pytest
 
 from segstore.client import connect
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool
+from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.errors import Final, WriterFenced
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire import AppendBlockEnd, AppendSetup, Command, InvalidEventNumber, SetupAppend
 from tests.client.segment.test_writer import SEGMENT, WRITER, make
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until

@@ -8,13 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection.flow import Flow
-from segstore.client.connection.in_flight import Append, Pending
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.outbox import Appends, Counters, Outbox
-from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection import Append, Appends, ConnectionPool, Endpoint, FixedStore, Flow, Pending
+from segstore.client.connection.outbox import Counters, Outbox
 from segstore.client.errors import ClientError, Closed, ProtocolViolation
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, AppendSetup, Command, DataAppended, SetupAppend
 from segstore.wire.blocks import AppendBlockEncoder

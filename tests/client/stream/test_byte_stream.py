@@ -22,7 +22,7 @@ from segstore.client.errors import (
     SegmentTruncated,
     StreamSealed,
 )
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 from tests.official.client import run
 from tests.official.support import MARKS, uri

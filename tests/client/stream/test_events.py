@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.client.errors import EventTooLarge, ProtocolViolation
-from segstore.client.stream.events import EventDecoder, frame_event
+from segstore.client.stream import EventDecoder, frame_event
 from segstore.wire import Event, decode, encode
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from segstore.client import ConnectionPool, FixedStore, connect
 from segstore.client.errors import Closed, NotSupported, RequestTimedOut
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment import SegmentWriter
 from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.client.support import endpoint, settings, until
 from tests.official.client import run
 from tests.official.support import uri

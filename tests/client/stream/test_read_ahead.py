@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from segstore.client.stream.events import FramedEvent
-from segstore.client.stream.read_ahead import ReadAhead
+from segstore.client.stream import FramedEvent, ReadAhead
 
 Ahead = ReadAhead[str, FramedEvent, str]
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from segstore.client import errors
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool, Endpoint
-from segstore.client.connection.raw import SegmentRequests
-from segstore.client.stream.revisioned import MARK_ATTRIBUTE, Revision, RevisionedStream
-from segstore.client.stream.synchronizer import StateSynchronizer, decode_record, encode_initial, encode_updates
+from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, SegmentRequests
+from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
+from segstore.client.stream.revisioned import MARK_ATTRIBUTE
+from segstore.client.stream.synchronizer import decode_record, encode_initial, encode_updates
 from segstore.server import FaultSettings, MockSegmentStore
 from segstore.wire import (
     AppendSetup,
@@ -26,7 +25,8 @@ from segstore.wire import (
     SegmentCreated,
     SetupAppend,
 )
-from segstore.wire.hashing import java_hash_code, murmur3_128_low, utf16
+from segstore.wire.hashing import java_hash_code, murmur3_128_low
+from segstore.wire.schema import utf16
 from tests.client.support import FAST, ScriptedPeer, ScriptedStore, create, endpoint, settings
 
 SEGMENT = "a/log/0.#epoch.0"

@@ -14,8 +14,8 @@ from segstore.client import Transaction, TransactionStatus, TransactionWriter
 from segstore.client.client import Client
 from segstore.client.errors import Closed, EventTooLarge, NoSuchStream, RequestTimedOut, TransactionOver
 from segstore.client.stream.transactions import ping_interval_ms
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig
 from tests.client.support import until
 from tests.client.test_client import client, stream, take
 

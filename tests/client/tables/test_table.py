@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from segstore.client import KeyValueTable, TableConfig, TableKey, Version
 from segstore.client.client import Client
-from segstore.client.connection.locations import FixedStore
-from segstore.client.connection.pool import ConnectionPool
-from segstore.client.connection.raw import SegmentRequests
+from segstore.client.connection import ConnectionPool, FixedStore, SegmentRequests
 from segstore.client.errors import (
     BadKeyVersion,
     Closed,
@@ -29,14 +27,16 @@ from segstore.client.errors import (
     SegmentMissing,
 )
 from segstore.client.routing import SegmentRange, position_of
+from segstore.client.tables import Item, TableSegment
 from segstore.client.tables.iteration import Bounds, TableIterator
-from segstore.client.tables.segment import MAX_VALUE_BYTES, Item, TableSegment
+from segstore.client.tables.segment import MAX_VALUE_BYTES
 from segstore.client.tables.table import position_of_key
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.wire import Command, ReadTableKeys, TableKeysRead
 from segstore.wire import TableKey as WireKey
-from segstore.wire.hashing import java_hash_code, murmur3_128_low, utf16
+from segstore.wire.hashing import java_hash_code, murmur3_128_low
+from segstore.wire.schema import utf16
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings
 from tests.client.test_client import client
 

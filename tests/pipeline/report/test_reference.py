@@ -9,7 +9,7 @@ import pytest
 
 from segstore.pipeline.report.analysis_rules import ANSWERS, EXCHANGE_COLUMNS, REPLIES, Rule, Status
 from segstore.pipeline.report.reference import Reference, reference
-from segstore.wire.schema.schema import COMMANDS
+from segstore.wire.schema import COMMANDS
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
 

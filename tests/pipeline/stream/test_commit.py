@@ -17,7 +17,7 @@ from segstore.pipeline.stream.commit import Committer, TargetSealed, WriteLost, 
 from segstore.pipeline.stream.registry import Registry, registry_name
 from segstore.pipeline.stream.segments import Segments
 from segstore.pipeline.stream.write import TaskResult
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from tests.pipeline.memory_stream import MemoryStream
 from tests.pipeline.stream_support import (
     QUERY,

@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 
-from segstore.pipeline.stream.options import OptionError, read_stream_options
+from segstore.pipeline.stream.options import read_stream_options
 from segstore.pipeline.stream.rows import wanted_names
+from segstore.pipeline.trace.options import OptionError
 
 NEEDED = {"controller": "tcp://127.0.0.1:9090", "scope": "s", "stream": "t"}
 

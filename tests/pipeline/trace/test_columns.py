@@ -16,11 +16,9 @@ from segstore.pipeline.trace.columns import (
     select,
     source_of,
 )
-from segstore.wire.commands.append import AppendBlockEnd, DataAppended
-from segstore.wire.commands.errors import NoSuchSegment
-from segstore.wire.commands.segment import CreateTransientSegment, ReadSegment
+from segstore.wire.commands import AppendBlockEnd, CreateTransientSegment, DataAppended, NoSuchSegment, ReadSegment
+from segstore.wire.schema import COMMANDS
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.schema import COMMANDS
 
 
 def test_every_plain_field_of_every_command_is_a_column_and_no_secret_is() -> None:

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from segstore.pipeline.trace.columns import ALL_COLUMNS
 from segstore.pipeline.trace.files import Skipped, plan, read_piece
-from segstore.traces.files import FileRecorder, TraceFile
+from segstore.traces import FileRecorder, TraceFile
 from segstore.wire import KeepAlive, encode
-from segstore.wire.trace import Damage, RecordKind, TraceError, read_blocks
-from segstore.wire.trace.blocks import FORMAT_VERSION, MAX_BLOCK_BYTES, MAX_IN_VAIN, metadata_block
+from segstore.wire.trace import FORMAT_VERSION, MAX_IN_VAIN, Damage, RecordKind, TraceError, read_blocks
+from segstore.wire.trace.blocks import MAX_BLOCK_BYTES, metadata_block
 from tests.pipeline.support import both
 from tests.wire.trace.traces import MARK, METADATA
 

@@ -13,15 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
+from segstore.server.cluster import ClusterProcess, ClusterSettings
 from segstore.server.cluster.leader import _trusting
-from segstore.server.cluster.process import ClusterProcess
-from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreSettings
-from segstore.server.controller.api.auth import Accounts, Authority
-from segstore.server.controller.api.forwarding import ForwardingServer
-from segstore.server.controller.api.server import TlsFiles
-from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller import ControllerConfig, Endpoint
+from segstore.server.controller.api import Accounts, Authority, ForwardingServer, TlsFiles
 from segstore.wire.controller_api import SERVICE
 from tests.server.certificates import CERTIFICATE, write_certificate
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from segstore.client import connect
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.coordination import OwnershipSettings, SessionState
 from segstore.wire.names import container_of
 from tests.server.support import PATIENCE_S

@@ -16,23 +16,34 @@ from typing import Any
 import pytest
 
 from segstore.server.cluster.leader import ControllerLeader, Leading
-from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
-from segstore.server.coordination.ownership import ContainerOwnership, container_path
-from segstore.server.coordination.policy import OwnershipSettings
-from segstore.server.coordination.storage import ContainerRefused
-from segstore.server.coordination.types import CoordinationError, Disconnected
+from segstore.server.coordination import (
+    ContainerOwnership,
+    ContainerRefused,
+    CoordinationError,
+    Disconnected,
+    InProcessCoordinator,
+    InProcessSession,
+    OwnershipSettings,
+    container_path,
+)
+from segstore.server.durable import (
+    MIN_MEMORY_BYTES,
+    DataDirectory,
+    DirectoryDamaged,
+    DirectoryForeign,
+    DirectoryUnusable,
+    Durability,
+    Epoch,
+    Fenced,
+    FencedDirectory,
+    JournalFailed,
+    epochs_of,
+)
 from segstore.server.durable.committer import Committer
-from segstore.server.durable.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, DirectoryUnusable
-from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.fence import Epoch, Fenced, epochs_of
-from segstore.server.durable.fenced_directory import FencedDirectory
-from segstore.server.durable.journal import JournalFailed
-from segstore.server.shared_folder.identity import CLUSTER, identify
+from segstore.server.shared_folder import FolderStorage, SharedFolder, identify, verify_cluster
+from segstore.server.shared_folder.identity import CLUSTER
 from segstore.server.shared_folder.leader import CONTROLLER
-from segstore.server.shared_folder.storage import FolderStorage, SharedFolder
-from segstore.server.shared_folder.verify import verify_cluster
-from segstore.server.store.container import Container
-from segstore.server.store.store import SegmentStore
+from segstore.server.store import Container, SegmentStore
 from segstore.wire.names import container_of
 from tests.server.durable.support import everything, write
 from tests.server.support import PATIENCE_S

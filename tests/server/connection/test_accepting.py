@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from segstore.server.connection.accepting import stop_accepting
-from segstore.server.node.runner import MockSegmentStore
+from segstore.server.connection import stop_accepting
+from segstore.server.node import MockSegmentStore
 from tests.server.certificates import write_certificate
 
 TURNS = range(6)

@@ -11,13 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segstore.server.config import StoreSettings
-from segstore.server.connection.connection import Connection
-from segstore.server.connection.fair_queue import FairQueue
-from segstore.server.connection.hub import ConnectionHub
-from segstore.server.connection.service import StoreService
+from segstore.server.connection import Connection, ConnectionHub, FairQueue, StoreService
 from segstore.server.durable.committer import Gated
-from segstore.server.node.runner import LoopClock
-from segstore.server.store.store import SegmentStore
+from segstore.server.node import LoopClock
+from segstore.server.store import SegmentStore
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -31,7 +28,7 @@ from segstore.wire import (
     SetupAppend,
     encode,
 )
-from segstore.wire.blocks.decoder import AppendBlockDecoder
+from segstore.wire.blocks import AppendBlockDecoder
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITERS = [UUID(int=1), UUID(int=2)]

@@ -17,10 +17,9 @@ from uuid import UUID
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
-from segstore.server.store.attributes import AttributeUpdate, UpdateType
-from segstore.server.store.container import Container
-from segstore.server.store.errors import BadAttribute
+from segstore.server.cluster import MockCluster
+from segstore.server.store import AttributeUpdate, BadAttribute, Container
+from segstore.server.store.attributes import UpdateType
 from segstore.tap import Tap
 from segstore.wire import (
     AppendSetup,

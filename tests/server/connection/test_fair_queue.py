@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from segstore.server.connection.fair_queue import SLICE_S, TICK_S, FairQueue
+from segstore.server.connection import FairQueue
+from segstore.server.connection.fair_queue import SLICE_S, TICK_S
 
 STEP_S = SLICE_S / 4 * 1.001  # more than rounding errors
 

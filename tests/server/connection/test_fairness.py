@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection.deadlines import Missed
+from segstore.server.connection import Missed
 from segstore.server.connection.fair_queue import SLICE_S
 from segstore.wire import (
     AppendBlock,

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection.writer_counts import WriterCounts
+from segstore.server.connection import WriterCounts
 from segstore.server.store.memory import ATTRIBUTE_BYTES
 from segstore.wire import (
     AppendSetup,

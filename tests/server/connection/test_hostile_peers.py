@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection.connection import Connection
+from segstore.server.connection import Connection
 from segstore.wire import (
     AppendBlock,
     DataAppended,

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection import hub
+from segstore.server.connection import ConnectionHub, Ending, hub
 from segstore.server.connection.deadlines import Waits
-from segstore.server.connection.hub import ConnectionHub
-from segstore.server.connection.session import Ending
 from tests.server.support import until
 
 MANY = 2_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from segstore.server import MockSegmentStore
 from segstore.wire import Buffer, Hello, KeepAlive, encode
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.trace import Direction
 from tests.server.support import PATIENCE_S, until
 
 HELLO = encode(Hello(17, 5))

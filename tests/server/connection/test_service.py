@@ -10,10 +10,9 @@ import jwt
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection.fair_queue import FairQueue
+from segstore.server.connection import Ending, FairQueue
 from segstore.server.connection.service import WaitingRead
-from segstore.server.connection.session import Ending
-from segstore.server.store.store import SegmentStore
+from segstore.server.store import SegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,
     AuthTokenErrorCode,

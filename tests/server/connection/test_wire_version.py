@@ -36,8 +36,8 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.codec.versions import encode_as
-from segstore.wire.commands.admin import FlushToStorage
-from segstore.wire.schema.schema import Command
+from segstore.wire.commands import FlushToStorage
+from segstore.wire.schema import Command
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, read, set_up
 
 pytestmark = pytest.mark.usefixtures("loop_is_left_clean")

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from segstore.server.connection.writers import run_of
 from segstore.wire import KeepAlive
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 
 WRITER, OTHER = UUID(int=1), UUID(int=2)
 SEGMENT = "scope/stream/0.#epoch.0"

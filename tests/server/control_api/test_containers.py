@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from segstore.client import connect
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.control_api.routes import containers
 from tests.server.control_api.support import asking, refusal
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.page import policy, text

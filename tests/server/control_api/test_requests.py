@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.control_api.routes.watch import Watch
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.observe import Observer
-from segstore.server.node.runner import LoopClock
+from segstore.server.control_api.routes import Watch
+from segstore.server.faults import Faults, Observer
+from segstore.server.node import LoopClock
 from tests.server.control_api.support import asking, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 

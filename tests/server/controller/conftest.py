@@ -10,10 +10,9 @@ import grpc
 import msgspec
 import pytest
 
-from segstore.server.controller import Controller, ControllerConfig, ControllerServer
-from segstore.server.controller.policies import ScalingPolicy, StreamConfig
-from segstore.server.controller.state.operations import Operation, decode, encode
-from segstore.server.controller.state.state import State
+from segstore.server.controller import Controller, ControllerConfig, ControllerServer, ScalingPolicy, StreamConfig
+from segstore.server.controller.state import Operation, State, encode
+from segstore.server.controller.state.operations import decode
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, stream_config
 from tests.server.controller.fake_store import Clock, FakeStore

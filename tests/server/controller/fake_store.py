@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from segstore.server.controller.errors import SegmentStoreFailed
-from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.segment_admin import Endpoint, Load
+from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentStoreFailed
 
 
 class FakeStore:

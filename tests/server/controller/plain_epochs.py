@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from segstore.server.controller.state.epochs import Comparison, Epoch, Segment
+from segstore.server.controller.state import Comparison, Epoch, Segment
 
 __all__ = ["between", "compare", "is_at_or_after", "lower_bound", "sealed_in", "span", "successors", "valid"]
 

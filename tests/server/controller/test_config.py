@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from segstore.server.controller.config import AutoScaling, ControllerConfig, read_config
+from segstore.server.controller import AutoScaling, ControllerConfig, read_config
 
 PAGE = Path(__file__).parents[3] / "docs" / "controller.md"
 

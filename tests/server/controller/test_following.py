@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from segstore.server.controller.errors import SegmentStoreFailed
+from segstore.server.controller import SegmentStoreFailed
 from tests.server.controller.conftest import World
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller import ControllerConfig, ControllerServer
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerConfig, ControllerServer, SegmentStoreFailed
 from segstore.server.controller.api.server import bounds
-from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.wire import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Hello, encode
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, S, group, stream_config

@@ -12,9 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller import Accounts, Authority, Controller, ControllerServer
+from segstore.server.controller import Accounts, Authority, Controller, ControllerServer, Endpoint
 from segstore.server.controller.api.service import Caller, serve
-from segstore.server.controller.segment_admin import Endpoint
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import LEASE_MS, NO_ID, NO_STREAM, Client, S, group, stream_config

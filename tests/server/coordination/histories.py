@@ -20,12 +20,9 @@ from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from segstore.server.coordination import InProcessCoordinator
-from segstore.server.coordination.storage import Opened
+from segstore.server.coordination import InProcessCoordinator, Opened
 from segstore.server.coordination.types import Unreachable
-from segstore.server.store.container import Container
-from segstore.server.store.errors import NotOwner, StoreError
-from segstore.server.store.operations import Operation, decode, encode
+from segstore.server.store import Container, NotOwner, Operation, StoreError, decode, encode
 from segstore.wire.names import container_of
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run

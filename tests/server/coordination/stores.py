@@ -6,10 +6,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from segstore.server.coordination import ContainerOwnership, Coordinator, LoadReport, OwnershipSettings
-from segstore.server.coordination.storage import ContainerStorage
-from segstore.server.store.container import Container
-from segstore.server.store.store import SegmentStore
+from segstore.server.coordination import (
+    ContainerOwnership,
+    ContainerStorage,
+    Coordinator,
+    LoadReport,
+    OwnershipSettings,
+)
+from segstore.server.store import Container, SegmentStore
 
 __all__ = ["Store"]
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from segstore.server.coordination import InProcessCoordinator, Node, SessionState
-from segstore.server.coordination.types import (
+from segstore.server.coordination import (
     BadVersion,
     Disconnected,
+    InProcessCoordinator,
+    Node,
     NodeExists,
     NoNode,
     SessionExpired,
-    Unreachable,
+    SessionState,
 )
+from segstore.server.coordination.types import Unreachable
 from tests.server.coordination.virtual_time import run
 
 Test = Callable[[InProcessCoordinator], Coroutine[Any, Any, None]]

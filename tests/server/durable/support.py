@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.files import Files
+from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Files
 from segstore.server.durable.journal import MadeJournal, SqliteJournal
-from segstore.server.store.store import SegmentStore
+from segstore.server.store import SegmentStore
 
 CONTAINERS = 2
 WRITER = UUID(int=7)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.durable.durable import Durability
-from segstore.server.durable.files import Files
+from segstore.server.cluster import MockCluster
+from segstore.server.durable import Durability, Files
 from segstore.server.durable.journal import Group, SqliteJournal
 from segstore.wire import AppendSetup, DataAppended, Hello, SegmentCreated, SegmentRead
 from tests.server.support import HELLO, Peer, append, create, read, set_up, until

@@ -11,10 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from segstore.cli.commands import main
-from segstore.server.durable import journal
-from segstore.server.durable.data_directory import DataError, DirectoryUnusable
-from segstore.server.durable.verify import verify
-from segstore.server.store.errors import DataDamaged
+from segstore.server.durable import DataError, DirectoryUnusable, journal, verify
+from segstore.server.store import DataDamaged
 from tests.server.durable.support import make, running, write
 
 NAME = "scope/stream/0.#epoch.0"

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from segstore.server.durable.data_directory import (
+from segstore.server.durable import (
     DataDirectory,
     DataError,
     DirectoryDamaged,
@@ -17,9 +17,9 @@ from segstore.server.durable.data_directory import (
     DirectoryInUse,
     DirectoryNewer,
     DirectoryUnusable,
+    Files,
+    JournalFailed,
 )
-from segstore.server.durable.files import Files
-from segstore.server.durable.journal import JournalFailed
 from tests.server.durable.support import make, running
 from tests.server.support import until
 

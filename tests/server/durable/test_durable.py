@@ -10,11 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server.durable.durable import MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.verify import verify
-from segstore.server.store.attributes import AttributeUpdate, UpdateType
-from segstore.server.store.errors import StoreError
-from segstore.server.store.store import SegmentStore
+from segstore.server.durable import MIN_MEMORY_BYTES, Durability, verify
+from segstore.server.store import AttributeUpdate, SegmentStore, StoreError
+from segstore.server.store.attributes import UpdateType
 from tests.server.durable.support import NONE, everything, running, write
 from tests.server.support import until
 

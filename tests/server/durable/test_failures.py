@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.cluster.local import MockCluster
-from segstore.server.durable import durable
-from segstore.server.durable.files import Files
-from segstore.server.durable.journal import Group, JournalFailed, MadeJournal, SqliteJournal
+from segstore.server.cluster import MockCluster
+from segstore.server.durable import Files, JournalFailed, durable
+from segstore.server.durable.journal import Group, MadeJournal, SqliteJournal
 from tests.server.durable.support import everything, make, running, write
 from tests.server.support import HELLO, PATIENCE_S, Peer, append, create, set_up
 

@@ -19,10 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.server.durable import journal, snapshot
+from segstore.server.durable import journal, snapshot, verify
 from segstore.server.durable.chunk_files import BlockCache
 from segstore.server.durable.journal import JournalDamaged, read_journal
-from segstore.server.durable.verify import verify
 from tests.server.durable.support import running, write
 
 NAME = "scope/stream/0.#epoch.0"

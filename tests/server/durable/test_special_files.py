@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.durable.data_directory import DirectoryDamaged
-from segstore.server.durable.verify import verify
-from segstore.server.shared_folder.verify import verify_cluster
+from segstore.server.durable import DirectoryDamaged, verify
+from segstore.server.shared_folder import verify_cluster
 from tests.power_loss.life import CONTAINERS, open_data
 from tests.server.durable.support import everything, write
 

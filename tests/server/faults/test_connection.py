@@ -8,12 +8,10 @@ from uuid import UUID
 import pytest
 
 from segstore.server import FaultSettings, MockSegmentStore, Rule, StoreSettings
-from segstore.server.cluster.local import Cluster
-from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.config import LimitSettings
-from segstore.server.faults.connection import FaultyConnection
-from segstore.server.faults.faults import Faults, NoSuchRule
-from segstore.server.faults.observe import Observer
+from segstore.server.faults import Faults, FaultyConnection, Observer
+from segstore.server.faults.faults import NoSuchRule
 from segstore.server.faults.rules import reply_class
 from segstore.wire import (
     AppendSetup,

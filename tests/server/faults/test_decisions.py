@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.server.faults import Close, Plan, Rule, Seen, Wait, request_seen
 from segstore.server.faults import decisions as fault_decisions
-from segstore.server.faults.decisions import Decider, Plan, Wait
-from segstore.server.faults.observe import Seen, request_seen
-from segstore.server.faults.rules import Close, Delay, Rule
+from segstore.server.faults.decisions import Decider
+from segstore.server.faults.rules import Delay
 from segstore.wire import KeepAlive, ReadSegment
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 from segstore.wire.request_id import pack
 
 A, B = "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.file import FaultFileError, parse_faults, read_faults
-from segstore.server.faults.rules import Close, Error, FaultSettings, Ok, Rule, reply_class
-from segstore.server.node.runner import LoopClock
+from segstore.server.faults import Close, Error, FaultFileError, Faults, FaultSettings, Rule, read_faults
+from segstore.server.faults.file import parse_faults
+from segstore.server.faults.rules import Ok, reply_class
+from segstore.server.node import LoopClock
 from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
 
 WHOLE = """

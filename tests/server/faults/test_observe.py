@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.faults.observe import NotObserved, NotSeen, Observer, Seen, Stage, request_seen
+from segstore.server.faults import Observer, Seen, request_seen
+from segstore.server.faults.observe import NotObserved, NotSeen, Stage
 from segstore.wire import ReadSegment
-from segstore.wire.trace.filters import FilterError, parse_filter
+from segstore.wire.trace import FilterError, parse_filter
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
 

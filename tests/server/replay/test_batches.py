@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from segstore.server.replay.script import Answer, Replay
 from segstore.wire import AppendSetup, ConditionalCheckFailed, DataAppended, SegmentIsSealed, decode, encode
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import SEGMENT, set_up
 
@@ -25,7 +25,7 @@ def a_batch(first: int, last: int, writer_id: UUID, request_id: int) -> Append:
 
 def traced(ends: list[int], *, refused: int | None = None, acknowledged_together: bool = False) -> list[Record]:
     """A trace in which the events are appended in batches that end there, and acknowledged."""
-    from segstore.server.replay.problem import request_frame
+    from segstore.server.replay import request_frame
 
     found: list[Record] = []
 

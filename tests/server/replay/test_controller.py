@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from segstore.server.controller.policies import ScalingPolicy, StreamConfig
-from segstore.server.replay.controller import named_segments, replay_controller
-from segstore.server.replay.script import read_script
+from segstore.server.controller import ScalingPolicy, StreamConfig
+from segstore.server.replay import read_script, replay_controller
+from segstore.server.replay.controller import named_segments
 from segstore.wire import Command, MergeSegmentsBatch, SegmentsBatchMerged, encode
 from segstore.wire.names import transaction_name
 from segstore.wire.trace import Direction, Record, RecordKind

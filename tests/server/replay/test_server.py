@@ -12,11 +12,10 @@ from uuid import UUID
 import pytest
 
 from segstore.server import MockSegmentStore
+from segstore.server.replay import Problem, Step, TraceServer, read_script
 from segstore.server.replay import server as replay
-from segstore.server.replay.problem import Problem, problem
-from segstore.server.replay.script import Step, read_script
-from segstore.server.replay.server import TraceServer
-from segstore.traces.replay import drive
+from segstore.server.replay.problem import problem
+from segstore.traces import drive
 from segstore.wire import (
     DataAppended,
     DeleteSegment,
@@ -29,9 +28,8 @@ from segstore.wire import (
     SegmentRead,
     encode,
 )
-from segstore.wire.blocks.decoder import Append
-from segstore.wire.trace import Direction, Record, RecordKind
-from segstore.wire.trace.diff import FieldDifference
+from segstore.wire.blocks import Append
+from segstore.wire.trace import Direction, FieldDifference, Record, RecordKind
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up, until
 from tests.server.tap.test_server import upstream
 from tests.server.traffic import WRITER, record, streams, writes

@@ -8,13 +8,11 @@ from pathlib import Path
 from uuid import UUID
 
 from segstore.server import MockSegmentStore
-from segstore.server.cluster.local import MockCluster
-from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.replay.script import of_clients, read_script
-from segstore.server.segments.local import LocalSegments
-from segstore.server.segments.recorded import RecordedSegments
-from segstore.traces.files import FileRecorder, TraceFile
-from segstore.traces.replay import drive, report
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ScalingPolicy
+from segstore.server.replay import of_clients, read_script
+from segstore.server.segments import LocalSegments, RecordedSegments
+from segstore.traces import FileRecorder, TraceFile, drive, report
 from segstore.wire.names import transaction_name
 from segstore.wire.trace import Record
 

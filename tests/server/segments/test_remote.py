@@ -7,12 +7,10 @@ import time
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.controller.api.auth import Authority, Permission
-from segstore.server.controller.errors import SegmentStoreFailed
-from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.segment_admin import CONTROLLER_WRITER
-from segstore.server.segments.remote import RemoteSegments
-from segstore.server.shared_folder.owners import Location, Owners
+from segstore.server.controller import CONTROLLER_WRITER, ScalingPolicy, SegmentStoreFailed
+from segstore.server.controller.api import Authority, Permission
+from segstore.server.segments import RemoteSegments
+from segstore.server.shared_folder import Location, Owners
 from segstore.wire import WIRE_VERSION
 
 SEGMENT = "scope/_MARKstream/0.#epoch.0"

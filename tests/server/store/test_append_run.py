@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.server.store import Appended, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
 from segstore.server.store.chunks import SegmentData
-from segstore.server.store.container import Container
-from segstore.server.store.errors import BadAttribute, NoSuchSegment, SegmentSealed
-from segstore.server.store.operations import Appended, Operation
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 
 NAME = "scope/stream/0.#epoch.0"
 WRITER = UUID(int=7)

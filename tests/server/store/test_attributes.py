@@ -4,18 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server.store.attributes import (
-    EVENT_COUNT,
-    NULL_VALUE,
-    AttributeUpdate,
-    MissingValue,
-    UpdateType,
-    core_id,
-    evaluate,
-    is_core,
-    wrap_int64,
-)
-from segstore.server.store.errors import BadAttribute, Unmapped
+from segstore.server.store import EVENT_COUNT, NULL_VALUE, AttributeUpdate, BadAttribute
+from segstore.server.store.attributes import MissingValue, UpdateType, core_id, evaluate, is_core, wrap_int64
+from segstore.server.store.errors import Unmapped
 
 A, B = UUID(int=1), UUID(int=2)
 

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.store.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, ChunkPool, SegmentData
+from segstore.server.store import ChunkPool
+from segstore.server.store.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, SegmentData
 
 
 def joined(data: SegmentData, offset: int, size: int) -> bytes:

@@ -5,29 +5,23 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server.store.attributes import (
+from segstore.server.store import (
     EVENT_COUNT,
     NULL_VALUE,
-    SCALE_POLICY_RATE,
-    SEGMENT_TYPE,
     AttributeUpdate,
-    UpdateType,
-    core_id,
-)
-from segstore.server.store.container import Container
-from segstore.server.store.errors import (
-    AttributeLimit,
     BadAttribute,
     BadOffset,
+    Container,
     IllegalArgument,
     NoSuchSegment,
+    ReadResult,
     SegmentExists,
     SegmentSealed,
     SegmentTruncated,
-    TableNotEmpty,
-    Unmapped,
+    read_length,
 )
-from segstore.server.store.results import ReadResult, read_length
+from segstore.server.store.attributes import SCALE_POLICY_RATE, SEGMENT_TYPE, UpdateType, core_id
+from segstore.server.store.errors import AttributeLimit, TableNotEmpty, Unmapped
 
 W = UUID("00000000-0000-0001-0000-00000000000a")
 X = UUID("00000000-0000-0002-0000-00000000000b")

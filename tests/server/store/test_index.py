@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.store.chunks import ChunkPool
+from segstore.server.store import ChunkPool, Segment
 from segstore.server.store.errors import IndexTruncated
 from segstore.server.store.index import ENTRY_BYTES, locate, pack_entry, truncation_point, unpack_entry
-from segstore.server.store.segment import Segment
 
 NAME = "scope/stream/0.#epoch.0"
 

@@ -14,7 +14,7 @@ import pytest
 from segstore.cli.serving import machine_bytes
 from segstore.client import ClientError, connect
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.store.chunks import CHUNK_BYTES
 from segstore.server.store.container import MAX_TRANSIENT_ATTRIBUTES
 from segstore.wire import (

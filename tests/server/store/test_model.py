@@ -14,23 +14,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from segstore.server.store import operations
-from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeUpdate, UpdateType
-from segstore.server.store.container import Container
-from segstore.server.store.errors import (
+from segstore.server.store import (
+    EVENT_COUNT,
+    NULL_VALUE,
+    AttributeUpdate,
     BadAttribute,
     BadOffset,
+    Container,
     IllegalArgument,
     NoSuchSegment,
+    ReadResult,
     SegmentExists,
     SegmentSealed,
+    SegmentStore,
     SegmentTruncated,
     StoreError,
-    Unmapped,
+    name_bytes,
+    operations,
 )
-from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
-from segstore.server.store.results import ReadResult
-from segstore.server.store.store import SegmentStore
+from segstore.server.store.attributes import UpdateType
+from segstore.server.store.errors import Unmapped
+from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES
 from segstore.wire.names import container_of
 
 CONTAINERS = 3

@@ -2,9 +2,9 @@
 
 from uuid import UUID
 
-from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, SCALE_POLICY_TYPE, SEGMENT_TYPE, core_id
-from segstore.server.store.chunks import ChunkPool
-from segstore.server.store.segment import NEVER, Gate, Kind, Segment, has_field
+from segstore.server.store import EVENT_COUNT, NULL_VALUE, ChunkPool, Kind, Segment
+from segstore.server.store.attributes import SCALE_POLICY_TYPE, SEGMENT_TYPE, core_id
+from segstore.server.store.segment import NEVER, Gate, has_field
 
 A = UUID(int=1)
 

@@ -4,21 +4,22 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server.store import state
-from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE
-from segstore.server.store.errors import (
+from segstore.server.store import (
+    EVENT_COUNT,
+    NULL_VALUE,
     IllegalArgument,
-    IndexTruncated,
     NoSuchSegment,
     NotOwner,
+    ReadResult,
     SegmentExists,
     SegmentSealed,
-    Unmapped,
+    SegmentStore,
+    WakeReason,
+    state,
 )
+from segstore.server.store.errors import IndexTruncated, Unmapped
 from segstore.server.store.index import unpack_entry
-from segstore.server.store.results import ReadResult
-from segstore.server.store.store import SegmentStore
-from segstore.server.store.waiting import WakeReason, Woken
+from segstore.server.store.waiting import Woken
 from segstore.wire.names import container_of
 
 W = UUID("00000000-0000-0001-0000-00000000000a")

@@ -4,10 +4,9 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server.store.container import Container
-from segstore.server.store.errors import NoSuchSegment, SegmentTruncated
+from segstore.server.store import Container, NoSuchSegment, SegmentTruncated, WakeReason
 from segstore.server.store.segment import Gate
-from segstore.server.store.waiting import WakeReason, Woken
+from segstore.server.store.waiting import Woken
 
 W = UUID(int=10)
 NULL = -(1 << 63)

@@ -10,12 +10,11 @@ from uuid import UUID
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.connection.service import Clock
-from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.observe import Observer
-from segstore.server.node.runner import LoopClock
-from segstore.server.tap.server import TapServer, TapSettings
+from segstore.server.connection import Clock
+from segstore.server.controller import Endpoint
+from segstore.server.faults import Faults, Observer
+from segstore.server.node import LoopClock
+from segstore.server.tap import TapServer, TapSettings
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,

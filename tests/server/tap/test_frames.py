@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.faults.decisions import Plan
-from segstore.server.faults.observe import request_seen
+from segstore.server.faults import Plan, request_seen
 from segstore.server.tap.frames import Asked, Frames, Passed
 from segstore.wire import (
     MAX_FRAME_BYTES,
@@ -20,7 +19,7 @@ from segstore.wire import (
     SegmentRead,
     encode,
 )
-from segstore.wire.blocks.decoder import Append
+from segstore.wire.blocks import Append
 from tests.server.support import SEGMENT, WRITER, append, create, read
 
 FRAMES = [encode(Hello(17, 5)), encode(create()), encode(append(1)), encode(read(3))]

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.controller.segment_admin import Endpoint
-from segstore.server.faults.faults import Faults
-from segstore.server.faults.observe import Observer
-from segstore.server.node.runner import AddressInUse, CannotListen, LoopClock
+from segstore.server.controller import Endpoint
+from segstore.server.faults import Faults, Observer
+from segstore.server.node import AddressInUse, CannotListen, LoopClock
+from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import HIGH_BYTES, Link, Side
-from segstore.server.tap.server import TapServer, TapSettings, TooManyStores
+from segstore.server.tap.server import TooManyStores
 from segstore.wire import AppendBlock, AppendSetup, encode
-from segstore.wire.trace.blocks import Direction
+from segstore.wire.trace import Direction
 from tests.server.certificates import trusting, write_certificate
 from tests.server.connection.test_recording import Notes
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, set_up, until

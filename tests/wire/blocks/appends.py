@@ -13,10 +13,8 @@ from segstore.wire.blocks import (
     AppendBlockEncoder,
     FixedBlockSize,
 )
-from segstore.wire.commands.append import (
-    SetupAppend,
-)
-from segstore.wire.schema.schema import COMMANDS, Buffer, Command
+from segstore.wire.commands import SetupAppend
+from segstore.wire.schema import COMMANDS, Buffer, Command
 
 ROOT = Path(__file__).parents[3]
 A, B, C = (UUID(int=int(digit * 32, 16)) for digit in "123")

@@ -22,16 +22,10 @@ from segstore.wire.blocks import (
     AppendViolation,
     FixedBlockSize,
 )
-from segstore.wire.codec.codec import decode, encode
-from segstore.wire.codec.framing import FrameDecoder
-from segstore.wire.commands.append import (
-    AppendBlock,
-    AppendBlockEnd,
-    SetupAppend,
-)
-from segstore.wire.commands.session import KeepAlive
+from segstore.wire.codec import FrameDecoder, decode, encode
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, KeepAlive, SetupAppend
 from segstore.wire.errors import WireError
-from segstore.wire.schema.schema import COMMANDS, Buffer, Command
+from segstore.wire.schema import COMMANDS, Buffer, Command
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, as_recorded, frames_of, put, ready
 
 ROOT = Path(__file__).parents[3]

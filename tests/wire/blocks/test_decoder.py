@@ -18,18 +18,19 @@ from segstore.wire.blocks import (
     AppendRule,
     AppendViolation,
 )
-from segstore.wire.commands.append import (
+from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     ConditionalAppend,
     ConditionalBlockEnd,
     Event,
+    Hello,
+    KeepAlive,
     Padding,
     PartialEvent,
     SetupAppend,
 )
-from segstore.wire.commands.session import Hello, KeepAlive
-from segstore.wire.schema.schema import COMMANDS, Command
+from segstore.wire.schema import COMMANDS, Command
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, as_recorded, set_up
 
 ROOT = Path(__file__).parents[3]

@@ -15,14 +15,10 @@ from segstore.wire.blocks import (
     AppendViolation,
     FixedBlockSize,
 )
-from segstore.wire.codec.codec import decode
-from segstore.wire.commands.append import (
-    AppendBlockEnd,
-    SetupAppend,
-)
-from segstore.wire.commands.session import Hello
+from segstore.wire.codec import decode
+from segstore.wire.commands import AppendBlockEnd, Hello, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder, WireError
-from segstore.wire.schema.schema import COMMANDS, Buffer
+from segstore.wire.schema import COMMANDS, Buffer
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, frames_of, put, ready, set_up
 
 ROOT = Path(__file__).parents[3]

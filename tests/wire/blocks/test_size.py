@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, FixedBlockSize
+from segstore.wire.blocks import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, FixedBlockSize
 
 
 def busy(tracker: BlockSizeTracker, appends: int, size: int, gap_ms: float, outstanding: int) -> None:

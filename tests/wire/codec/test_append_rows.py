@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, DataAppended, FrameDecoder, KeepAlive, encode
-from segstore.wire.codec.append_rows import (
-    END_HEADER,
-    LARGEST_BYTES,
-    AppendRow,
-    AppendRows,
-    acknowledgement,
-    acknowledgement_head,
-    append_rows,
-)
+from segstore.wire.codec import END_HEADER, acknowledgement, acknowledgement_head
+from segstore.wire.codec.append_rows import LARGEST_BYTES, AppendRow, AppendRows, append_rows
 
 WRITER = UUID(int=(1 << 127) + 5)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)

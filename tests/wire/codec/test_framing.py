@@ -32,10 +32,9 @@ from segstore.wire import (
     WireError,
     encode,
 )
-from segstore.wire.codec import framing
-from segstore.wire.codec.codec import Codec
+from segstore.wire.codec import Codec, framing
 from segstore.wire.codec.framing import OFTEN
-from segstore.wire.codec.generate.compiler import Rows
+from segstore.wire.codec.generate import Rows
 from tests.strategies import as_read, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome, read_by_schema, refusal
 

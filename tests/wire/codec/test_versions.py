@@ -53,20 +53,18 @@ from segstore.wire import (
     encode,
     encode_parts,
 )
-from segstore.wire.codec.older_frames import OlderFrameDecoder, frame_decoder
-from segstore.wire.codec.versions import (
+from segstore.wire.codec import (
     COMMANDS_SINCE,
     COMMANDS_UNTIL,
     FIELDS_SINCE,
     RELEASES,
-    encode_as,
     encoder,
-    form_in,
-    known_in,
+    frame_decoder,
     longest_frame_in,
-    parse_as,
     parts_encoder,
 )
+from segstore.wire.codec.older_frames import OlderFrameDecoder
+from segstore.wire.codec.versions import encode_as, form_in, known_in, parse_as
 from segstore.wire.schema import lowering as low
 from tests.strategies import as_read, command_of
 

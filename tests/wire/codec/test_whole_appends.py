@@ -24,7 +24,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendRule, AppendViolation
-from segstore.wire.codec.framing import WholeAppend
+from segstore.wire.codec import WholeAppend
 
 WRITERS = [UUID(int=1), UUID(int=2)]
 BLOCK = AppendBlock(WRITERS[0], b"events")

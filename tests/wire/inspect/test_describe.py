@@ -24,7 +24,8 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.inspect.describe import Description, describe, lines, summary
+from segstore.wire.inspect import describe, lines, summary
+from segstore.wire.inspect.describe import Description
 
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"
 

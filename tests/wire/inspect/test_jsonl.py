@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from segstore.wire import BadField, Hello, Unknown, decode
-from segstore.wire.inspect.jsonl import command_named, from_line, from_object, to_line, to_object
+from segstore.wire.inspect import command_named, from_line, to_line
+from segstore.wire.inspect.jsonl import from_object, to_object
 
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import Hello, KeepAlive, SegmentCreated, encode
-from segstore.wire.inspect.reading import Form, Unreadable, pieces, recognise, to_text
+from segstore.wire.inspect import Form, Unreadable, pieces, recognise, to_text
 
 HELLO = encode(Hello(17, 5))
 FRAMES = [HELLO, encode(SegmentCreated(9, "a/b/0")), encode(KeepAlive())]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, pass_texts, well_formed
+from segstore.wire.schema import decode_mutf8, encode_mutf8, pass_texts, well_formed
+from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES
 from tests.strategies import HARD_TEXTS, LONGEST_TEXTS, TOO_LONG_TEXTS
 
 TEXTS = st.text(st.characters(), max_size=40)

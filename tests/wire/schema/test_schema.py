@@ -26,9 +26,8 @@ from segstore.wire import (
     decode,
     encode,
 )
+from segstore.wire.schema import Int64, Part, Text, command, schema, types
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema import schema, types
-from segstore.wire.schema.schema import Int64, Part, Text, command
 from tests.strategies import as_read, command_of, commands, framed
 from tests.wire.agreement import refusal
 

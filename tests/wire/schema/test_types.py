@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.schema.types import BodyStream, dotted
+from segstore.wire.schema import BodyStream
+from segstore.wire.schema.types import dotted
 
 
 @given(st.binary(max_size=30), st.lists(st.integers(0, 12), max_size=8))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import ReadSegment, SealSegment, SegmentSealed, encode
-from segstore.wire.trace import Record, RecordKind
-from segstore.wire.trace.diff import FieldDifference, TracesTooFarApart, compare_frames, differences
+from segstore.wire.trace import FieldDifference, Record, RecordKind, compare_frames, differences
+from segstore.wire.trace.diff import TracesTooFarApart
 from tests.wire.trace.traces import frame, frames, record
 
 OPEN = record(b"{}", kind=RecordKind.OPEN)

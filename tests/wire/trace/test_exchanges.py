@@ -26,10 +26,8 @@ from segstore.wire import (
     SegmentSealed,
     SetupAppend,
 )
-from segstore.wire.schema.schema import Unknown
-from segstore.wire.trace import Record, RecordKind
-from segstore.wire.trace.exchanges import Exchange, Exchanges
-from segstore.wire.trace.filters import parse_filter
+from segstore.wire.schema import Unknown
+from segstore.wire.trace import Exchange, Exchanges, Record, RecordKind, parse_filter
 from tests.wire.trace.traces import frame, record, records
 
 W, V = uuid.UUID(int=1), uuid.UUID(int=2)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.trace.filters import MOST_MATCHED, NAMES, FilterError, parse_filter
+from segstore.wire.trace import FilterError, parse_filter
+from segstore.wire.trace.filters import MOST_MATCHED, NAMES
 
 WRITER = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 

@@ -11,19 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import DataAppended, Hello, KeepAlive, ReadSegment, encode
-from segstore.wire.trace import Metadata, Record, RecordKind, TraceVersionError, event_data
-from segstore.wire.trace import fixture as trace_fixture
-from segstore.wire.trace.fixture import (
+from segstore.wire.trace import (
     FixtureError,
     FixtureHeader,
+    Metadata,
+    Record,
+    RecordKind,
+    TraceVersionError,
+    event_data,
     from_line,
     header_from_line,
-    header_line,
     is_fixture,
     read_lines,
     to_line,
     write_lines,
 )
+from segstore.wire.trace import fixture as trace_fixture
+from segstore.wire.trace.fixture import header_line
 from tests.wire.trace.traces import METADATA, capture, frame, record, records
 
 HEADER = FixtureHeader(METADATA, 1000)

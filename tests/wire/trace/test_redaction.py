@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import ReadSegment, SealSegment, WireError, decode, encode
-from segstore.wire.schema.schema import Command
-from segstore.wire.trace.redaction import redact
+from segstore.wire.schema import Command
+from segstore.wire.trace import redact
 from tests.strategies import FRAMED, command_of, framed, mutated
 from tests.wire.trace.traces import frame
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire.trace import (
+    SECRET_CODES,
     Damage,
     Direction,
     Record,
@@ -16,8 +17,8 @@ from segstore.wire.trace import (
     make_mark,
     read_blocks,
     read_records,
+    redact,
 )
-from segstore.wire.trace.redaction import SECRET_CODES, redact
 from tests.wire.trace.traces import MARK, METADATA, frame, whole_frames
 
 FRAME, OPEN, CLOSE, BYTES = RecordKind

@@ -1,6 +1,29 @@
 """Source code from the intermediate form: what `segstore.wire.codec.generate.compiler` compiles."""
 
-from segstore.wire.codec.generate.decoder import Joined, decoder_source, frame_decoder_source, frames_source
-from segstore.wire.codec.generate.encoder import encoder_source
+from segstore.wire.codec.generate.decoder import (
+    Joined,
+    decoder_source,
+    frame_decoder_source,
+    frames_source,
+)
+from segstore.wire.codec.generate.encoder import (
+    encoder_source,
+)
+from segstore.wire.codec.generate.runtime import (
+    REFUSALS,
+    UUIDS,
+    Rows,
+    TooLong,
+)
 
-__all__ = ["Joined", "decoder_source", "encoder_source", "frame_decoder_source", "frames_source"]
+__all__ = [
+    "REFUSALS",
+    "UUIDS",
+    "Joined",
+    "Rows",
+    "TooLong",
+    "decoder_source",
+    "encoder_source",
+    "frame_decoder_source",
+    "frames_source",
+]

@@ -17,25 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.wire.codec.generate.decoder import Joined, decoder_source, frame_decoder_source, frames_source
 from segstore.wire.codec.generate.encoder import encoder_source
-from segstore.wire.codec.generate.runtime import REFUSALS, Rows, TooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.wire.schema.schema import Command
-
-__all__ = [
-    "REFUSALS",
-    "Joined",
-    "Rows",
-    "TooLong",
-    "make_decoder",
-    "make_encoder",
-    "make_frame_decoder",
-    "make_frames",
-    "make_packer",
-    "make_parts_encoder",
-]
+    from segstore.wire.schema import Command
 
 
 def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:

@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.wire.codec.generate.runtime import REFUSALS, UUIDS, Rows, Short, run_length
 from segstore.wire.codec.generate.source import Source
+from segstore.wire.schema import EAGER_ELEMENTS, Elements, decode_mutf8, pass_texts, well_formed
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.elements import EAGER_ELEMENTS, Elements
-from segstore.wire.schema.modified_utf8 import decode_mutf8, pass_texts, well_formed
 
 if TYPE_CHECKING:
-    from segstore.wire.schema.schema import Command
-
-__all__ = ["Joined", "Reader", "decoder_source", "frame_decoder_source", "frames_source"]
+    from segstore.wire.schema import Command
 
 
 class Reader:

@@ -10,9 +10,7 @@ from segstore.wire.codec.generate.source import Source
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    from segstore.wire.schema.schema import Command
-
-__all__ = ["Writer", "encoder_source"]
+    from segstore.wire.schema import Command
 
 
 class Writer:

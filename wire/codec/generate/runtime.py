@@ -10,24 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
-from segstore.wire.schema.elements import Elements
-from segstore.wire.schema.modified_utf8 import encode_mutf8
-from segstore.wire.schema.types import MAX_FRAME_BYTES
-
-__all__ = [
-    "MAX_BODY",
-    "MEMO_CHARACTERS",
-    "MEMO_ENTRIES",
-    "REFUSALS",
-    "TEXTS",
-    "UUIDS",
-    "Rows",
-    "Short",
-    "TooLong",
-    "check_list",
-    "run_length",
-    "size_of",
-]
+from segstore.wire.schema import MAX_FRAME_BYTES, Elements, encode_mutf8
 
 REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError, OverflowError, IndexError)
 """What generated code raises when it does not take its input; the schema then says why."""

@@ -6,8 +6,6 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Source"]
-
 
 class Source:
     """Lines of one function, the constants that it refers to, and fresh names."""

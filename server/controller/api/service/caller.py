@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from segstore.server.controller.api.auth import Authority, Permission
-
-__all__ = ["READ", "UPDATE", "Caller"]
+from segstore.server.controller.api.access import Permission
+from segstore.server.controller.api.auth import Authority
 
 READ = Permission.READ
 UPDATE = Permission.READ_UPDATE

@@ -12,8 +12,6 @@ from segstore.server.controller.errors import Malformed
 from segstore.server.controller.segment_admin import Endpoint
 from segstore.wire.controller_api import messages as m
 
-__all__ = ["ClusterService"]
-
 _BUCKETS: Final[Mapping[int, int]] = {
     m.ControllerToBucketMappingRequest.RetentionService: 1,
     m.ControllerToBucketMappingRequest.WatermarkingService: 100,

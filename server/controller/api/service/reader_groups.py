@@ -10,8 +10,6 @@ from segstore.server.controller.errors import GenerationMismatch, IllegalState, 
 from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire.controller_api import messages as m
 
-__all__ = ["ReaderGroupService"]
-
 
 class ReaderGroupService:
     """Methods about reader groups. If so configured, READ on a scope is enough to create reader groups in it."""

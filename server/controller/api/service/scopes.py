@@ -8,8 +8,6 @@ from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
 from segstore.server.controller.controller import Controller
 from segstore.wire.controller_api import messages as m
 
-__all__ = ["ScopeService"]
-
 
 class ScopeService:
     """Methods about scopes."""

@@ -10,10 +10,8 @@ from segstore.server.controller.api.resources import stream_resource, user_resou
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import InvalidArgument, Malformed
-from segstore.server.controller.state.epochs import KeyRange
+from segstore.server.controller.state import KeyRange
 from segstore.wire.controller_api import messages as m
-
-__all__ = ["SegmentService"]
 
 
 class SegmentService:

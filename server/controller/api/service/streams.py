@@ -9,10 +9,8 @@ from segstore.server.controller.api.resources import permission_to_write, scope_
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError
-from segstore.server.controller.state.core import require
+from segstore.server.controller.state import require
 from segstore.wire.controller_api import messages as m
-
-__all__ = ["StreamService"]
 
 
 class StreamService:

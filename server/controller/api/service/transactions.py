@@ -7,10 +7,8 @@ from segstore.server.controller.api.resources import stream_resource
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import NotFound
-from segstore.server.controller.state.state import TransactionStatus
+from segstore.server.controller.state import TransactionStatus
 from segstore.wire.controller_api import messages as m
-
-__all__ = ["TransactionService"]
 
 _PINGED = {
     None: m.PingTxnStatus.UNKNOWN,

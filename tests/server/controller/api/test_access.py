@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.controller.api.access import Permission, permission_of, read_entries
+from segstore.server.controller.api import Permission
+from segstore.server.controller.api.access import permission_of, read_entries
 from segstore.server.controller.errors import UnusableEntry
 
 _HEAD, *_ROWS = map(

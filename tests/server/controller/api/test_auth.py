@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import jwt
 import pytest
 
-from segstore.server.controller.api.auth import Accounts, Authority, Permission
+from segstore.server.controller import ControllerConfig
+from segstore.server.controller.api import Accounts, Authority, Permission
 from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
-from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import Closed, EmptyName, PermissionDenied, Unauthenticated, UnusableEntry
 from segstore.server.controller.pace import CALLER
 

@@ -11,10 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller import Endpoint
-from segstore.server.controller.api.forwarding import ForwardingServer
-from segstore.server.controller.api.in_flight import InFlight
-from segstore.server.controller.config import ControllerConfig
+from segstore.server.controller import ControllerConfig, Endpoint
+from segstore.server.controller.api import ForwardingServer, InFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller.api.in_flight import InFlight
+from segstore.server.controller.api import InFlight
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

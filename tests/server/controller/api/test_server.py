@@ -18,11 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from segstore.server.controller import Controller, ControllerConfig, ControllerServer, Endpoint, TlsFiles
+from segstore.server.controller import Controller, ControllerConfig, ControllerServer, Endpoint, StreamConfig, TlsFiles
 from segstore.server.controller.api import server as serving
-from segstore.server.controller.policies import StreamConfig
-from segstore.server.controller.state.operations import Operation, TransactionEnded
-from segstore.server.controller.state.state import TransactionStatus
+from segstore.server.controller.state import Operation, TransactionEnded, TransactionStatus
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.controller.state.epochs import (
+from segstore.server.controller.state import (
     Comparison,
     Epoch,
     between,
@@ -24,11 +24,10 @@ from segstore.server.controller.state.epochs import (
     next_epoch,
     pieces_between,
     ranges_match,
-    sealed_in,
-    size_between,
     successors,
     why_invalid,
 )
+from segstore.server.controller.state.epochs import sealed_in, size_between
 from tests.server.controller import plain_epochs as plain
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from segstore.server.cluster.local import MockCluster
+from segstore.server.cluster import MockCluster
 from segstore.server.config import LimitSettings
-from segstore.server.controller import Controller, ControllerServer
-from segstore.server.controller.policies import ReaderGroupConfig, ScalingPolicy, StreamConfig, SubscriberRetention
-from segstore.server.controller.state.state import State
-from segstore.server.store.memory import MemoryAccount
+from segstore.server.controller import Controller, ControllerServer, ScalingPolicy, StreamConfig
+from segstore.server.controller.policies import ReaderGroupConfig, SubscriberRetention
+from segstore.server.controller.state import State
+from segstore.server.store import MemoryAccount
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, S, group, stream_config
 from tests.server.controller.fake_store import FakeStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from segstore.server.controller.config import AutoScaling
-from segstore.server.controller.policies import ScalingPolicy, ScalingType, StreamConfig
-from segstore.server.controller.state.epochs import Epoch, first_epoch
+from segstore.server.controller import AutoScaling, ScalingPolicy, StreamConfig
+from segstore.server.controller.policies import ScalingType
+from segstore.server.controller.state import Epoch, first_epoch
 from segstore.server.controller.streams.autoscale import Watch, decide, parts_wanted
 from tests.server.controller.conftest import World
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from segstore.server.controller import StreamConfig
 from segstore.server.controller.policies import (
     Cut,
     ReaderGroupConfig,
     RetentionPolicy,
     RetentionType,
-    StreamConfig,
     SubscriberRetention,
 )
-from segstore.server.controller.state.epochs import first_epoch
-from segstore.server.controller.state.state import RetentionCut, Stream
+from segstore.server.controller.state import RetentionCut, Stream, first_epoch
 from segstore.server.controller.streams.retention import obsolete, truncation_point
 from tests.server.controller.conftest import World
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from segstore.server.controller import Endpoint, ScalingPolicy, SegmentStoreFailed, StreamConfig
 from segstore.server.controller.errors import (
     AlreadyExists,
     BrokenStreamCut,
@@ -17,12 +18,10 @@ from segstore.server.controller.errors import (
     NotFound,
     ScaleRefused,
     ScopeNotEmpty,
-    SegmentStoreFailed,
     StreamNotSealed,
     StreamSealed,
 )
-from segstore.server.controller.policies import ScalingPolicy, ScalingType, StreamConfig
-from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.controller.policies import ScalingType
 from tests.server.controller.conftest import World
 
 HALVES = [(0.0, 0.5), (0.5, 1.0)]

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from segstore.server.controller import ScalingPolicy
 from segstore.server.controller.errors import (
     ExecutionTimeExceeded,
     IllegalState,
@@ -15,9 +16,8 @@ from segstore.server.controller.errors import (
     NotFound,
     TooMany,
 )
-from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.controller.state.operations import CompletedForgotten, decode
-from segstore.server.controller.state.state import TransactionStatus, transaction_epoch
+from segstore.server.controller.state import CompletedForgotten, TransactionStatus, transaction_epoch
+from segstore.server.controller.state.operations import decode
 from tests.server.controller.conftest import World
 
 LEASE_MS = 90_000

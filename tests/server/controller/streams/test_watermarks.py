@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
+from segstore.server.controller import StreamConfig
 from segstore.server.controller.errors import TooMany
-from segstore.server.controller.policies import Cut, StreamConfig
-from segstore.server.controller.state.epochs import Epoch, Segment
-from segstore.server.controller.state.state import Stream, TransactionStatus, Watermark
+from segstore.server.controller.policies import Cut
+from segstore.server.controller.state import Epoch, Segment, Stream, TransactionStatus, Watermark
 from segstore.server.controller.streams.watermarks import UpperBound, encode_watermark
 from tests.server.controller.conftest import World
 

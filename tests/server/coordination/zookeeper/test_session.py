@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.controller.policies import StreamConfig
-from segstore.server.coordination import SessionState
-from segstore.server.coordination.configuration import CONFIGURATION, Configuration
-from segstore.server.coordination.types import SessionExpired
-from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator, ZooKeeperSession
+from segstore.server.controller import StreamConfig
+from segstore.server.coordination import Configuration, SessionExpired, SessionState
+from segstore.server.coordination.configuration import CONFIGURATION
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
+from segstore.server.coordination.zookeeper.session import ZooKeeperSession
 from tests.cluster_processes import lasting_port
 from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper_server
 from tests.server.support import PATIENCE_S

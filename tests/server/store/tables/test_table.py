@@ -8,23 +8,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from segstore.server.store.chunks import ChunkPool, SegmentData
-from segstore.server.store.errors import (
+from segstore.server.store import (
     BadOffset,
+    ChunkPool,
     IllegalArgument,
-    KeyBadVersion,
-    KeyMissing,
     SegmentSealed,
     StoreError,
-    TableNotEmpty,
     Unanswered,
-    Unmapped,
     Unsupported,
 )
+from segstore.server.store.chunks import SegmentData
+from segstore.server.store.errors import KeyBadVersion, KeyMissing, TableNotEmpty, Unmapped
+from segstore.server.store.tables import TableSegment, TableWrite, check_key_versions, table_attributes
 from segstore.server.store.tables import iteration as table_iteration
-from segstore.server.store.tables.checks import check_key_versions, table_attributes
 from segstore.server.store.tables.log import NO_VERSION
-from segstore.server.store.tables.table import TableSegment, TableWrite
 
 ABSENT = -1
 HASH_ORDER = [1, 6, 4, 0, 2, 9, 3, 5, 7, 8]
