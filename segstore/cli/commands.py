@@ -1,4 +1,5 @@
-"""The command line: `segstore decode | encode | explain | serve`, one thin function each.
+"""The command line: the group `segstore`, and its commands for frames and `serve`. The other commands are in the
+modules beside this one.
 
 Invariant: what a command needs is imported when it runs, so that looking at a frame does not wait for a server.
 Exit status: 0; 1 when the input is at fault, with a line on standard error that says where; 2 for wrong options, in one

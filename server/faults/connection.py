@@ -1,7 +1,7 @@
-"""A connection of a store on which faults happen, and whose requests are noted: what carries decisions out.
+"""A server connection that applies fault decisions and records its requests.
 
-It takes the place of `Connection` where a store has `Faults`; a store without them has not one instruction of this on
-its way. Requests are carried out one by one, their replies taken out of the session, and put into a queue, which
+It replaces `Connection` in a store with `Faults`; a store without them runs none of this module. Requests are executed
+one by one, their replies taken out of the session, and put into a queue, which
 lets them leave in order, each when its waits are over.
 
 Invariants: what waits keeps back what is behind it on its connection, unless it may be overtaken; while a request is
