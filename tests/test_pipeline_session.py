@@ -94,7 +94,8 @@ def test_without_pyspark_it_is_said_how_to_install_it(monkeypatch: pytest.Monkey
 
 def test_the_package_imports_nothing_that_a_machine_may_lack() -> None:
     code = (
-        "import sys; from segstore.pipeline import trace_rows, trace_growth, DEFAULT_COLUMNS, BadTrace, SparkMissing;"
+        "import sys; import segstore.pipeline.trace.rows, segstore.pipeline.trace.growth;"
+        "from segstore.pipeline import DEFAULT_COLUMNS, BadTrace, SparkMissing;"
         "print([name for name in ('pyspark', 'pyarrow', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
