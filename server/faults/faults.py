@@ -20,16 +20,18 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from segstore.server.connection import Clock, TimerHandle
 from segstore.server.faults.decisions import Decider, Decision, Plan, Tally, Wait
 from segstore.server.faults.file import read_faults, rule_problem
 from segstore.server.faults.observe import Observer, Seen
 from segstore.server.faults.rules import Action, FaultSettings, Rule
 from segstore.wire import COMMANDS
+
+if TYPE_CHECKING:
+    from segstore.server.connection import Clock, TimerHandle
 
 log = logging.getLogger(__name__)
 
