@@ -7,9 +7,6 @@ from segstore.server.connection.accepting import (
 from segstore.server.connection.connection import (
     Connection,
 )
-from segstore.server.connection.fair_queue import (
-    FairQueue,
-)
 from segstore.server.connection.hub import (
     ConnectionHub,
 )
@@ -35,7 +32,6 @@ __all__ = [
     "Connection",
     "ConnectionHub",
     "Ending",
-    "FairQueue",
     "Listening",
     "Recorder",
     "Session",

@@ -245,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         self._input, self._at, self._upto = hub.receive_buffer, plain, nbytes
         if not hub.queue.is_busy:
             self._serve()
-        if self.is_behind and session.ending is _NOT_YET:
+        if self.is_behind() and session.ending is _NOT_YET:
             self._wait_in_queue()
         else:
             self._input = b""
@@ -264,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer has sent EOF: its earlier requests are executed first; waiting reads are not answered."""
-        if self.is_behind:
+        if self.is_behind():
             self._has_ended = True
             return True
         self.end("", Ending.FLUSHED)
@@ -361,7 +361,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    @property
     def is_behind(self) -> bool:
         """Whether received bytes or requests are still to be executed."""
         return self._at < self._upto or bool(self._backlog) or self._wrong is not None
@@ -369,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
     def _can_go_on(self) -> bool:
         """Whether some of them can be executed now."""
         session = self.session
-        return session is not None and not session.ended and self.is_behind and not self.is_paused
+        return session is not None and not session.ended and self.is_behind() and not self.is_paused()
 
     def _serve(self) -> None:
         """Executes what was read until the slice is used up, or the peer or the disk falls behind."""
@@ -380,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         executed = 0
         hub.enter(self)
         try:
-            while session.ending is _NOT_YET and not self.is_paused:
+            while session.ending is _NOT_YET and not self.is_paused():
                 items: Sequence[Command | Append] = self._backlog
                 if items:
                     self._backlog, self._backlog_bytes = [], 0
@@ -411,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
         """Call after a slice: a connection whose lane holds requests is not read from."""
         transport = self.transport
         if not lane.is_paused:
-            if not self.is_behind:
+            if not self.is_behind():
                 lane.nothing_in_flight(session)
         elif transport is not None and not transport.is_closing():
             transport.pause_reading()
@@ -456,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
                 return done
             self.write()
             self.look_up()
-            if self.is_paused:
+            if self.is_paused():
                 return done
 
     def _take_plain(self, nbytes: int) -> int:
@@ -501,7 +500,6 @@ class Connection(asyncio.BufferedProtocol):
             self._hub.enter(self)
             self._hub.leave()
 
-    @property
     def is_paused(self) -> bool:
         """Whether no request is to be executed now: the peer or the disk is behind, or the lane holds requests."""
         return self._paused or self._stalled or (self._lane is not None and self._lane.is_paused)
@@ -524,7 +522,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         if transport is not None and not transport.is_closing():
             transport.pause_reading()
-        if not self.is_paused:
+        if not self.is_paused():
             self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def _drop_rest(self) -> None:
@@ -551,7 +549,7 @@ class Connection(asyncio.BufferedProtocol):
         session, transport, hub = self.session, self.transport, self._hub
         if transport is None:
             return self._is_lost and self._wind_up()
-        if session is None or transport.is_closing() or session.ended or self.is_paused:
+        if session is None or transport.is_closing() or session.ended or self.is_paused():
             return False
         if session.woken:
             hub.enter(self)
@@ -567,14 +565,14 @@ class Connection(asyncio.BufferedProtocol):
             self._restart_waits()
         if transport.is_closing():
             return False
-        left = self.is_behind
+        left = self.is_behind()
         if not left:
             self._drop_input()
             if self._has_ended:
                 self.end("", Ending.FLUSHED)
                 return False
         self.look_up()
-        if self.is_paused:
+        if self.is_paused():
             return False
         if not left:
             transport.resume_reading()
@@ -717,7 +715,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or session is None:
             return
         lane_waits = self._lane is not None and self._lane.is_paused
-        if missed in _OF_BYTES and (self._stalled or lane_waits or self.is_behind):
+        if missed in _OF_BYTES and (self._stalled or lane_waits or self.is_behind()):
             return  # the rest of it may be there, but this side does not read
         if missed is Missed.READING:
             size = transport.get_write_buffer_size()

@@ -67,7 +67,7 @@ class LaneHost:
             self._apply(session, self._lane.request(item))
             if self.out_bytes > WRITE_ABOVE_BYTES:
                 self._connection.write()
-            if session.ended or self._connection.is_paused or self._hub.queue.is_over():
+            if session.ended or self._connection.is_paused() or self._hub.queue.is_over():
                 return done
         return len(items)
 
@@ -106,7 +106,7 @@ class LaneHost:
         hub.enter(connection)
         try:
             self._apply(session, effects)
-            if not connection.is_paused and not connection.is_behind:
+            if not connection.is_paused() and not connection.is_behind():
                 self.nothing_in_flight(session)
         except Exception as error:  # noqa: BLE001 — as in Connection
             hub.service.failed(session, error)

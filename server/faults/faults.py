@@ -7,7 +7,7 @@
     assert [str(each) for each in store.faults.decisions] == [...]
 
 One `Faults` serves all stores of a cluster. Deciding is `segstore.server.faults.decisions`, pure; carrying it out is
-`segstore.server.faults.connection`. Time is that of the store's clock.
+`segstore.server.faults.lane`. Time is that of the store's clock.
 
 Invariants: nothing that is held outlives `clear` or its connection; what is released goes on in the order in which it
 came to be held; a rule that nothing has fitted is reported by `unmatched` and, when the store stops, in the log.

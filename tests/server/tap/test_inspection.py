@@ -127,7 +127,7 @@ async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeyp
             writer.write(encode(PONG))
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr("segstore.server.tap.faulty_link._LINGER_S", 0.02)
+    monkeypatch.setattr("segstore.server.tap.inspection._LINGER_S", 0.02)
     async with upstream(stays) as (host, port):
         faults = Faults(LoopClock(), observer=Observer())
         faults.add("type = CREATE_SEGMENT", do="close before")
