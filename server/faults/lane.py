@@ -355,6 +355,8 @@ class Lane:
             error = self._instead_of(each)  # which may follow from the one before
             if error is not None:
                 frames += self._acknowledged(frame, answered, start, index)
+                if self._numbers_are_wrong:
+                    return frames  # the connection ends, and nothing is sent behind the refusal
                 frames.append(self._error(each.seen, error, effects))
                 start = index + 1
         return frames + self._acknowledged(frame, answered, start, len(answered))

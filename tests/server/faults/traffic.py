@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from segstore.server import MockSegmentStore
+from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.connection import Clock
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, FaultSettings, Observed, Observer
 from segstore.server.node import LoopClock
+from segstore.server.store import Segment
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire import DataAppended, KeepAlive
 from tests.server.support import HELLO, SEGMENT, Peer, create, set_up
@@ -36,6 +37,16 @@ class Host(Observed):
         self.store = store
         self.host, self.port = endpoint
 
+    @property
+    def segments(self) -> dict[str, Segment]:
+        """All segments of the store by name."""
+        return self.store.segments
+
+    @property
+    def server(self) -> SegmentStoreServer:
+        """The store's server."""
+        return self.store.server
+
 
 @asynccontextmanager
 async def hosted(
@@ -47,10 +58,12 @@ async def hosted(
             yield Host(name, mock.faults, mock, Endpoint(mock.host, mock.port))
         return
     rules = Faults(clock or LoopClock(), faults, observer=Observer())
-    async with MockSegmentStore(watched=False, **settings) as mock:
-        async with TapServer(TapSettings(store=Endpoint(mock.host, mock.port)), faults=rules) as tap:
-            assert tap.address is not None
-            yield Host(name, rules, mock, tap.address)
+    async with (
+        MockSegmentStore(watched=False, **settings) as mock,
+        TapServer(TapSettings(store=Endpoint(mock.host, mock.port)), faults=rules) as tap,
+    ):
+        assert tap.address is not None
+        yield Host(name, rules, mock, tap.address)
 
 
 async def writer_of(host: Host | MockSegmentStore) -> Peer:
@@ -62,8 +75,7 @@ async def writer_of(host: Host | MockSegmentStore) -> Peer:
 
 def stored(host: Host | MockSegmentStore) -> int:
     """The length of the segment."""
-    mock = host.store if isinstance(host, Host) else host
-    return mock.segments[SEGMENT].length
+    return host.segments[SEGMENT].length
 
 
 def acknowledged(replies: list[object]) -> list[int]:
