@@ -6,13 +6,6 @@ from segstore.server.connection.accepting import (
 )
 from segstore.server.connection.connection import (
     Connection,
-    own,
-)
-from segstore.server.connection.deadlines import (
-    Missed,
-)
-from segstore.server.connection.fair_queue import (
-    FairQueue,
 )
 from segstore.server.connection.hub import (
     ConnectionHub,
@@ -26,7 +19,6 @@ from segstore.server.connection.service import (
     TimerHandle,
 )
 from segstore.server.connection.session import (
-    WRITE_ABOVE_BYTES,
     Ending,
     Session,
 )
@@ -36,20 +28,16 @@ from segstore.server.connection.writer_counts import (
 )
 
 __all__ = [
-    "WRITE_ABOVE_BYTES",
     "Clock",
     "Connection",
     "ConnectionHub",
     "Ending",
-    "FairQueue",
     "Listening",
-    "Missed",
     "Recorder",
     "Session",
     "StoreService",
     "TimerHandle",
     "WriterCount",
     "WriterCounts",
-    "own",
     "stop_accepting",
 ]

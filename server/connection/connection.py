@@ -23,12 +23,12 @@ from collections import deque
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from segstore.server.connection.deadlines import Missed, Waits
+from segstore.server.connection.lane_host import LaneHost
 from segstore.server.connection.session import Ending, Session
 from segstore.wire import WireError
 from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.owned import owned
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         admin: whether it came in on the admin port.
+        bytes_in, bytes_out: number of bytes read and written.
         session: the peer's state; None before the transport is there.
+        transport: None before it is there and after it is lost.
         waits: since when it waits for what.
         held_bytes: what the hub counts for it.
     """
@@ -76,7 +78,6 @@ class Connection(asyncio.BufferedProtocol):
         "_backlog_bytes",
         "_blocks",
         "_decoder",
-        "_delayed_bytes",
         "_gate",
         "_has_ended",
         "_held",
@@ -85,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         "_input",
         "_is_lost",
         "_is_partial",
+        "_lane",
         "_loop",
         "_lost_by",
         "_number",
@@ -95,12 +97,14 @@ class Connection(asyncio.BufferedProtocol):
         "_shrunk",
         "_stalled",
         "_strain",
-        "_transport",
         "_upto",
         "_wrong",
         "admin",
+        "bytes_in",
+        "bytes_out",
         "held_bytes",
         "session",
+        "transport",
         "waits",
     )
 
@@ -113,6 +117,8 @@ class Connection(asyncio.BufferedProtocol):
         self._stalled = False
         self._loop = asyncio.get_running_loop()
         self.admin = admin
+        self.bytes_in = self.bytes_out = 0
+        self._lane = None if hub.faults is None else LaneHost(self, hub, hub.faults, hub.number)
         self._decoder = hub.service.frame_decoder(join_appends=not admin)
         self._blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
         # `_backlog` holds decoded requests that are not executed yet; the bytes of `_input` from `_at` to `_upto` come
@@ -127,11 +133,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_lost = False
         self._is_partial = False  # of what was decoded last a frame or a block is left in part
         self._lost_by: Exception | None = None
-        self._delayed_bytes = 0  # of what faults let wait
         self._paused = False
         self._shrunk = False
         self._progress_bytes = 0
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._recorder = hub.recorder
         self._number = 0
         self._problem = ""
@@ -144,10 +149,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         hub = self._hub
         limits, counters = hub.limits, hub.service.counters
-        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
+        self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
         self.session = Session(
-            hub.service, peer, admin=self.admin, on_reply=bound(hub.reply_queued, self), blocks=self._blocks
+            hub.service,
+            peer,
+            admin=self.admin,
+            on_reply=bound(hub.reply_queued, self),
+            blocks=self._blocks,
+            whole_frames=self._lane is not None,
         )
         if self._recorder is not None:
             store = _address(transport.get_extra_info("sockname"))
@@ -166,8 +176,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         hub, session = self._hub, self.session
-        self._transport = None
+        self.transport = None
         self._is_lost, self._lost_by = True, exc
+        if self._lane is not None and self._lane.drop_waiting():
+            self._drop_rest()
         self._paused = self._stalled = False
         self._held.clear()
         self._held_back_bytes = 0
@@ -199,6 +211,8 @@ class Connection(asyncio.BufferedProtocol):
                 why = session.why or self._problem or (str(self._lost_by) if self._lost_by is not None else "")
                 ours = bool(session.why or self._problem)
                 self._recorder.closed(self._number, Direction(ours), **({"reason": why} if why else {}))
+        if self._lane is not None:
+            self._lane.drop_waiting()
         self._drop_rest()
         self._tell(0)
         hub.closed(self)
@@ -212,6 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         hub = self._hub
         session, counters = self.session, hub.service.counters
         counters.bytes_in += nbytes
+        self.bytes_in += nbytes
         if self._recorder is not None:
             self._recorder.received(self._number, hub.receive_view[:nbytes])
         if session is None or session.ending is not _NOT_YET:
@@ -221,9 +236,8 @@ class Connection(asyncio.BufferedProtocol):
             self._finish_plain()
             return
         if self._input or self._backlog or self._wrong is not None:  # it was read before reading was paused
-            self._backlog = [
-                own(item)[0] for item in self._backlog
-            ]  # payloads may lie in the buffer that is given back
+            # Payloads may lie in the buffer that is given back.
+            self._backlog = [owned(item)[0] for item in self._backlog]
             more = b"".join((memoryview(self._input)[self._at : self._upto], hub.receive_view[:nbytes]))
             self._drop_input()
             self._input, self._at, self._upto = more, 0, len(more)
@@ -231,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         self._input, self._at, self._upto = hub.receive_buffer, plain, nbytes
         if not hub.queue.is_busy:
             self._serve()
-        if self._is_behind() and session.ending is _NOT_YET:
+        if self.is_behind() and session.ending is _NOT_YET:
             self._wait_in_queue()
         else:
             self._input = b""
@@ -243,23 +257,23 @@ class Connection(asyncio.BufferedProtocol):
             or session.reads
             or session.out_bytes
             or self._backlog_bytes
-            or self._delayed_bytes
+            or self._lane is not None
             or self._held_back_bytes > _SMALL_BYTES
         ):
             self.look_up()
 
     def eof_received(self) -> bool:
         """The peer has sent EOF: its earlier requests are executed first; waiting reads are not answered."""
-        if self._is_behind():
+        if self.is_behind():
             self._has_ended = True
             return True
         self.end("", Ending.FLUSHED)
         # What is held back still leaves, and then the connection is closed; under TLS nothing can any more.
-        return bool(self._held) and self._transport is not None and self._transport.get_extra_info("sslcontext") is None
+        return bool(self._held) and self.transport is not None and self.transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         self._paused = True
-        transport, session = self._transport, self.session
+        transport, session = self.transport, self.session
         if transport is None or session is None:
             return
         session.full = True
@@ -272,12 +286,12 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._paused = False
         self.waits.resumed(self._loop.time())
-        if self._shrunk and self._transport is not None:
+        if self._shrunk and self.transport is not None:
             self._shrunk = False
-            self._transport.set_write_buffer_limits(high=self._hub.limits.connection_outstanding_bytes)
+            self.transport.set_write_buffer_limits(high=self._hub.limits.connection_outstanding_bytes)
         if self.session is not None:
             self.session.full = False
-        self._catch_up_soon()
+        self.catch_up_soon()
 
     # --- durable stores ---------------------------------------------------------------------------------------------
 
@@ -292,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
             out += parts
             size += part_bytes
         self._held_back_bytes -= size
-        transport, session = self._transport, self.session
+        transport, session = self.transport, self.session
         if transport is None or session is None:
             return 0
         if not transport.is_closing():
@@ -322,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         """There is room for what the peer sends."""
         self._stalled = False
         self._restart_waits()
-        self._catch_up_soon()
+        self.catch_up_soon()
 
     def _restart_waits(self) -> None:
         """Excludes the time for which the peer was not read from its deadline."""
@@ -338,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         return gate is not None and (gate.full or self._held_back_bytes > self._hub.limits.connection_outstanding_bytes)
 
     def _stall_if_overfull(self) -> None:
-        gate, transport = self._gate, self._transport
+        gate, transport = self._gate, self.transport
         if gate is None or self._stalled or transport is None or transport.is_closing() or not self._is_overfull():
             return
         self._stalled = True
@@ -347,14 +361,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    def _is_behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether received bytes or requests are still to be executed."""
         return self._at < self._upto or bool(self._backlog) or self._wrong is not None
 
     def _can_go_on(self) -> bool:
         """Whether some of them can be executed now."""
         session = self.session
-        return session is not None and not session.ended and self._is_behind() and not self._is_paused()
+        return session is not None and not session.ended and self.is_behind() and not self.is_paused()
 
     def _serve(self) -> None:
         """Executes what was read until the slice is used up, or the peer or the disk falls behind."""
@@ -365,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         executed = 0
         hub.enter(self)
         try:
-            while session.ending is _NOT_YET and not self._is_paused():
+            while session.ending is _NOT_YET and not self.is_paused():
                 items: Sequence[Command | Append] = self._backlog
                 if items:
                     self._backlog, self._backlog_bytes = [], 0
@@ -386,9 +400,20 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             used_up = hub.leave() or executed >= _SLICE_ITEMS
             self._strain = min(self._strain + 2, 2 * _HEAVY) if used_up else max(self._strain - 1, 0)
+        if self._lane is not None:
+            self._settle(self._lane, session)
         self.flush()
         if self._wrong is not None and not self._backlog:
             self._refuse(self._wrong)
+
+    def _settle(self, lane: LaneHost, session: Session) -> None:
+        """Call after a slice: a connection whose lane holds requests is not read from."""
+        transport = self.transport
+        if not lane.is_paused:
+            if not self.is_behind():
+                lane.nothing_in_flight(session)
+        elif transport is not None and not transport.is_closing():
+            transport.pause_reading()
 
     def _decode(self) -> Sequence[Command | Append]:
         """Decodes and returns the requests of the next step."""
@@ -421,14 +446,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _execute(self, session: Session, items: Sequence[Command | Append]) -> int:
         """Executes requests until the slice is used up or the peer has too many pending replies; returns how many."""
+        if self._lane is not None:
+            return self._lane.execute(session, items)
         done, whole = 0, self._at == self._upto
         while True:
             done = session.receive_all(items, done, whole=whole)
             if done == len(items) or session.ending is not _NOT_YET or self._hub.queue.is_over():
                 return done
-            self._write()
+            self.write()
             self.look_up()
-            if self._is_paused():
+            if self.is_paused():
                 return done
 
     def _take_plain(self, nbytes: int) -> int:
@@ -440,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
         if (
             blocks is None
             or session is None
-            or self._transport is None
+            or self.transport is None
             or self._paused
             or self._stalled
             or self._backlog
@@ -451,6 +478,7 @@ class Connection(asyncio.BufferedProtocol):
             or blocks.block_open
             or hub.fence is not None
             or self._recorder is not None
+            or self._lane is not None
             or session.out
             or (gate is not None and (gate.full or self._held_back_bytes))
         ):
@@ -472,8 +500,9 @@ class Connection(asyncio.BufferedProtocol):
             self._hub.enter(self)
             self._hub.leave()
 
-    def _is_paused(self) -> bool:
-        return self._paused or self._stalled
+    def is_paused(self) -> bool:
+        """Whether no request is to be executed now: the peer or the disk is behind, or the lane holds requests."""
+        return self._paused or self._stalled or (self._lane is not None and self._lane.is_paused)
 
     def _keep(self, items: Sequence[Command | Append]) -> None:
         """Keeps requests for later, with payloads of their own: the receive buffer belongs to the next read."""
@@ -481,7 +510,7 @@ class Connection(asyncio.BufferedProtocol):
             self._backlog, self._backlog_bytes = list(items), len(items) * _KEPT_ITEM_BYTES
             return
         for item in items:
-            kept, size = own(item)
+            kept, size = owned(item)
             self._backlog.append(kept)
             self._backlog_bytes += size + _KEPT_ITEM_BYTES
 
@@ -490,10 +519,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._upto - self._at < _LARGE_BYTES or not self._hub.lend_buffer():
             self._input = bytes(self._hub.receive_view[self._at : self._upto])
             self._at, self._upto = 0, len(self._input)
-        transport = self._transport
+        transport = self.transport
         if transport is not None and not transport.is_closing():
             transport.pause_reading()
-        if not self._is_paused():
+        if not self.is_paused():
             self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def _drop_rest(self) -> None:
@@ -509,17 +538,18 @@ class Connection(asyncio.BufferedProtocol):
         if type(lent) is bytearray and lent is not self._hub.receive_buffer:
             self._hub.give_back(lent)
 
-    def _catch_up_soon(self) -> None:
+    def catch_up_soon(self) -> None:
+        """Executes what is pending, if it may be, and resumes reading, in a later loop iteration."""
         # Deferred, because a transport may report room while it is being written to.
         self._hub.queue.add(self, heavy=self._strain >= _HEAVY)
 
     def advance(self) -> bool:
         """Answers woken reads and executes pending requests until the slice is used up or the peer falls behind; then
         resumes reading. Returns whether there is more to do now."""
-        session, transport, hub = self.session, self._transport, self._hub
+        session, transport, hub = self.session, self.transport, self._hub
         if transport is None:
             return self._is_lost and self._wind_up()
-        if session is None or transport.is_closing() or session.ended or self._is_paused():
+        if session is None or transport.is_closing() or session.ended or self.is_paused():
             return False
         if session.woken:
             hub.enter(self)
@@ -535,14 +565,14 @@ class Connection(asyncio.BufferedProtocol):
             self._restart_waits()
         if transport.is_closing():
             return False
-        left = self._is_behind()
+        left = self.is_behind()
         if not left:
             self._drop_input()
             if self._has_ended:
                 self.end("", Ending.FLUSHED)
                 return False
         self.look_up()
-        if self._is_paused():
+        if self.is_paused():
             return False
         if not left:
             transport.resume_reading()
@@ -552,7 +582,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Writes what is queued and ends the connection if its session has ended."""
-        session, transport = self.session, self._transport
+        session, transport = self.session, self.transport
         if session is None or transport is None:
             return
         if transport.is_closing():
@@ -561,7 +591,10 @@ class Connection(asyncio.BufferedProtocol):
         if session.ending is Ending.DROPPED:
             session.take_out()
         else:
-            self._write()
+            self.write()
+        lane = self._lane
+        if lane is not None and session.ending is Ending.FLUSHED and not (lane.is_drained or self._hub.closing):
+            return  # each reply that may leave comes here again
         if session.ending is not _NOT_YET:
             if self._held:
                 self._wait_to_close(session)
@@ -569,17 +602,26 @@ class Connection(asyncio.BufferedProtocol):
                 self._close(session, transport)
             return
         if session.woken and not self._paused:
-            self._catch_up_soon()
+            self.catch_up_soon()
         if self.held_bytes or transport.get_write_buffer_size():
             self.look_up()
 
-    def _write(self) -> None:
-        session, transport = self.session, self._transport
-        if session is None or transport is None or not session.out:
+    def write(self) -> None:
+        """Writes what is queued, or holds it until it is durable."""
+        session, transport, lane = self.session, self.transport, self._lane
+        if session is None or transport is None:
             return
-        size, large = session.out_bytes, session.out_has_payload
+        if lane is None:
+            if not session.out:
+                return
+            size, large, out = session.out_bytes, session.out_has_payload, session.take_out()
+        else:
+            lane.take_replies(session)
+            size, large, out = lane.out_bytes, True, lane.take_out()
+            if not out:
+                return
+        self.bytes_out += size
         self._hub.service.counters.bytes_out += size
-        out = session.take_out()
         gate = self._gate
         if gate is not None and (self._held or gate.mark > gate.committed):
             self._hold(out, size, gate)
@@ -607,8 +649,8 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_to_close(self, session: Session) -> None:
         """Nothing more is carried out; replies that are held back leave first."""
         self._drop_rest()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
         self.waits.closing(self._loop.time())
         self._hub.watch(self)
         self.look_up()
@@ -627,19 +669,26 @@ class Connection(asyncio.BufferedProtocol):
     # --- what the hub asks ------------------------------------------------------------------------------------------
 
     @property
+    def number(self) -> int | None:
+        """Of the connection, over all stores that share fault rules; None without them."""
+        return None if self._lane is None else self._lane.number
+
+    @property
     def is_silent(self) -> bool:
         """Whether the peer has requested nothing so far: at most Hello and KeepAlive."""
         return self.session is not None and not self.session.has_asked
 
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""
-        transport, session, blocks = self._transport, self.session, self._blocks
+        transport, session, blocks = self.transport, self.session, self._blocks
         if transport is None or session is None:
             return
         held = transport.get_write_buffer_size() + self._decoder.buffered_bytes + session.waiting_bytes
         if blocks is not None and blocks.block_open:
             held += blocks.block_bytes
-        held += session.out_bytes + self._backlog_bytes + self._delayed_bytes
+        held += session.out_bytes + self._backlog_bytes
+        if self._lane is not None:
+            held += self._lane.held_bytes
         if self._input and self._input is not self._hub.receive_buffer:
             held += self._upto - self._at
         if self._held_back_bytes > _SMALL_BYTES:  # acknowledgements come and go: they are not worth an account
@@ -655,17 +704,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def shrink(self, share: int) -> None:
         """No more than `share` bytes of replies may wait for this peer, until it has read them."""
-        transport = self._transport
+        transport = self.transport
         if transport is not None and not self._paused and transport.get_write_buffer_size() > share:
             self._shrunk = True
             transport.set_write_buffer_limits(high=share)
 
     def missed(self, missed: Missed, now_s: float) -> None:
         """A deadline has passed: the connection ends, unless the peer was only slow to read."""
-        transport, session = self._transport, self.session
+        transport, session = self.transport, self.session
         if transport is None or session is None:
             return
-        if missed in _OF_BYTES and (self._stalled or self._is_behind()):
+        lane_waits = self._lane is not None and self._lane.is_paused
+        if missed in _OF_BYTES and (self._stalled or lane_waits or self.is_behind()):
             return  # the rest of it may be there, but this side does not read
         if missed is Missed.READING:
             size = transport.get_write_buffer_size()
@@ -698,7 +748,7 @@ class Connection(asyncio.BufferedProtocol):
         """Cuts the connection without a word."""
         if self.session is not None:
             self.session.end("")
-        transport, self._transport = self._transport, None
+        transport, self.transport = self.transport, None
         if transport is not None:
             transport.abort()
 
@@ -741,19 +791,6 @@ def _gather(parts: list[Buffer]) -> list[Buffer]:
     if small:
         out.append(b"".join(small))
     return out
-
-
-def own(value: Any) -> tuple[Any, int]:
-    """The same value with buffers of its own, and how many bytes these have."""
-    if isinstance(value, memoryview):
-        return bytes(value), value.nbytes
-    if isinstance(value, tuple):
-        made = [own(each) for each in value]
-        return tuple(each for each, _ in made), sum(size + 64 for _, size in made)
-    if isinstance(value, msgspec.Struct):
-        made = [own(getattr(value, name)) for name in value.__struct_fields__]
-        return type(value)(*(each for each, _ in made)), sum(size for _, size in made)
-    return value, len(value) if isinstance(value, (str, bytes)) else 0
 
 
 def _address(name: Any) -> str:

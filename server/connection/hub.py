@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from segstore.server.connection.recording import Recorder
     from segstore.server.connection.service import StoreService
     from segstore.server.durable import Gate
+    from segstore.server.faults import Faults
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +56,25 @@ class ConnectionHub:
         fence: is called before requests are carried out: it takes away what is not this store's any more. None where
             nobody else can have it.
         gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
+        faults: the rules and the observer of all connections; None if requests are neither observed nor changed.
+        number: of the store in its cluster, which rules may name.
         most_connections: maximum number of open connections; one more needs the place of a silent one.
     """
 
-    def __init__(self, service: StoreService, gate: Gate | None = None, *, stores: int = 1) -> None:
+    def __init__(
+        self,
+        service: StoreService,
+        gate: Gate | None = None,
+        *,
+        stores: int = 1,
+        faults: Faults | None = None,
+        number: int = 0,
+    ) -> None:
         """stores: those of this process, which have its descriptors in equal parts."""
         self.service = service
         self.gate = gate
+        self.faults = faults
+        self.number = number
         self.fence: Callable[[], None] | None = None
         self.limits = limits = service.settings.limits
         self.queue = service.queue

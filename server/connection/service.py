@@ -19,11 +19,11 @@ import msgspec
 
 from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
 from segstore.server.config import StoreSettings
-from segstore.server.connection.fair_queue import FairQueue, Job
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import ADMIN_REQUESTS, REQUESTS
 from segstore.server.connection.session import Ending, Session
 from segstore.server.connection.writer_counts import WriterCounts
+from segstore.server.fair_queue import FairQueue, Job
 from segstore.server.store import (
     NoSuchSegment,
     ReadResult,

@@ -111,6 +111,7 @@ class Session:
         "_set_ups",
         "_store_changes",
         "_transients",
+        "_whole_frames",
         "_writers",
         "admin",
         "ending",
@@ -133,9 +134,10 @@ class Session:
         admin: bool,
         on_reply: Callable[[], None],
         blocks: AppendBlockDecoder | None = None,
+        whole_frames: bool = False,
     ) -> None:
         """on_reply: called when the output becomes non-empty or the session ends. blocks: the decoder of append blocks;
-        None if no appends are received.
+        None if no appends are received. whole_frames: each buffer of `out` is a whole frame.
         """
         self.peer = peer
         self.admin = admin
@@ -153,6 +155,7 @@ class Session:
         self._memory = service.store.pool.memory
         self._blocks = blocks
         self._encode = service.encode
+        self._whole_frames = whole_frames
         self._encode_parts = service.encode_parts
         self._writers: dict[tuple[str, bytes], SetUpWriter] = {}
         self._refused: dict[tuple[str, bytes], StoreError] = {}
@@ -461,6 +464,9 @@ class Session:
 
     def reply_with_payload(self, command: Command) -> None:
         """Queues a reply whose payload is not copied: the store's chunks never change while somebody views them."""
+        if self._whole_frames:
+            self.reply(command)
+            return
         first = not self.out
         for part in self._encode_parts(command):
             self.out.append(part)

@@ -19,7 +19,6 @@ from segstore.server.control_api.models import (
     SegmentSummary,
 )
 from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.faults import FaultyConnection
 from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
 
@@ -85,7 +84,7 @@ def router(controlled: Controlled) -> APIRouter:
     async def list_connections(limit: _Limit = 1_000) -> Connections:
         found = sorted(
             (
-                (store.number, _number(each) or 0, session.peer, each, session)
+                (store.number, each.number or 0, session.peer, each, session)
                 for store in controlled.stores
                 for each in store.hub.connections
                 if (session := each.session) is not None
@@ -104,7 +103,7 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
         for store in controlled.stores:
             for each in store.hub.connections:
-                if _number(each) == number and each.session is not None:
+                if each.number == number and each.session is not None:
                     peer = shown(each.session.peer)
                     if drain:
                         each.end(_ASKED, Ending.FLUSHED)
@@ -116,21 +115,16 @@ def router(controlled: Controlled) -> APIRouter:
     return made
 
 
-def _number(connection: Connection) -> int | None:
-    return connection.number if isinstance(connection, FaultyConnection) else None
-
-
 def _connection(store: int, connection: Connection, session: Session) -> ConnectionInfo:
-    counted = connection if isinstance(connection, FaultyConnection) else None
     return ConnectionInfo(
-        number=None if counted is None else counted.number,
+        number=connection.number,
         store=store,
         peer=shown(session.peer),
         admin=connection.admin,
         writers=session.writer_count,
         waiting_reads=len(session.reads),
-        bytes_in=None if counted is None else counted.bytes_in,
-        bytes_out=None if counted is None else counted.bytes_out,
+        bytes_in=connection.bytes_in,
+        bytes_out=connection.bytes_out,
         held_bytes=connection.held_bytes,
     )
 

@@ -1,71 +1,32 @@
-"""Fault rules: what they say, how they are decided, and how a connection applies them."""
+"""Fault rules: what they say, how they are decided, and the lane that applies them to a connection."""
 
-from segstore.server.faults.connection import (
-    FaultyConnection,
-)
-from segstore.server.faults.decisions import (
-    Decision,
-    Plan,
-    Wait,
-)
-from segstore.server.faults.faults import (
-    Faults,
-    NoFaults,
-)
-from segstore.server.faults.file import (
-    FaultFileError,
-    read_faults,
-)
-from segstore.server.faults.frames import (
-    end_by_reset,
-    refusal,
-    spoilt,
-)
-from segstore.server.faults.observe import (
-    Observed,
-    Observer,
-    Seen,
-    StageName,
-    reply_seen,
-    request_seen,
-)
-from segstore.server.faults.rules import (
-    Action,
-    Close,
-    Drop,
-    Duplicate,
-    Error,
-    FaultSettings,
-    Rule,
-)
-from segstore.server.faults.waits import (
-    FaultWaits,
-)
+from segstore.server.faults.changes import end_by_reset
+from segstore.server.faults.decisions import Decision
+from segstore.server.faults.faults import Faults, NoFaults
+from segstore.server.faults.file import FaultFileError, read_faults
+from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
+from segstore.server.faults.observe import Observed, Observer, Seen, StageName
+from segstore.server.faults.rules import Action, FaultSettings, Rule
 
 __all__ = [
     "Action",
-    "Close",
     "Decision",
-    "Drop",
-    "Duplicate",
-    "Error",
+    "Effect",
+    "End",
+    "Execute",
     "FaultFileError",
     "FaultSettings",
-    "FaultWaits",
     "Faults",
-    "FaultyConnection",
+    "Finish",
+    "Forget",
+    "Lane",
     "NoFaults",
     "Observed",
     "Observer",
-    "Plan",
     "Rule",
     "Seen",
+    "Send",
     "StageName",
-    "Wait",
     "end_by_reset",
     "read_faults",
-    "refusal",
-    "reply_seen",
-    "request_seen",
-    "spoilt",
 ]

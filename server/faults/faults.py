@@ -7,7 +7,7 @@
     assert [str(each) for each in store.faults.decisions] == [...]
 
 One `Faults` serves all stores of a cluster. Deciding is `segstore.server.faults.decisions`, pure; carrying it out is
-`segstore.server.faults.connection`. Time is that of the store's clock.
+`segstore.server.faults.lane`. Time is that of the store's clock.
 
 Invariants: nothing that is held outlives `clear` or its connection; what is released goes on in the order in which it
 came to be held; a rule that nothing has fitted is reported by `unmatched` and, when the store stops, in the log.
@@ -20,16 +20,18 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from segstore.server.connection import Clock, TimerHandle
 from segstore.server.faults.decisions import Decider, Decision, Plan, Tally, Wait
 from segstore.server.faults.file import read_faults, rule_problem
 from segstore.server.faults.observe import Observer, Seen
 from segstore.server.faults.rules import Action, FaultSettings, Rule
 from segstore.wire import COMMANDS
+
+if TYPE_CHECKING:
+    from segstore.server.connection import Clock, TimerHandle
 
 log = logging.getLogger(__name__)
 

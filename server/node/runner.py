@@ -21,7 +21,7 @@ from segstore.server.config import StoreSettings
 from segstore.server.connection import Clock, Connection, ConnectionHub, Listening, StoreService, TimerHandle
 from segstore.server.descriptors import shares
 from segstore.server.durable import Durability
-from segstore.server.faults import Faults, FaultSettings, FaultyConnection, NoFaults, Observed, Observer
+from segstore.server.faults import Faults, FaultSettings, NoFaults, Observed, Observer
 from segstore.server.store import ChunkPool, MemoryAccount, Segment, SegmentStore
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class SegmentStoreServer:
         durability: Durability | None = None,
         pool: ChunkPool | None = None,
     ) -> None:
-        """faults: what is to go wrong; with None, connections are of the kind that knows nothing of faults.
+        """faults: the rules and the observer of its connections; None if requests are neither observed nor changed.
 
         number: of the store in its cluster, which rules of faults may name.
         stores: number of stores in this process, which share its connections.
@@ -119,7 +119,7 @@ class SegmentStoreServer:
         )
         self._durability = durability
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
-        self.hub = ConnectionHub(self.service, stores=stores)
+        self.hub = ConnectionHub(self.service, stores=stores, faults=faults, number=number)
         self.address: tuple[str, int] | None = None
         self.admin_address: tuple[str, int] | None = None
         self._listening: list[Listening] = []
@@ -150,7 +150,7 @@ class SegmentStoreServer:
             }
         share = shares(self.settings.containers)
         listening = Listening(
-            lambda: self._connection(admin),
+            lambda: Connection(self.hub, admin=admin),
             self.hub.refused,
             highest=share.highest,
             handshakes=share.handshakes,
@@ -165,11 +165,6 @@ class SegmentStoreServer:
             raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
         self._listening.append(listening)
         return listening.address
-
-    def _connection(self, admin: bool) -> Connection:
-        if self.faults is None:
-            return Connection(self.hub, admin=admin)
-        return FaultyConnection(self.hub, self.faults, self.number, admin=admin)
 
     def _ssl(self, port: int) -> ssl.SSLContext | None:
         certificate, key = self.settings.tls_cert, self.settings.tls_key

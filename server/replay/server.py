@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, cast
 
-from segstore.server.connection import FairQueue, stop_accepting
+from segstore.server.connection import stop_accepting
+from segstore.server.fair_queue import FairQueue
 from segstore.server.node import AddressInUse, CannotListen
 from segstore.server.replay.problem import Problem, problem, request_frame
 from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, own_item, type_of

@@ -1,8 +1,6 @@
-"""Frames on their way through a tap that has rules: what can be looked at, and what passes as it is.
+"""The bytes of one direction of a link as pieces, none lost and none changed.
 
-`Frames` takes the bytes of one direction and gives them back in pieces, none lost and none changed: a frame of a known
-type with its command, everything else without. `Asked` remembers the requests that were passed, until their replies
-come.
+A frame of a known type comes with its command, everything else without.
 
 Invariants: whatever the bytes are, nothing is raised; held back is no more than one frame of a known type, or less than
 a header: what nobody can decide about passes as it comes. Where frame boundaries are lost, all that follows passes.
@@ -12,23 +10,14 @@ from __future__ import annotations
 
 import struct
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, AppendBlockEnd, ReadSegment, WireError, decode
-from segstore.wire.blocks import Append
-from segstore.wire.trace import Direction, Exchanges, Record, RecordKind
+from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, WireError, decode
 
 if TYPE_CHECKING:
-    from segstore.server.faults import Plan, Seen
     from segstore.wire import Command
-    from segstore.wire.trace import Exchange
 
 _header = struct.Struct(">ii").unpack_from
-_MANY: Final = 4096
-_MOST_ASKED: Final = 4 * _MANY
-"""Requests of a connection that are remembered, reads that wait at the tail among them."""
 
 
 class Piece(NamedTuple):
@@ -111,72 +100,3 @@ class Frames:
 
     def _note(self, problem: str) -> None:
         self.problem = self.problem or problem
-
-
-class Passed(NamedTuple):
-    """A request that was passed, and what is to become of its reply."""
-
-    seen: Seen
-    plan: Plan
-
-
-class Asked:
-    """Requests that wait for their replies; which reply answers which, `segstore.wire.trace.exchanges` says.
-
-    Where more than `_MOST_ASKED` wait, those that wait are forgotten: no rule is asked about their replies.
-    """
-
-    def __init__(self) -> None:
-        self._exchanges = Exchanges()
-        self._waiting: dict[Exchange, tuple[int, Passed]] = {}
-        self._prompt: dict[int, None] = {}
-        self._count = 0
-
-    def add(self, item: Command | Append, passed: Passed) -> bool:
-        """A request was passed; False if others had to be forgotten for it."""
-        room = len(self._waiting) < _MOST_ASKED
-        if not room:
-            self._exchanges, self._waiting, self._prompt = Exchanges(), {}, {}
-        command = _without_payload(item)
-        head = struct.pack(">ii", command.code, 0)
-        seen = self._exchanges.see(Record(0, 1, Direction.REQUEST, RecordKind.FRAME, head), command)
-        self._count += 1
-        self._waiting[seen] = self._count, passed
-        if not isinstance(item, ReadSegment):  # which may wait at the tail for long
-            self._prompt[self._count] = None
-        return room
-
-    @property
-    def full(self) -> bool:
-        """Whether so many wait, reads apart, that the store should answer some before it is asked more."""
-        return len(self._prompt) >= _MANY
-
-    def answered(self, reply: Command) -> list[Passed]:
-        """The requests that a reply answers, oldest first."""
-        head = struct.pack(">ii", reply.code, 0)
-        seen = self._exchanges.see(Record(0, 1, Direction.REPLY, RecordKind.FRAME, head), reply)
-        found = [self._waiting.pop(each) for each in seen.answers if each in self._waiting]
-        for number, _ in found:
-            self._prompt.pop(number, None)
-        return [passed for _, passed in found]
-
-    def mark(self) -> int:
-        """For `is_over`: what was passed so far."""
-        return self._count
-
-    def is_over(self, mark: int) -> bool:
-        """Whether all that was passed up to a mark is answered, but for reads."""
-        return next(iter(self._prompt), mark + 1) > mark
-
-
-def _without_payload(item: Command | Append) -> Any:
-    """A command that is answered as this one is, and does not hold what it carries."""
-    if isinstance(item, Append):
-        return AppendBlockEnd(item.writer_id, 0, b"", item.event_count, item.event_number, item.request_id)
-    heavy = {
-        name: type(value)()
-        for name in item.__struct_fields__
-        if isinstance(value := getattr(item, name), bytes | tuple)
-    }
-    views = {name: b"" for name in item.__struct_fields__ if isinstance(getattr(item, name), memoryview)}
-    return msgspec.structs.replace(item, **heavy, **views) if heavy or views else item

@@ -1,7 +1,8 @@
 """One client's connection through a tap, and the one to the store that is made for it: bytes in, the same bytes out.
 
-What comes from one side is written to the other as it came, and then told to the recorder; nothing is decoded on the
-way. The end of one direction (a half-close) is passed on as such, and so is a reset.
+What comes from one side is written to the other as it came, and then recorded. Nothing is decoded, unless the tap has
+an observer or fault rules (`inspection`). The end of one direction (a half-close) is forwarded as such, and so is a
+reset.
 
 Invariants: a side is read only while the other one takes what was read, so at most `HIGH_BYTES` and one read wait for a
 slow peer, and nothing is read of a client before its store is there; no peer is cut for what it says; when a link is
@@ -20,13 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from segstore.server.controller import Endpoint
 from segstore.server.faults import end_by_reset
+from segstore.server.tap.inspection import Inspection
 from segstore.wire import Hello
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.server.connection import FairQueue, Recorder
+    from segstore.server.connection import Recorder
+    from segstore.server.fair_queue import FairQueue
+    from segstore.server.faults import Faults
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +54,7 @@ class Door(Protocol):
     which the store is spoken to, None without TLS. recorder: is told what links carry; None for nobody.
     connect_timeout_s: how long the store may take to be connected to. closing: whether no more clients are taken.
     is_tap: whether the store has turned out to be the tap itself.
-    queue: schedules links with rules in turn.
+    queue: schedules links with rules in turn. faults: rules and observer of the links; None to decode nothing.
     """
 
     store: Endpoint
@@ -60,6 +64,7 @@ class Door(Protocol):
     connect_timeout_s: float
     is_tap: bool
     queue: FairQueue
+    faults: Faults | None
 
     @property
     def closing(self) -> bool: ...
@@ -249,6 +254,7 @@ class Link:
         self._why = ""
         self._connecting: asyncio.Task[None] | None = None
         self._over = False
+        self._inspection = None if door.faults is None else Inspection(self, door.faults)
 
     # --- its beginning ----------------------------------------------------------------------------------------------
 
@@ -306,7 +312,16 @@ class Link:
     # --- what it carries --------------------------------------------------------------------------------------------
 
     def forward(self, side: Side, data: bytes) -> None:
-        """Passes on what came from a side."""
+        """Forwards what came from a side."""
+        if self._inspection is None:
+            self.send(side, data)
+            return
+        if side is self.client and side.note is not None:
+            side.note(data)
+        self._inspection.take(side, data)
+
+    def send(self, side: Side, data: bytes) -> None:
+        """Writes data of a side to the other one, and records it."""
         side.other.write(data)
         if side.note is not None:
             side.note(data)
@@ -319,8 +334,15 @@ class Link:
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def ended(self, side: Side) -> None:
-        """A side sends no more, which is passed on."""
+        """A side sends no more, which is forwarded."""
         self._ends(side.direction)
+        if self._inspection is None:
+            self.pass_end(side)
+        else:
+            self._inspection.ended(side)
+
+    def pass_end(self, side: Side) -> None:
+        """Forwards the end of a side; closes both when both have ended."""
         side.end_passed = True
         side.other.end_writing()
         if side.other.end_passed:
@@ -328,8 +350,15 @@ class Link:
             side.other.close()
 
     def lost(self, side: Side, exc: Exception | None) -> None:
-        """A socket is gone."""
+        """A socket is closed."""
         self.door.lost(side)
+        if self._inspection is None or self._inspection.lost(side, exc):
+            self.end_by(side, exc)
+        else:
+            self._ends(side.direction)
+
+    def end_by(self, side: Side, exc: Exception | None) -> None:
+        """Ends the link because of a closed socket."""
         self._ends(side.direction, "" if exc is None else str(exc))
         if exc is not None:
             side.other.reset()
@@ -339,6 +368,7 @@ class Link:
 
     def end(self, why: str) -> None:
         """Ends both sides; what was read of them still leaves."""
+        self._close_inspection()
         self._ends(Direction.REPLY, why)
         self._stop_connecting()
         self.client.close()
@@ -346,10 +376,20 @@ class Link:
 
     def abort(self, why: str = "") -> None:
         """Ends both sides as a reset does."""
+        self._close_inspection()
         self._ends(Direction.REPLY, why)
         self._stop_connecting()
         self.client.reset()
         self.store.reset()
+
+    def say(self, why: str) -> None:
+        """Logs why the link ends, and records it as the reason."""
+        self._ends(Direction.REPLY, why)
+        log.warning("connection from %s closed: %s", self.peer, why)
+
+    def _close_inspection(self) -> None:
+        if self._inspection is not None:
+            self._inspection.close()
 
     def _stop_connecting(self) -> None:
         # Not after the socket is connected: uvloop would never report its loss.

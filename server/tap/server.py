@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.server.connection import FairQueue, stop_accepting
+from segstore.server.connection import stop_accepting
 from segstore.server.controller import Endpoint
+from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, NoFaults, Observed
 from segstore.server.node import AddressInUse, CannotListen
-from segstore.server.tap.faulty_link import WatchedLink
 from segstore.server.tap.link import Link, Side, joined
 from segstore.wire.trace import Direction
 
@@ -110,6 +110,7 @@ class _Door:
         self.recorder = tap.recorder
         self.connect_timeout_s = tap.settings.connect_timeout_s
         self.queue = tap.queue
+        self.faults = tap.rules
         self.address = Endpoint("", 0)
         self.server: asyncio.Server | None = None
         self.is_tap = False
@@ -120,8 +121,7 @@ class _Door:
         return self._tap.closing
 
     def link(self) -> Link:
-        faults = self._tap.rules
-        return Link(self) if faults is None else WatchedLink(self, faults)
+        return Link(self)
 
     def began(self, link: Link) -> None:
         self._tap.links.add(link)

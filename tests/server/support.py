@@ -9,7 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from segstore.server import MockSegmentStore, StoreSettings
-from segstore.server.connection import FairQueue, Session, StoreService
+from segstore.server.connection import Session, StoreService
+from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
 from segstore.wire import (
     AppendBlockEnd,

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segstore.server.config import StoreSettings
-from segstore.server.connection import Connection, ConnectionHub, FairQueue, StoreService
+from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.durable.committer import Gated
+from segstore.server.fair_queue import FairQueue
 from segstore.server.node import LoopClock
 from segstore.server.store import SegmentStore
 from segstore.wire import (

@@ -251,8 +251,8 @@ async def test_replies_do_not_wait_for_acknowledgements_of_those_before() -> Non
     async with MockSegmentStore() as store, await Peer.connect(store) as peer:
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
         (connection,) = store.server.hub.connections
-        assert connection._transport is not None
-        accepted = connection._transport.get_extra_info("socket")
+        assert connection.transport is not None
+        accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection import Missed
-from segstore.server.connection.deadlines import Waits
+from segstore.server.connection.deadlines import Missed, Waits
 
 LIMITS = LimitSettings(first_frame_timeout_s=30, frame_timeout_s=60, stalled_peer_timeout_s=10, linger_s=5)
 

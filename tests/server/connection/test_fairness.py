@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection import Missed
-from segstore.server.connection.fair_queue import SLICE_S
+from segstore.server.connection.deadlines import Missed
+from segstore.server.fair_queue import SLICE_S
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -32,8 +32,8 @@ from segstore.wire import (
     encode,
 )
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, read, set_up, until
-from tests.server.tap.test_faulty_link import peer_of as tap_peer
-from tests.server.tap.test_faulty_link import tapped
+from tests.server.tap.test_inspection import peer_of as tap_peer
+from tests.server.tap.test_inspection import tapped
 
 MANY = 20_000
 
@@ -42,7 +42,7 @@ MANY = 20_000
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice ends after about five readings of the clock."""
     looks = count()
-    monkeypatch.setattr("segstore.server.connection.fair_queue.perf_counter", lambda: next(looks) * SLICE_S / 5)
+    monkeypatch.setattr("segstore.server.fair_queue.perf_counter", lambda: next(looks) * SLICE_S / 5)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "watched"])

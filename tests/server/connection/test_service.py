@@ -10,8 +10,9 @@ import jwt
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection import Ending, FairQueue
+from segstore.server.connection import Ending
 from segstore.server.connection.service import WaitingRead
+from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,

@@ -8,7 +8,7 @@ import jwt
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection import WRITE_ABOVE_BYTES, Ending
+from segstore.server.connection.session import WRITE_ABOVE_BYTES, Ending
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,

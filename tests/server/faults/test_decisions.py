@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.faults import Close, Plan, Rule, Seen, Wait, request_seen
+from segstore.server.faults import Rule, Seen
 from segstore.server.faults import decisions as fault_decisions
-from segstore.server.faults.decisions import Decider
-from segstore.server.faults.rules import Delay
+from segstore.server.faults.decisions import Decider, Plan, Wait
+from segstore.server.faults.observe import request_seen
+from segstore.server.faults.rules import Close, Delay
 from segstore.wire import KeepAlive, ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.request_id import pack

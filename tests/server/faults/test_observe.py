@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.faults import Observer, Seen, request_seen
-from segstore.server.faults.observe import NotObserved, NotSeen, Stage
+from segstore.server.faults import Observer, Seen
+from segstore.server.faults.observe import NotObserved, NotSeen, Stage, request_seen
 from segstore.wire import ReadSegment
 from segstore.wire.trace import FilterError, parse_filter
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up

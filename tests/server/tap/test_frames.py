@@ -6,28 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.faults import Plan, request_seen
-from segstore.server.tap.frames import Asked, Frames, Passed
+from segstore.server.tap.frames import Frames
 from segstore.wire import (
     MAX_FRAME_BYTES,
-    Command,
-    DataAppended,
-    ErrorMessage,
-    ErrorMessageCode,
     Hello,
-    KeepAlive,
-    SegmentRead,
     encode,
 )
-from segstore.wire.blocks import Append
-from tests.server.support import SEGMENT, WRITER, append, create, read
+from tests.server.support import append, create, read
 
 FRAMES = [encode(Hello(17, 5)), encode(create()), encode(append(1)), encode(read(3))]
 UNKNOWN = b"\0\0\x22\x22\0\0\0\x03abc"
-
-
-def passed(item: Command | Append, number: int = 1) -> Passed:
-    return Passed(request_seen(item, number, store=0, connection=1, now_s=0.0, started_s=0.0), Plan())
 
 
 @given(
@@ -84,34 +72,3 @@ def test_what_does_not_decode_passes() -> None:
     frames, bad = Frames(), b"\0\0\0\x09\0\0\0\x02no"
     assert [(each.data, each.command) for each in frames.feed(bad)] == [(bad, None)]
     assert frames.problem != ""
-
-
-def test_an_acknowledgement_answers_all_appends_up_to_its_number() -> None:
-    asked = Asked()
-    items = [Append(SEGMENT, WRITER, number, 1, memoryview(b"data"), None, 3) for number in (1, 2, 3)]
-    notes = [passed(each, number) for number, each in enumerate(items)]
-    for item, note in zip(items, notes, strict=True):
-        assert asked.add(item, note)
-    assert asked.answered(DataAppended(3, WRITER, 2, 0, 8)) == notes[:2]
-    failed = ErrorMessage(3, SEGMENT, "", ErrorMessageCode.UNSPECIFIED)
-    assert asked.answered(failed) == notes[2:]
-    assert asked.answered(failed) == []
-
-
-def test_replies_find_their_requests_by_id_and_greetings_by_their_kind() -> None:
-    asked = Asked()
-    notes = [passed(each) for each in (read(0, request_id=1), KeepAlive(), read(0, request_id=2))]
-    for item, note in zip((read(0, request_id=1), KeepAlive(), read(0, request_id=2)), notes, strict=True):
-        assert asked.add(item, note)
-    assert asked.answered(SegmentRead(SEGMENT, 0, False, False, b"", 2)) == [notes[2]]
-    assert asked.answered(KeepAlive()) == [notes[1]]
-    assert asked.answered(Hello(17, 5)) == []
-
-
-def test_requests_that_are_never_answered_do_not_pile_up() -> None:
-    asked, note = Asked(), passed(read(0))
-    added = [asked.add(read(0, request_id=number), note) for number in range(20_000)]
-    assert added.count(False) == 1
-    assert len(asked._waiting) <= 16_384
-    assert not asked.full, "reads wait at the tail"
-    assert asked.answered(SegmentRead(SEGMENT, 0, False, False, b"", 19_999)) == [note]

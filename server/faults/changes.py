@@ -1,7 +1,4 @@
-"""What faults make of replies and of sockets: pure functions of frames, and the end by a reset.
-
-Used where a store's own replies are spoilt and where those of another store are, on their way through a tap.
-"""
+"""Changes that rules make to replies: pure functions of frames; and closing a connection with a reset."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ if TYPE_CHECKING:
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
-def spoilt(frames: list[bytes], action: Action | None, *, late: bool = False) -> list[bytes]:
-    """What an action leaves of the frames of a reply; of one that is not about replies, all.
+def changed(frames: list[bytes], action: Action | None, *, on_reply: bool = False) -> list[bytes]:
+    """The frames of a reply after an action; unchanged by an action that is not about replies.
 
-    late: the rule is one on replies, so that dropping and doubling mean these.
+    on_reply: the rule matched the reply itself, so that `drop` and `duplicate` are about the reply.
     """
     match action:
         case Drop():
             return []
-        case Duplicate(duplicate=what) if late or what == "reply":
+        case Duplicate(duplicate=what) if on_reply or what == "reply":
             return [each for each in frames for _ in range(2)]
         case Corrupt(corrupt=at, xor=xor):
             return [corrupted(each, at, xor) for each in frames]
@@ -39,7 +36,7 @@ def spoilt(frames: list[bytes], action: Action | None, *, late: bool = False) ->
 
 
 def refusal(action: Error, seen: Seen) -> Command:
-    """The reply to a request that an error is for."""
+    """The reply that an error action gives to a request."""
     return action.reply(
         request_id=seen.request_id or 0,
         segment=seen.segments[0] if seen.segments else "",
@@ -50,7 +47,7 @@ def refusal(action: Error, seen: Seen) -> Command:
 
 
 def corrupted(frame: bytes, at: int, xor: int) -> bytes:
-    """A frame with a changed byte; as it is if it has no such byte."""
+    """The frame with one byte changed; unchanged if it is too short."""
     if not -len(frame) <= at < len(frame):
         return frame
     changed = bytearray(frame)
@@ -59,7 +56,7 @@ def corrupted(frame: bytes, at: int, xor: int) -> bytes:
 
 
 def end_by_reset(transport: asyncio.Transport) -> None:
-    """Has the end of a connection, whenever it comes, be a reset: what the peer has not read by then is lost."""
+    """Makes the close of a socket, whenever it happens, a reset: what the peer has not read by then is lost."""
     found = transport.get_extra_info("socket")
     if found is not None:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -7,10 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server import FaultSettings, MockSegmentStore, Rule, StoreSettings
+from segstore.server import FaultSettings, Rule, StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
-from segstore.server.config import LimitSettings
-from segstore.server.faults import Faults, FaultyConnection, Observer
+from segstore.server.faults import Faults, Observer
 from segstore.server.faults.faults import NoSuchRule
 from segstore.server.faults.rules import reply_class
 from segstore.wire import (
@@ -23,7 +22,6 @@ from segstore.wire import (
     Hello,
     InvalidEventNumber,
     NoSuchSegment,
-    SealSegment,
     SegmentCreated,
     SegmentIsSealed,
     SegmentRead,
@@ -33,21 +31,25 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.names import container_of
-from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored
+from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up, until
+from tests.server.tap.test_server import reset
 
 
-async def writer_of(mock: MockSegmentStore) -> Peer:
-    peer = await Peer.connect(mock)
-    assert len(await peer.ask(HELLO, create(), set_up())) == 3
-    return peer
+@pytest.fixture(params=["store", "tap"])
+def kind(request: pytest.FixtureRequest) -> HostName:
+    """What applies the rules."""
+    name: HostName = request.param
+    return name
 
 
 # --- closing ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_ends_before_the_third_append_has_two_stored_and_two_acknowledged() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_connection_that_ends_before_the_third_append_has_two_stored_and_two_acknowledged(
+    kind: HostName,
+) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=3, do="close before")
         peer.send(append(1), append(2), append(3), append(4))
         assert acknowledged(await peer.receive(5)) == [1, 2]
@@ -55,8 +57,10 @@ async def test_a_connection_that_ends_before_the_third_append_has_two_stored_and
         assert [each.action for each in mock.faults.decisions] == ["close before"]
 
 
-async def test_a_connection_that_ends_after_the_third_append_has_three_stored_and_two_acknowledged() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_connection_that_ends_after_the_third_append_has_three_stored_and_two_acknowledged(
+    kind: HostName,
+) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=3, do="close after")
         peer.send(append(1), append(2), append(3), append(4))
         assert acknowledged(await peer.receive(5)) == [1, 2]
@@ -66,8 +70,8 @@ async def test_a_connection_that_ends_after_the_third_append_has_three_stored_an
             assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 3), "the writer learns that its third was stored"
 
 
-async def test_a_connection_can_end_in_the_middle_of_a_reply() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_connection_can_end_in_the_middle_of_a_reply(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do={"close": "after", "reply_bytes": 11})
         peer.send(append(1))
         whole = encode(DataAppended(3, WRITER, 1, -(2**63), 4))
@@ -75,8 +79,8 @@ async def test_a_connection_can_end_in_the_middle_of_a_reply() -> None:
         assert stored(mock) == 4
 
 
-async def test_a_reset_is_felt_as_one() -> None:
-    async with MockSegmentStore() as mock:
+async def test_a_reset_is_felt_as_one(kind: HostName) -> None:
+    async with hosted(kind) as mock:
         peer = await writer_of(mock)
         mock.faults.add(APPENDS, do={"close": "before", "reset": True})
         peer.send(append(1))
@@ -86,8 +90,8 @@ async def test_a_reset_is_felt_as_one() -> None:
         assert stored(mock) == 0
 
 
-async def test_a_read_that_waits_can_end_its_connection_when_it_would_be_answered() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as writer, await Peer.connect(mock) as reader:
+async def test_a_read_that_waits_can_end_its_connection_when_it_would_be_answered(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as writer, await Peer.connect(mock) as reader:
         mock.faults.add("type = READ_SEGMENT", do="close after")
         reader.send(HELLO, read(0))
         await mock.wait_for("type = READ_SEGMENT", stage="received")
@@ -98,8 +102,8 @@ async def test_a_read_that_waits_can_end_its_connection_when_it_would_be_answere
 # --- answering --------------------------------------------------------------------------------------------------
 
 
-async def test_an_error_takes_the_place_of_the_store() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_an_error_takes_the_place_of_the_store(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = READ_SEGMENT", nth=1, do={"error": "WrongHost", "fields": {"correct_host": "other:1"}})
         peer.send(append(1), read(0), read(0, request_id=5))
         _, refused, served = await peer.receive(3)
@@ -109,8 +113,8 @@ async def test_an_error_takes_the_place_of_the_store() -> None:
         assert (seen.reply, seen.faults) == ("WRONG_HOST", ("rule 1: error WRONG_HOST",))
 
 
-async def test_a_stack_of_errors_is_answered_from_the_top() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_stack_of_errors_is_answered_from_the_top(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
         await peer.ask(append(1))
         peer.send(*(read(0, request_id=number) for number in range(4)))
@@ -120,40 +124,35 @@ async def test_a_stack_of_errors_is_answered_from_the_top() -> None:
         assert await peer.closed() == b""
 
 
-async def test_a_failed_append_is_not_stored_and_its_writer_is_to_be_set_up_again() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do="SegmentIsSealed")
-        answers = await peer.ask(append(1), append(2))
-        assert [each.type_name for each in answers] == ["DATA_APPENDED", "SEGMENT_IS_SEALED"]
-        peer.send(append(3))
-        assert await peer.closed() == b"", "an append of a writer that is not set up ends the connection"
-        assert stored(mock) == 4
-
-
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize("error", ["SegmentIsSealed", "NoSuchSegment", "WrongHost"])
-async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_is(error: str, at: str) -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_is(
+    kind: HostName, error: str, at: str
+) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=2, do={"error": error, "at": at})
         other = UUID(int=77)
         await peer.ask(set_up(writer_id=other))
         peer.send(append(1), append(2), append(3), PONG, append(4), append(1, writer_id=other))
         answers = await peer.receive(6)
-        kind = reply_class(error).type_name
+        refusal = reply_class(error).type_name
         names = [each.type_name for each in answers]
-        assert names == ["DATA_APPENDED", kind, kind, "KEEP_ALIVE", kind, "DATA_APPENDED"]
+        assert names == ["DATA_APPENDED", refusal, refusal, "KEEP_ALIVE", refusal, "DATA_APPENDED"]
         if error == "SegmentIsSealed":
             assert [each.offset for each in answers if isinstance(each, SegmentIsSealed)] == [2, 3, 4]
-        assert stored(mock) == (8 if at == "before" else 12), "only the one that the store had carried out is stored"
-        assert len(mock.requests(APPENDS, stage="refused")) == (3 if at == "before" else 2)
+        # A tap forwards the appends behind the second before its reply comes: the store has applied them.
+        applied = {"before": 2, "after": 3 if kind == "store" else 5}[at]
+        assert stored(mock) == 4 * applied
+        refused = {"before": 3, "after": 2 if kind == "store" else 0}[at]
+        assert len(mock.requests(APPENDS, stage="refused")) == refused
         again = await peer.ask(set_up(), append(5))
         assert [each.type_name for each in again] == ["APPEND_SETUP", "DATA_APPENDED"]
         peer.send(append(6))
         assert acknowledged(await peer.receive(1)) == [6]
 
 
-async def test_what_another_rule_does_with_an_append_behind_a_refused_one_is_done() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_what_another_rule_does_with_an_append_behind_a_refused_one_is_done(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=1, do="WrongHost")
         mock.faults.add(APPENDS, nth=1, do="NoSuchSegment")
         mock.faults.add(APPENDS, nth=1, do="drop")
@@ -164,16 +163,16 @@ async def test_what_another_rule_does_with_an_append_behind_a_refused_one_is_don
         assert stored(mock) == 0
 
 
-async def test_a_writer_is_set_up_again_in_the_read_in_which_it_was_refused() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_writer_is_set_up_again_in_the_read_in_which_it_was_refused(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=1, do="WrongHost")
         peer.send(append(1), append(2), set_up(), append(3))
         names = [each.type_name for each in await peer.receive(4)]
         assert names == ["WRONG_HOST", "WRONG_HOST", "APPEND_SETUP", "DATA_APPENDED"]
 
 
-async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it_is() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it_is(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do="ConditionalCheckFailed")
         first, second = (ConditionalAppend(WRITER, number, 0, Event(b"x"), 5) for number in (1, 2))
         peer.send(first, second)
@@ -183,8 +182,8 @@ async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is_said(at: str) -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is_said(kind: HostName, at: str) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=2, do={"error": "InvalidEventNumber", "at": at})
         mock.faults.add("type = DATA_APPENDED", on="reply", nth=5, do="drop")
         peer.send(append(1), append(2), append(3))
@@ -194,31 +193,15 @@ async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is
         assert await peer.closed() == b""
 
 
-@pytest.mark.parametrize("by_rule", [True, False])
-async def test_what_comes_after_a_refused_append_that_was_held_did_not_come_with_it(by_rule: bool) -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        if by_rule:
-            mock.faults.add(APPENDS, nth=[1, 2], do="SegmentIsSealed")
-        else:
-            await peer.ask(SealSegment(8, SEGMENT, ""))
-        mock.faults.add(APPENDS, nth=2, do="hold", name="late")
-        peer.send(append(1), append(2))
-        await mock.faults.wait_held("late", 1)
-        mock.faults.release("late")
-        assert [each.type_name for each in await peer.receive(2)] == ["SEGMENT_IS_SEALED"] * 2
-        peer.send(append(3))
-        assert await peer.closed() == b"", "it has no writer"
-
-
-async def test_an_error_after_the_store_has_applied_it_hides_that_it_has() -> None:
-    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+async def test_an_error_after_the_store_has_applied_it_hides_that_it_has(kind: HostName) -> None:
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"error": "WrongHost", "at": "after"})
         answers = await peer.ask(HELLO, create(), create(request_id=9))
         assert [each.type_name for each in answers] == ["HELLO", "WRONG_HOST", "SEGMENT_ALREADY_EXISTS"]
 
 
-async def test_a_conditional_append_is_one_request_of_its_own_type() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_conditional_append_is_one_request_of_its_own_type(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = CONDITIONAL_APPEND", do="drop")
         conditional = ConditionalAppend(WRITER, 1, 0, Event(b"x"), 5)
         peer.send(conditional, PONG)
@@ -230,8 +213,8 @@ async def test_a_conditional_append_is_one_request_of_its_own_type() -> None:
 # --- losing and doubling ----------------------------------------------------------------------------------------
 
 
-async def test_a_dropped_request_is_neither_carried_out_nor_answered() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_dropped_request_is_neither_carried_out_nor_answered(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="drop")
         peer.send(append(1), PONG)
         assert await peer.receive(1) == [PONG]
@@ -239,8 +222,8 @@ async def test_a_dropped_request_is_neither_carried_out_nor_answered() -> None:
         assert mock.requests(APPENDS, stage="applied") == []
 
 
-async def test_a_dropped_reply_is_of_a_request_that_was_carried_out() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_dropped_reply_is_of_a_request_that_was_carried_out(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="drop reply")
         peer.send(append(1), PONG)
         assert await peer.receive(1) == [PONG]
@@ -249,16 +232,16 @@ async def test_a_dropped_reply_is_of_a_request_that_was_carried_out() -> None:
         assert mock.requests(APPENDS, stage="replied") == []
 
 
-async def test_a_request_that_comes_twice_is_carried_out_twice() -> None:
-    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+async def test_a_request_that_comes_twice_is_carried_out_twice(kind: HostName) -> None:
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", do="duplicate")
         peer.send(HELLO, create())
         answers = await peer.receive(3)
         assert [each.type_name for each in answers] == ["HELLO", "SEGMENT_CREATED", "SEGMENT_ALREADY_EXISTS"]
 
 
-async def test_a_reply_can_come_twice() -> None:
-    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+async def test_a_reply_can_come_twice(kind: HostName) -> None:
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", do="duplicate reply")
         peer.send(HELLO, create(), PONG)
         created = SegmentCreated(1, SEGMENT)
@@ -268,8 +251,8 @@ async def test_a_reply_can_come_twice() -> None:
 # --- spoiling ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_byte_of_a_reply_can_be_changed() -> None:
-    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+async def test_a_byte_of_a_reply_can_be_changed(kind: HostName) -> None:
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"corrupt": 15, "xor": 3})
         mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"corrupt": -1, "xor": 1})
         mock.faults.add("type = HELLO", do={"corrupt": 500})
@@ -279,8 +262,8 @@ async def test_a_byte_of_a_reply_can_be_changed() -> None:
         assert answers[2] == SegmentCreated(1, "scope/stream/1.#epoch.1")
 
 
-async def test_a_reply_that_is_cut_short_spoils_what_comes_behind() -> None:
-    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+async def test_a_reply_that_is_cut_short_spoils_what_comes_behind(kind: HostName) -> None:
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", do={"truncate": 10})
         await peer.ask(HELLO)
         peer.send(create(), *[PONG] * 8)
@@ -294,9 +277,9 @@ async def test_a_reply_that_is_cut_short_spoils_what_comes_behind() -> None:
 # --- time -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_delayed_request_keeps_back_what_is_behind_it_by_the_clock_of_the_store() -> None:
+async def test_a_delayed_request_keeps_back_what_is_behind_it_by_the_clock_of_the_store(kind: HostName) -> None:
     clock = FakeClock()
-    async with MockSegmentStore(clock=clock) as mock, await writer_of(mock) as peer:
+    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=1, do={"delay_ms": 250})
         peer.send(append(1), append(2), PONG)
         await mock.wait_for(APPENDS, stage="received")
@@ -309,9 +292,9 @@ async def test_a_delayed_request_keeps_back_what_is_behind_it_by_the_clock_of_th
         assert mock.requests(APPENDS)[0].latency_ns == 250_000_000
 
 
-async def test_what_may_be_overtaken_is() -> None:
+async def test_what_may_be_overtaken_is(kind: HostName) -> None:
     clock = FakeClock()
-    async with MockSegmentStore(clock=clock) as mock, await writer_of(mock) as peer:
+    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "overtake": True})
         peer.send(GetStreamSegmentInfo(8, SEGMENT, ""), append(1))
         assert acknowledged(await peer.receive(1)) == [1]
@@ -321,9 +304,9 @@ async def test_what_may_be_overtaken_is() -> None:
         assert info.write_offset == 4, "it was carried out when its time had come"
 
 
-async def test_a_delayed_reply_is_of_what_was_carried_out_before() -> None:
+async def test_a_delayed_reply_is_of_what_was_carried_out_before(kind: HostName) -> None:
     clock = FakeClock()
-    async with MockSegmentStore(clock=clock) as mock, await writer_of(mock) as peer:
+    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": "after"})
         peer.send(GetStreamSegmentInfo(8, SEGMENT, ""), append(1))
         await mock.wait_for(APPENDS)
@@ -334,9 +317,9 @@ async def test_a_delayed_reply_is_of_what_was_carried_out_before() -> None:
         assert (info.write_offset, acknowledgement.type_name) == (0, "DATA_APPENDED")
 
 
-async def test_a_round_trip_takes_its_time_without_slowing_the_store() -> None:
+async def test_a_round_trip_takes_its_time_without_slowing_the_store(kind: HostName) -> None:
     clock = FakeClock()
-    async with MockSegmentStore(clock=clock) as mock, await Peer.connect(mock) as peer:
+    async with hosted(kind, clock=clock) as mock, await Peer.connect(mock) as peer:
         mock.faults.round_trip_ms = 40
         peer.send(HELLO, create(), set_up(), append(1))
         await mock.wait_for(APPENDS)
@@ -346,9 +329,9 @@ async def test_a_round_trip_takes_its_time_without_slowing_the_store() -> None:
         assert {each.latency_ns for each in mock.requests()} == {40_000_000}
 
 
-async def test_replies_that_wait_leave_before_a_connection_ends() -> None:
+async def test_replies_that_wait_leave_before_a_connection_ends(kind: HostName) -> None:
     clock = FakeClock()
-    async with MockSegmentStore(clock=clock) as mock, await writer_of(mock) as peer:
+    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
         mock.faults.round_trip_ms = 40
         mock.faults.add(APPENDS, nth=2, do="close after")
         peer.send(append(1), append(2))
@@ -360,8 +343,8 @@ async def test_replies_that_wait_leave_before_a_connection_ends() -> None:
 # --- holding ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_held_goes_on_when_it_is_released() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_what_is_held_goes_on_when_it_is_released(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=2, do="hold", name="second")
         peer.send(append(1), append(2), append(3))
         await mock.faults.wait_held("second")
@@ -372,8 +355,10 @@ async def test_what_is_held_goes_on_when_it_is_released() -> None:
         assert mock.faults.held("second") == 0
 
 
-async def test_what_a_rule_holds_goes_on_when_it_is_disabled_and_it_holds_again_when_it_is_enabled() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_what_a_rule_holds_goes_on_when_it_is_disabled_and_it_holds_again_when_it_is_enabled(
+    kind: HostName,
+) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="hold", name="held")
         peer.send(append(1))
         await mock.faults.wait_held("held")
@@ -388,18 +373,8 @@ async def test_what_a_rule_holds_goes_on_when_it_is_disabled_and_it_holds_again_
             mock.faults.disable("other")
 
 
-async def test_a_connection_with_faults_counts_its_bytes() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        (connection,) = mock.server.hub.connections
-        assert isinstance(connection, FaultyConnection)
-        assert connection.bytes_in == mock.server.service.counters.bytes_in > 0
-        assert connection.bytes_out == mock.server.service.counters.bytes_out > 0
-        assert connection.number == mock.requests()[-1].connection
-        assert acknowledged(await peer.ask(append(1))) == [1]
-
-
-async def test_a_held_reply_is_of_what_was_carried_out() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_held_reply_is_of_what_was_carried_out(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="hold after", name="acks")
         peer.send(append(1), append(2))
         await mock.faults.wait_held("acks", 2)
@@ -408,8 +383,8 @@ async def test_a_held_reply_is_of_what_was_carried_out() -> None:
         assert acknowledged(await peer.receive(2)) == [1, 2]
 
 
-async def test_two_connections_are_held_apart() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
+async def test_two_connections_are_held_apart(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
         mock.faults.add(f"{APPENDS} and connection = 1", do="hold", name="one")
         peer.send(append(1))
         await mock.faults.wait_held("one")
@@ -420,20 +395,19 @@ async def test_two_connections_are_held_apart() -> None:
         assert acknowledged(await peer.receive(1)) == [1]
 
 
-async def test_what_is_held_for_a_peer_that_left_is_forgotten() -> None:
-    async with MockSegmentStore() as mock:
+async def test_what_is_held_for_a_peer_that_left_is_forgotten(kind: HostName) -> None:
+    async with hosted(kind) as mock:
         peer = await writer_of(mock)
         mock.faults.add("type = KEEP_ALIVE", do={"hold": "after"}, name="held")
         peer.send(PONG)
         await mock.faults.wait_held("held")
-        peer.abort()
-        await until(lambda: not mock.server.hub.connections)
-        assert mock.faults.held("held") == 0
+        reset(peer.writer)
+        await until(lambda: mock.faults.held("held") == 0)
         assert mock.faults.release("held") == 0
 
 
-async def test_a_store_that_stops_does_not_wait_for_what_is_held() -> None:
-    async with MockSegmentStore() as mock:
+async def test_a_store_that_stops_does_not_wait_for_what_is_held(kind: HostName) -> None:
+    async with hosted(kind) as mock:
         peer = await writer_of(mock)
         mock.faults.add(APPENDS, do="hold", name="held")
         peer.send(append(1), append(2))
@@ -442,58 +416,17 @@ async def test_a_store_that_stops_does_not_wait_for_what_is_held() -> None:
     await peer.close()
 
 
-async def test_a_wait_for_what_is_not_held_says_so() -> None:
-    async with MockSegmentStore() as mock:
+async def test_a_wait_for_what_is_not_held_says_so(kind: HostName) -> None:
+    async with hosted(kind) as mock:
         with pytest.raises(TimeoutError, match=r"'x' held 0 and not 1 within 0\.01 s"):
             await mock.faults.wait_held("x", timeout_s=0.01)
-
-
-async def test_a_held_connection_keeps_no_more_than_what_one_read_brought() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=1, do="hold", name="held")
-        peer.send(append(1))
-        await mock.faults.wait_held("held")
-        payload = b"x" * 100_000
-        for number in range(2, 102):
-            peer.send(append(number, payload))
-        (connection,) = mock.server.hub.connections
-        for _ in range(20):
-            await asyncio.sleep(0.005)
-            connection.look_up()
-        assert connection.held_bytes < 1024 * 1024
-        mock.faults.release("held")
-        assert acknowledged(await peer.receive(101)) == list(range(1, 102))
-        assert stored(mock) == 4 + 100 * len(payload)
-
-
-@pytest.mark.parametrize("at", ["before", "after"])
-@pytest.mark.parametrize("overtake", [True, False])
-async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: bool) -> None:
-    clock = FakeClock()
-    limits = LimitSettings(connection_outstanding_bytes=64 * 1024)
-    async with MockSegmentStore(clock=clock, limits=limits) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": at, "overtake": overtake})
-        count, hub = 500, mock.server.hub
-        peer.send(*(GetStreamSegmentInfo(8, SEGMENT, "") for _ in range(count)))
-        await mock.wait_for("type = GET_STREAM_SEGMENT_INFO", stage="received" if at == "before" else "applied")
-        (connection,) = hub.connections
-        await until(lambda: connection.held_bytes >= (64 * 1024 if overtake or at == "after" else 1024))
-        assert hub.outstanding_bytes == connection.held_bytes
-        waiting = len(mock.requests("type = GET_STREAM_SEGMENT_INFO"))
-        assert waiting < 100, "no more is carried out for a peer for whom so much waits"
-        answered = asyncio.create_task(peer.receive(count))
-        while not answered.done():
-            clock.advance(0.1)
-            await asyncio.sleep(0)
-        connection.look_up()
-        assert (len(await answered), hub.outstanding_bytes) == (count, 0)
 
 
 # --- rules on replies -------------------------------------------------------------------------------------------
 
 
-async def test_a_rule_on_replies_acts_on_the_reply_that_fits() -> None:
-    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+async def test_a_rule_on_replies_acts_on_the_reply_that_fits(kind: HostName) -> None:
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = SEGMENT_ALREADY_EXISTS", on="reply", do="drop", name="a")
         mock.faults.add("type = SEGMENT_CREATED and segment ~ '*/0.*'", on="reply", do="NoSuchSegment", name="b")
         peer.send(HELLO, create(), create(), PONG)
@@ -505,8 +438,8 @@ async def test_a_rule_on_replies_acts_on_the_reply_that_fits() -> None:
         ]
 
 
-async def test_a_rule_on_replies_can_end_the_connection_within_one() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_rule_on_replies_can_end_the_connection_within_one(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(
             f"type = DATA_APPENDED and segment = '{SEGMENT}'",
             on="reply",
@@ -519,8 +452,8 @@ async def test_a_rule_on_replies_can_end_the_connection_within_one() -> None:
         assert peer._decoder.buffered_bytes == 3
 
 
-async def test_the_answer_of_a_read_that_waited_is_a_reply_too() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_the_answer_of_a_read_that_waited_is_a_reply_too(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = SEGMENT_READ and latency >= 0s", on="reply", do="WrongHost")
         peer.send(read(0))
         await mock.wait_for("type = READ_SEGMENT", stage="received")
@@ -532,10 +465,10 @@ async def test_the_answer_of_a_read_that_waited_is_a_reply_too() -> None:
 # --- the whole --------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_workload_gives_the_same_log_twice() -> None:
+async def test_the_same_workload_gives_the_same_log_twice(kind: HostName) -> None:
     async def run() -> list[str]:
         settings = FaultSettings(seed=5, rules=(Rule(match=APPENDS, probability=0.5, do="drop reply", name="lossy"),))
-        async with MockSegmentStore(faults=settings) as mock, await writer_of(mock) as peer:
+        async with hosted(kind, faults=settings) as mock, await writer_of(mock) as peer:
             peer.send(*(append(number) for number in range(1, 60)), PONG)
             while (await peer.receive(1))[0] != PONG:
                 pass
@@ -567,8 +500,10 @@ async def test_the_stores_of_a_cluster_have_their_own_rules_and_round_trips() ->
         assert latencies == [30_000_000, 0]
 
 
-async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(caplog: pytest.LogCaptureFixture) -> None:
-    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(
+    kind: HostName, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = MERGE_SEGMENTS", do="close", name="never")
         mock.faults.add("type = HELLO", nth=2, do="close", name="idle")
         mock.faults.add("type = DataAppended", do="drop", name="mistaken")
@@ -584,8 +519,8 @@ async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(capl
     ]
 
 
-async def test_a_rule_counts_from_when_it_was_added_and_not_after_it_was_cleared() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+async def test_a_rule_counts_from_when_it_was_added_and_not_after_it_was_cleared(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
         await peer.ask(append(1))
         name = mock.faults.add(APPENDS, nth=1, do="drop reply")
         peer.send(append(2), append(3))

@@ -19,16 +19,10 @@ from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
     AppendSetup,
-    ConditionalAppend,
     ConditionalCheckFailed,
     DataAppended,
     Event,
-    GetStreamSegmentInfo,
-    Hello,
-    NoSuchSegment,
     SegmentCreated,
-    SegmentRead,
-    StreamSegmentInfo,
     WrongHost,
     encode,
 )
@@ -37,7 +31,6 @@ from tests.server.support import (
     HELLO,
     SEGMENT,
     WRITER,
-    FakeClock,
     Peer,
     append,
     create,
@@ -45,7 +38,7 @@ from tests.server.support import (
     set_up,
     until,
 )
-from tests.server.tap.test_server import entry, reset, upstream
+from tests.server.tap.test_server import entry, upstream
 
 
 @asynccontextmanager
@@ -74,49 +67,6 @@ def names(replies: list[object]) -> list[str]:
 # --- closing ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_ends_before_the_third_append_has_two_stored_and_acknowledged() -> None:
-    async with tapped() as (mock, tap), await writer_of(tap) as peer:
-        tap.faults.add(APPENDS, nth=3, do="close before")
-        peer.send(append(1), append(2), append(3), append(4))
-        assert acknowledged(await peer.receive(5)) == [1, 2]
-        assert stored(mock) == 8
-        assert [each.action for each in tap.faults.decisions] == ["close before"]
-        await until(lambda: not tap.links)
-
-
-async def test_a_connection_that_ends_after_the_third_append_has_three_stored_and_two_acknowledged() -> None:
-    async with tapped() as (mock, tap), await writer_of(tap) as peer:
-        tap.faults.add(APPENDS, nth=3, do="close after")
-        peer.send(append(1), append(2), append(3), append(4))
-        assert acknowledged(await peer.receive(5)) == [1, 2]
-        assert stored(mock) == 12
-        async with await peer_of(tap) as again:
-            answers = await again.ask(HELLO, set_up())
-            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 3), "the writer learns that its third was stored"
-
-
-async def test_a_connection_can_end_in_the_middle_of_a_reply() -> None:
-    async with tapped() as (mock, tap), await writer_of(tap) as peer:
-        tap.faults.add(APPENDS, do={"close": "after", "reply_bytes": 11})
-        peer.send(append(1))
-        whole = encode(DataAppended(3, WRITER, 1, -(2**63), 4))
-        assert await peer.closed() == whole[:11]
-        assert stored(mock) == 4
-
-
-@pytest.mark.parametrize(("at", "bytes_stored"), [("before", 0), ("after", 4)])
-async def test_a_reset_is_felt_as_one(at: str, bytes_stored: int) -> None:
-    async with tapped() as (mock, tap):
-        peer = await writer_of(tap)
-        tap.faults.add(APPENDS, do={"close": at, "reset": True})
-        peer.send(append(1))
-        with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(peer.reader.read(1), 60)
-        await peer.close()
-        assert stored(mock) == bytes_stored
-        await until(lambda: not tap.links)
-
-
 async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[bytes] = []
 
@@ -127,7 +77,7 @@ async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeyp
             writer.write(encode(PONG))
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr("segstore.server.tap.faulty_link._LINGER_S", 0.02)
+    monkeypatch.setattr("segstore.server.tap.inspection._LINGER_S", 0.02)
     async with upstream(stays) as (host, port):
         faults = Faults(LoopClock(), observer=Observer())
         faults.add("type = CREATE_SEGMENT", do="close before")
@@ -194,38 +144,7 @@ async def test_a_read_that_waits_does_not_keep_a_connection_from_ending() -> Non
         await until(lambda: not tap.links)
 
 
-async def test_a_read_that_waits_can_end_its_connection_when_it_would_be_answered() -> None:
-    async with tapped() as (_, tap), await writer_of(tap) as writer, await peer_of(tap) as reader:
-        tap.faults.add("type = READ_SEGMENT", do="close after")
-        reader.send(HELLO, read(0), PONG)
-        assert await reader.receive(2) == [Hello(17, 5), PONG], "what is behind it is passed"
-        await writer.ask(append(1))
-        assert await reader.closed() == b""
-
-
 # --- answering --------------------------------------------------------------------------------------------------
-
-
-async def test_an_error_takes_the_place_of_the_store() -> None:
-    async with tapped() as (mock, tap), await writer_of(tap) as peer:
-        tap.faults.add("type = READ_SEGMENT", nth=1, do={"error": "WrongHost", "fields": {"correct_host": "other:1"}})
-        assert acknowledged(await peer.ask(append(1))) == [1]
-        refused, served = await peer.ask(read(0), read(0, request_id=5))
-        assert refused == WrongHost(4, SEGMENT, "other:1", "")
-        assert isinstance(served, SegmentRead)
-        (seen,) = tap.requests("failure", stage="refused")
-        assert (seen.reply, seen.faults) == ("WRONG_HOST", ("rule 1: error WRONG_HOST",))
-        assert mock.server.service.counters.connections == 1
-
-
-async def test_a_stack_of_errors_is_answered_from_the_top() -> None:
-    async with tapped() as (_, tap), await writer_of(tap) as peer:
-        tap.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
-        await peer.ask(append(1))
-        peer.send(*(read(0, request_id=number) for number in range(4)))
-        first, second, third = await peer.receive(4)
-        assert (first, second) == (WrongHost(0, SEGMENT, "", ""), NoSuchSegment(1, SEGMENT, "", 0))
-        assert isinstance(third, SegmentRead)
 
 
 @pytest.mark.parametrize(("at", "bytes_stored"), [("before", 4), ("after", 12)])
@@ -256,22 +175,6 @@ async def test_an_append_whose_writer_was_refused_ends_the_connection() -> None:
         peer.send(append(1))
         assert await peer.closed() == b""
         assert stored(mock) == 0
-
-
-async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it_is() -> None:
-    async with tapped() as (_, tap), await writer_of(tap) as peer:
-        tap.faults.add("type = CONDITIONAL_APPEND", nth=1, do="ConditionalCheckFailed")
-        peer.send(*(ConditionalAppend(WRITER, number, 0, Event(b"x"), 5) for number in (1, 2)))
-        failed, done = await peer.receive(2)
-        assert failed == ConditionalCheckFailed(WRITER, 1, 5)
-        assert acknowledged([done]) == [2]
-
-
-async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is_said() -> None:
-    async with tapped() as (_, tap), await writer_of(tap) as peer:
-        tap.faults.add(APPENDS, nth=2, do="InvalidEventNumber")
-        peer.send(append(1), append(2), append(3))
-        assert names(await peer.receive(4)) == ["DATA_APPENDED", "INVALID_EVENT_NUMBER"]
 
 
 async def test_an_error_after_the_store_has_applied_it_hides_that_it_has() -> None:
@@ -331,23 +234,6 @@ async def test_a_dropped_append_is_not_passed_whatever_frames_brought_it() -> No
         assert stored(mock) == len(event)
 
 
-async def test_a_dropped_reply_is_of_a_request_that_was_carried_out() -> None:
-    async with tapped() as (mock, tap), await writer_of(tap) as peer:
-        tap.faults.add(APPENDS, do="drop reply")
-        peer.send(append(1), PONG)
-        assert await peer.receive(1) == [PONG]
-        assert stored(mock) == 4
-        assert len(tap.requests(APPENDS, stage="applied")) == 1
-        assert tap.requests(APPENDS, stage="replied") == []
-
-
-async def test_a_request_that_comes_twice_is_passed_twice() -> None:
-    async with tapped() as (_, tap), await peer_of(tap) as peer:
-        tap.faults.add("type = CREATE_SEGMENT", do="duplicate")
-        peer.send(HELLO, create())
-        assert names(await peer.receive(3)) == ["HELLO", "SEGMENT_CREATED", "SEGMENT_ALREADY_EXISTS"]
-
-
 async def test_a_reply_can_come_twice_changed_or_cut_short() -> None:
     async with tapped() as (_, tap), await peer_of(tap) as peer:
         tap.faults.add("type = CREATE_SEGMENT", nth=1, do="duplicate reply")
@@ -375,54 +261,6 @@ async def test_rules_on_replies_look_at_what_the_store_says() -> None:
 # --- time -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_delayed_request_keeps_back_what_is_behind_it() -> None:
-    clock = FakeClock()
-    async with tapped(clock) as (mock, tap), await writer_of(tap) as peer:
-        tap.faults.add(APPENDS, nth=1, do={"delay_ms": 250})
-        peer.send(append(1), append(2), PONG)
-        await tap.wait_for(APPENDS, stage="received")
-        clock.advance(0.2)
-        assert stored(mock) == 0
-        assert len(tap.requests(APPENDS)) == 1, "what is behind it is not looked at"
-        clock.advance(0.05)
-        assert acknowledged(await peer.receive(2)) == [1, 2]
-        assert await peer.receive(1) == [PONG]
-        assert tap.requests(APPENDS)[0].latency_ns == 250_000_000
-
-
-async def test_what_may_be_overtaken_is() -> None:
-    clock = FakeClock()
-    async with tapped(clock) as (_, tap), await writer_of(tap) as peer:
-        info = "type = GET_STREAM_SEGMENT_INFO"
-        tap.faults.add(info, nth=1, do={"delay_ms": 100, "overtake": True})
-        tap.faults.add(info, nth=2, do={"delay_ms": 100, "at": "after", "overtake": True})
-        peer.send(*(GetStreamSegmentInfo(number, SEGMENT, "") for number in (8, 9)), append(1))
-        assert acknowledged(await peer.receive(1)) == [1]
-        await tap.wait_for(info, stage="applied")
-        clock.advance(0.1)
-        await tap.wait_for(info, count=2, stage="applied")
-        clock.advance(0.1)
-        found = await peer.receive(2)
-        assert {each.request_id for each in found if isinstance(each, StreamSegmentInfo)} == {8, 9}
-
-
-async def test_what_is_held_goes_on_when_it_is_released() -> None:
-    async with tapped() as (mock, tap), await writer_of(tap) as peer:
-        tap.faults.add(APPENDS, nth=1, do="hold", name="before")
-        tap.faults.add(APPENDS, nth=2, do="hold after", name="after")
-        peer.send(append(1), append(2), PONG)
-        await tap.faults.wait_held("before")
-        assert stored(mock) == 0
-        tap.faults.release("before")
-        await tap.faults.wait_held("after")
-        assert stored(mock) == 8
-        assert acknowledged(await peer.receive(1)) == [1]
-        await tap.wait_for("type = KEEP_ALIVE", stage="applied")
-        assert tap.requests("type = KEEP_ALIVE", stage="replied") == [], "replies keep their order"
-        tap.faults.release("after")
-        assert names(await peer.receive(2)) == ["DATA_APPENDED", "KEEP_ALIVE"]
-
-
 async def test_the_end_of_what_a_client_says_waits_behind_what_is_held() -> None:
     async with tapped() as (mock, tap), await writer_of(tap) as peer:
         tap.faults.add(APPENDS, do="hold", name="slow")
@@ -432,30 +270,6 @@ async def test_the_end_of_what_a_client_says_waits_behind_what_is_held() -> None
         tap.faults.release("slow")
         assert await peer.closed() == encode(DataAppended(3, WRITER, 1, -(2**63), 4))
         assert stored(mock) == 4
-
-
-async def test_nothing_is_held_for_a_client_that_is_gone() -> None:
-    async with tapped() as (mock, tap):
-        peer = await writer_of(tap)
-        tap.faults.add(APPENDS, do="hold after", name="slow")
-        peer.send(append(1))
-        await tap.faults.wait_held("slow")
-        reset(peer.writer)
-        await until(lambda: not tap.links)
-        assert tap.faults.held("slow") == 0
-        assert stored(mock) == 4
-
-
-async def test_every_reply_takes_a_round_trip() -> None:
-    clock = FakeClock()
-    async with tapped(clock) as (_, tap), await peer_of(tap) as peer:
-        tap.faults.round_trip_ms = {0: 40}
-        peer.send(HELLO)
-        await tap.wait_for("type = HELLO", stage="applied")
-        clock.advance(0.039)
-        assert tap.requests("type = HELLO", stage="replied") == []
-        clock.advance(0.001)
-        assert await peer.receive(1) == [HELLO]
 
 
 async def test_a_store_is_not_asked_more_than_it_answers() -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from segstore.server.connection import FairQueue
-from segstore.server.connection.fair_queue import SLICE_S, TICK_S
+from segstore.server.fair_queue import SLICE_S, TICK_S, FairQueue
 
 STEP_S = SLICE_S / 4 * 1.001  # more than rounding errors
 

@@ -1,0 +1,498 @@
+"""Applies fault rules to one connection: requests and replies in, effects out.
+
+The host performs the effects. A store's connection executes requests with its session; a tap's link executes them by
+forwarding them to a store. Observation (`Observer`) happens here, too, so both hosts record the same.
+
+    for effect in lane.request(item):
+        match effect:
+            case Execute(item, raw, asked): ...  # then lane.reply(frame, asked), or lane.await_reply(item, asked)
+            case Send(data): ...
+            case Forget(segment, writer_id): ...
+            case Finish(why): ...
+            case End(why, reset): ...
+
+Delays and holds end outside of such a call; `on_effects` is called with what follows from that.
+
+Invariants: a request that waits holds those behind it (`is_blocked`: the host gives no more), unless they may overtake
+it; replies leave in the order of `OutgoingReplies`; a reply that takes the place of the store's leaves behind the
+replies to all requests executed before; after `End` nothing is sent but what was queued, and nothing is executed.
+
+Where a rule refuses an append, the appends of its writer behind it are refused the same way until the writer is set up
+again. A store's host ends that with `nothing_in_flight`, as the session itself does: the reference answers each append
+in flight, drops the writer, and ends the connection when more come without a new set-up. A condition that does not hold
+is no failure of the writer, and a wrong event number ends the connection. Source: `AppendProcessor`, `WriterState`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from segstore.server.faults.changes import changed, refusal
+from segstore.server.faults.decisions import Plan, Wait
+from segstore.server.faults.observe import Seen, reply_seen, request_seen
+from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
+from segstore.server.faults.pending import Asked, PendingRequests
+from segstore.server.faults.rules import Close, Drop, Duplicate, Error
+from segstore.server.faults.waits import FaultWaits
+from segstore.wire import (
+    COMMANDS,
+    AppendSetup,
+    ConditionalCheckFailed,
+    DataAppended,
+    InvalidEventNumber,
+    SetupAppend,
+    WireError,
+    decode,
+)
+from segstore.wire.blocks import Append
+from segstore.wire.owned import owned
+
+if TYPE_CHECKING:
+    from segstore.server.faults.faults import Faults
+    from segstore.server.faults.rules import Action
+    from segstore.wire import Command
+
+_NO_PLAN: Final = Plan()
+_NO_WAIT: Final = Wait()
+_code = struct.Struct(">i").unpack_from
+_OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP_APPEND"})
+_WriterKey = tuple[str, bytes]
+
+
+class Execute(NamedTuple):
+    """Execute a request. raw: its frames as they came, if the host gave them."""
+
+    item: Command | Append
+    raw: bytes
+    asked: Asked
+
+
+class Send(NamedTuple):
+    """Write frames, or parts of frames, to the client."""
+
+    data: bytes
+
+
+class Forget(NamedTuple):
+    """A rule refused the writer: a store drops it, so that it has to be set up again."""
+
+    segment: str
+    writer_id: UUID
+
+
+class Finish(NamedTuple):
+    """Execute no more requests, and call `Lane.end` once all that were executed are answered."""
+
+    why: str
+
+
+class End(NamedTuple):
+    """Close the connection once the queued replies have left (`Lane.is_drained`); reset it at once if `reset`."""
+
+    why: str
+    reset: bool
+
+
+Effect = Execute | Send | Forget | Finish | End
+
+
+class Lane:
+    """The rules' view of one connection.
+
+    Attributes:
+        number: of the connection, over all stores, as rules and requests name it.
+        is_blocked: whether a request waits that no other may overtake.
+        is_deaf: whether no more requests are executed.
+        requests_bytes: size of the requests that wait, with overhead.
+    """
+
+    __slots__ = (
+        "_encode",
+        "_faults",
+        "_has_ended",
+        "_hidden",
+        "_instead",
+        "_numbers_are_wrong",
+        "_on_effects",
+        "_outgoing",
+        "_pending",
+        "_refused",
+        "_store",
+        "_waiting",
+        "_waits",
+        "is_blocked",
+        "is_deaf",
+        "number",
+        "requests_bytes",
+    )
+
+    def __init__(
+        self,
+        faults: Faults,
+        *,
+        store: int,
+        encode: Callable[[Command], bytes],
+        on_effects: Callable[[list[Effect]], object],
+    ) -> None:
+        """store: its number in the cluster. encode: of the replies that rules send. on_effects: called with effects,
+        maybe none, when a wait has ended."""
+        self.number = faults.next_connection()
+        self.is_blocked = False
+        self.is_deaf = False
+        self.requests_bytes = 0
+        self._faults = faults
+        self._store = store
+        self._encode = encode
+        self._on_effects = on_effects
+        self._waits = FaultWaits(faults)
+        self._outgoing = OutgoingReplies(faults, store, self._waits, self._reply_is_ready)
+        self._pending = PendingRequests()
+        self._waiting = 0
+        self._has_ended = False
+        self._numbers_are_wrong = False
+        self._refused: dict[_WriterKey, Error | None] = {}
+        """Writers of which a rule refused an append, with the error, or the set-up (None)."""
+        self._hidden: dict[_WriterKey, tuple[int, Error]] = {}
+        """The first event number of the refused appends that the store may have executed all the same."""
+        self._instead: deque[tuple[int, bytes, Asked, bool]] = deque()
+        """Replies in place of the store's, each behind the replies to the requests before the mark."""
+
+    @property
+    def replies_bytes(self) -> int:
+        """Size of the replies that wait, with overhead."""
+        return self._outgoing.held_bytes
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no reply is queued."""
+        return self._outgoing.is_empty
+
+    @property
+    def has_waiting_requests(self) -> bool:
+        """Whether a request waits, be it one that others may overtake."""
+        return self._waiting > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many requests are pending that some should be answered before more are executed."""
+        return self._pending.is_full
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def request(self, item: Command | Append, raw: bytes = b"") -> list[Effect]:
+        """A request has come. Its payload is copied if it has to wait. Raises WireError for a command that cannot be
+        encoded as it was decoded.
+        """
+        if self.is_deaf:
+            return []
+        faults = self._faults
+        seen = request_seen(
+            item,
+            faults.next_request(),
+            store=self._store,
+            connection=self.number,
+            now_s=faults.clock.now_s(),
+            started_s=faults.started_s,
+        )
+        if faults.observer is not None:
+            faults.observer.add(seen)
+        plan = faults.decide(seen) or _NO_PLAN
+        wait = plan.before
+        if not wait:
+            return self._act(item, raw, Asked(seen, plan))
+        kept, size = owned(item)
+        cost = WAITING_BYTES + (len(raw) or size)
+        self.requests_bytes += cost
+        self._waiting += 1
+        self.is_blocked = self.is_blocked or not wait.overtake
+        self._waits.add(wait, partial(self._go_on, kept, raw, Asked(seen, plan), cost))
+        return []
+
+    def _go_on(self, item: Command | Append, raw: bytes, asked: Asked, cost: int) -> None:
+        """The wait of a request has ended."""
+        self.requests_bytes -= cost
+        self._waiting -= 1
+        if not asked.plan.before.overtake:
+            self.is_blocked = False
+        self._on_effects([] if self.is_deaf else self._act(item, raw, asked))
+
+    def _act(self, item: Command | Append, raw: bytes, asked: Asked) -> list[Effect]:
+        """Does what the plan says in place of the execution of a request, or has it executed."""
+        seen, plan = asked
+        action = plan.action
+        if type(item) is Append and self._refused and not _replaces_request(action):
+            key = item.segment, item.writer_id.bytes
+            if key in self._refused:
+                error = self._refused[key]
+                if error is None:
+                    return self._finish(f"an append of writer {item.writer_id}, whose set-up was refused")
+                return self._refuse(asked, error, ask_rules=True)
+        match action:
+            case Error(at="before"):
+                return self._refuse(asked, action, ask_rules=False)
+            case Drop(drop="request"):
+                return []
+            case Close(close="before", reset=False):
+                return self._finish(_reason(plan, action))
+            case Close(close="before"):
+                return self._end(_reason(plan, action), reset=True)
+            case Close() if seen.type_name in _OF_WRITERS:
+                self.is_deaf = True  # what is behind it would be stored, too
+        if isinstance(item, SetupAppend):
+            self._refused.pop((item.segment, item.writer_id.bytes), None)
+        twice = isinstance(action, Duplicate) and action.duplicate == "request"
+        return [Execute(item, raw, asked)] * (2 if twice else 1)
+
+    def _refuse(self, asked: Asked, error: Error, *, ask_rules: bool) -> list[Effect]:
+        """Answers a request in place of the store, behind all that the store has yet to answer."""
+        effects: list[Effect] = []
+        frame = self._error(asked.seen, error, effects)
+        self._note(asked.seen, frame)
+        self._instead.append((self._pending.mark(), frame, asked, ask_rules))
+        self.is_deaf = self.is_deaf or self._numbers_are_wrong
+        self._answer_instead(effects)
+        return self._leave(effects)
+
+    def _answer_instead(self, effects: list[Effect], *, all_of_them: bool = False) -> None:
+        """Queues the replies in place of the store's whose turn has come."""
+        instead = self._instead
+        while instead and (all_of_them or self._pending.all_answered(instead[0][0])):
+            _, frame, asked, ask_rules = instead.popleft()
+            self._deliver([frame], (asked.seen,), asked.plan, effects, ask_rules=ask_rules)
+        if self._numbers_are_wrong and not instead:
+            effects += self._finish("a fault told a writer that its number is wrong")
+
+    def _error(self, seen: Seen, action: Error, effects: list[Effect]) -> bytes:
+        """The frame of an error that takes the place of the store's reply; the writer has to be set up again."""
+        reply = refusal(action, seen)
+        writer = seen.writer_id
+        if seen.type_name in _OF_WRITERS and writer is not None and type(reply) is not ConditionalCheckFailed:
+            segment = seen.segments[0] if seen.segments else ""
+            key, is_append = (segment, writer.bytes), seen.type_name != "SETUP_APPEND"
+            effects.append(Forget(segment, writer))
+            self._refused.setdefault(key, action if is_append else None)
+            if is_append:
+                self._hidden.setdefault(key, (seen.event_number, action))
+                self._numbers_are_wrong = self._numbers_are_wrong or isinstance(reply, InvalidEventNumber)
+        return self._encode(reply)
+
+    def await_reply(self, item: Command | Append, asked: Asked) -> bool:
+        """A request was executed and its reply comes later. Returns False if earlier requests were forgotten for it."""
+        return self._pending.add(item, asked)
+
+    def nothing_in_flight(self) -> None:
+        """Everything that was received is executed: later appends did not come with a refused one."""
+        self._refused.clear()
+        self._hidden.clear()
+
+    # --- replies ----------------------------------------------------------------------------------------------------
+
+    def reply(self, frame: bytes, asked: Asked | None = None, command: Command | None = None) -> list[Effect]:
+        """A reply of the store.
+
+        frame: whole; empty if the request was executed and has no reply. asked: the request that it answers, if the
+        host knows; else it is found among those of `await_reply`. command: the frame decoded, if the host has it.
+        """
+        if self._has_ended:
+            return []
+        effects: list[Effect] = []
+        answered: Sequence[Asked]
+        if asked is not None:
+            answered = (asked,)
+        else:
+            answered = self._pending.answered_by(command or decode(frame)) if len(self._pending) else ()
+        for each in answered:
+            self._note(each.seen, frame)
+        if frame and self._hidden and _code(frame)[0] == AppendSetup.code and answered:
+            self._hidden.pop(_writer_of(answered[0].seen), None)
+        plan = answered[0].plan if len(answered) == 1 else _together([each.plan for each in answered])
+        frames = [frame] if frame else []
+        if frame and not isinstance(plan.action, Close) and any(map(self._instead_of, answered)):
+            frames = self._replaced(frame, answered, effects)
+        self._deliver(frames, tuple([each.seen for each in answered]), plan, effects, ask_rules=True)
+        if self._instead or self._numbers_are_wrong:
+            self._answer_instead(effects)
+        return self._leave(effects)
+
+    def forward(self, data: bytes) -> list[Effect]:
+        """Bytes of the store that are no known reply: they leave in their turn."""
+        if self._has_ended:
+            return []
+        self._outgoing.put(data)
+        return self._leave([])
+
+    def replies_ended(self) -> list[Effect]:
+        """The store sends no more: replies in place of its own wait for nothing."""
+        effects: list[Effect] = []
+        if not self._has_ended:
+            self._answer_instead(effects, all_of_them=True)
+        return self._leave(effects)
+
+    def _instead_of(self, asked: Asked) -> Error | None:
+        """The error that the client receives in place of the store's reply to a request."""
+        seen, action = asked.seen, asked.plan.action
+        if isinstance(action, Error):
+            return action
+        if not self._hidden or seen.writer_id is None or seen.type_name == "SETUP_APPEND":
+            return None
+        number, error = self._hidden.get(_writer_of(seen), (0, None))
+        return error if error is not None and seen.event_number >= number else None
+
+    def _replaced(self, frame: bytes, answered: Sequence[Asked], effects: list[Effect]) -> list[bytes]:
+        """The replies in place of one that answers requests some of which a rule refuses: of appends those behind too,
+        but not if only a condition did not hold.
+        """
+        frames: list[bytes] = []
+        start = 0
+        for index, each in enumerate(answered):
+            error = self._instead_of(each)  # which may follow from the one before
+            if error is not None:
+                frames += self._acknowledged(frame, answered, start, index)
+                if self._numbers_are_wrong:
+                    return frames  # the connection ends, and nothing is sent behind the refusal
+                frames.append(self._error(each.seen, error, effects))
+                start = index + 1
+        return frames + self._acknowledged(frame, answered, start, len(answered))
+
+    def _acknowledged(self, frame: bytes, answered: Sequence[Asked], start: int, end: int) -> list[bytes]:
+        """One reply to several appends as a reply to those from `start` to `end`."""
+        if start == end:
+            return []
+        reply: Any = decode(frame)
+        numbers = {"event_number": answered[end - 1].seen.event_number}
+        if start and isinstance(reply, DataAppended):
+            numbers["previous_event_number"] = answered[start - 1].seen.event_number
+        return [self._encode(msgspec.structs.replace(reply, **numbers))]
+
+    def _deliver(
+        self, frames: list[bytes], seen: tuple[Seen, ...], plan: Plan, effects: list[Effect], *, ask_rules: bool
+    ) -> None:
+        """Queues the reply to requests as is planned for them, and as the rules on replies say."""
+        action = plan.action
+        if isinstance(action, Close):
+            self._close(frames, plan, action, plan.after, effects)
+            return
+        if action is not None:
+            frames = changed(frames, action)
+        if not ask_rules or not self._faults.looks_at_replies:
+            self._outgoing.add(frames, seen, plan.after)
+            return
+        for frame in frames:
+            self._ask_rules(frame, seen, plan.after, effects)
+
+    def _ask_rules(self, frame: bytes, seen: tuple[Seen, ...], after: Wait, effects: list[Effect]) -> None:
+        """Asks the rules on replies about a frame, and queues what they leave of it."""
+        if self._has_ended:
+            return
+        try:
+            reply = decode(frame)
+        except WireError:
+            self._outgoing.add([frame], seen, after)  # a rule on the request has corrupted it
+            return
+        now_s = self._faults.clock.now_s()
+        about = reply_seen(
+            reply, len(frame), seen[0] if seen else None, store=self._store, connection=self.number, now_s=now_s
+        )
+        plan = self._faults.decide(about)
+        if plan is None:
+            self._outgoing.add([frame], seen, after)
+            return
+        for each in seen:
+            each.faults = (*each.faults, *about.faults)
+        action, wait = plan.action, _added(after, plan.after)
+        if isinstance(action, Close):
+            self._close([frame], plan, action, wait, effects)
+        elif isinstance(action, Error):
+            self._outgoing.add([self._error(about, action, effects)], seen, wait)
+        else:
+            self._outgoing.add(changed([frame], action, on_reply=True), seen, wait)
+
+    def _note(self, seen: Seen, frame: bytes) -> None:
+        """Reports the reply to a request to the observer."""
+        observer = self._faults.observer
+        if observer is None:
+            return
+        cls = COMMANDS.get(_code(frame)[0]) if frame else None
+        failure = cls is not None and cls.is_failure
+        observer.carried_out(seen, self._faults.clock.now_s(), None if cls is None else cls.type_name, failure=failure)
+
+    def _leave(self, effects: list[Effect]) -> list[Effect]:
+        """Adds the replies that may leave now."""
+        data = self._outgoing.take()
+        if data:
+            effects.append(Send(data))
+        return effects
+
+    def _reply_is_ready(self) -> None:
+        """The wait of a reply has ended."""
+        self._on_effects(self._leave([]))
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self, why: str) -> list[Effect]:
+        """All requests executed before `Finish` are answered."""
+        return self._end(why, reset=False)
+
+    def drop_waiting(self) -> None:
+        """The peer is gone: cancels all waits, and drops the requests and replies that waited."""
+        self._waits.clear()
+        self._outgoing.clear()
+        self.is_blocked = False
+        self.requests_bytes = self._waiting = 0
+
+    def _finish(self, why: str) -> list[Effect]:
+        if self._has_ended:
+            return []
+        self.is_deaf = True
+        return [Finish(why)]
+
+    def _close(self, frames: list[bytes], plan: Plan, action: Close, wait: Wait, effects: list[Effect]) -> None:
+        """Ends the connection in place of a reply, or within it."""
+        if action.reply_bytes:
+            self._outgoing.add([b"".join(frames)[: action.reply_bytes]], (), wait)
+        effects += self._end(_reason(plan, action), reset=action.reset)
+
+    def _end(self, why: str, *, reset: bool) -> list[Effect]:
+        if self._has_ended:
+            return []
+        self.is_deaf = self._has_ended = True
+        return [*self._leave([]), End(why, reset)]
+
+
+def _reason(plan: Plan, action: Close) -> str:
+    return f"fault {plan.rule!r}: {action.word}"
+
+
+def _writer_of(seen: Seen) -> _WriterKey:
+    assert seen.writer_id is not None
+    return seen.segments[0] if seen.segments else "", seen.writer_id.bytes
+
+
+def _replaces_request(action: Action | None) -> bool:
+    """Whether an action takes the place of the execution of a request."""
+    match action:
+        case Error(at="before") | Close(close="before") | Drop(drop="request"):
+            return True
+    return False
+
+
+def _together(plans: list[Plan]) -> Plan:
+    """The plan for a reply to several requests: the longest delay, all holds, the first of other actions."""
+    if not plans:
+        return _NO_PLAN
+    acting = next((each for each in plans if each.action is not None), _NO_PLAN)
+    after = [each.after for each in plans]
+    holds = tuple(name for each in after for name in each.holds)
+    wait = Wait(max(each.seconds for each in after), holds, any(each.overtake for each in after))
+    return Plan(acting.rule, acting.action, _NO_WAIT, wait)
+
+
+def _added(first: Wait, second: Wait) -> Wait:
+    return Wait(first.seconds + second.seconds, first.holds + second.holds, first.overtake or second.overtake)

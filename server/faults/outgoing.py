@@ -1,0 +1,110 @@
+"""Replies of one connection that are to leave, in order, each when its delays and holds have ended.
+
+Invariants: a reply that waits holds those behind it, unless they may overtake it; after `clear` nothing leaves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from segstore.server.faults.decisions import Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from segstore.server.faults.faults import Faults
+    from segstore.server.faults.observe import Seen
+    from segstore.server.faults.waits import FaultWaits
+
+WAITING_BYTES: Final = 1024
+"""Overhead of a waiting request or reply, approximately."""
+
+
+class _Outgoing:
+    """A frame, or what is left of it."""
+
+    __slots__ = ("data", "ready", "seen")
+
+    def __init__(self, data: bytes, seen: tuple[Seen, ...], *, ready: bool) -> None:
+        self.data = data
+        self.seen = seen
+        self.ready = ready
+
+
+class OutgoingReplies:
+    """The queue of one connection's replies.
+
+    store: number of the store, which has a round-trip time of its own. on_ready: called when a wait ends, so that
+    `take` has something to return.
+
+    Attributes:
+        held_bytes: size of what is queued, with overhead.
+    """
+
+    __slots__ = ("_faults", "_late", "_on_ready", "_queue", "_store", "_waits", "held_bytes")
+
+    def __init__(self, faults: Faults, store: int, waits: FaultWaits, on_ready: Callable[[], object]) -> None:
+        self.held_bytes = 0
+        self._faults = faults
+        self._store = store
+        self._waits = waits
+        self._on_ready = on_ready
+        self._queue: deque[_Outgoing] = deque()
+        self._late = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is queued and nothing waits to be queued."""
+        return not self._queue and not self._late
+
+    def add(self, frames: list[bytes], seen: tuple[Seen, ...], wait: Wait) -> None:
+        """Queues frames that may leave when a wait has ended; the round-trip time is part of it."""
+        seconds = wait.seconds + self._faults.round_trip_s(self._store)
+        if seconds or wait.holds:
+            wait = Wait(seconds, wait.holds, wait.overtake)
+        for frame in frames:
+            reply = _Outgoing(frame, seen, ready=not wait)
+            if wait.overtake:
+                self._late += 1
+            else:
+                self._queue.append(reply)
+            self.held_bytes += len(frame) + WAITING_BYTES
+            if wait:
+                self._waits.add(wait, partial(self._is_ready, reply, late=wait.overtake))
+
+    def put(self, data: bytes) -> None:
+        """Queues bytes that wait for nothing but those before them."""
+        self._queue.append(_Outgoing(data, (), ready=True))
+        self.held_bytes += len(data) + WAITING_BYTES
+
+    def _is_ready(self, reply: _Outgoing, *, late: bool) -> None:
+        """late: others could overtake it, so it leaves behind all that are queued."""
+        reply.ready = True
+        if late:
+            self._late -= 1
+            self._queue.append(reply)
+        self._on_ready()
+
+    def take(self) -> bytes:
+        """Removes and returns the frames that may leave now, joined; the requests that they answer are replied to."""
+        queue = self._queue
+        if not queue or not queue[0].ready:
+            return b""
+        parts: list[bytes] = []
+        observer = self._faults.observer
+        now_s = 0.0 if observer is None else self._faults.clock.now_s()
+        while queue and queue[0].ready:
+            reply = queue.popleft()
+            parts.append(reply.data)
+            self.held_bytes -= len(reply.data) + WAITING_BYTES
+            if observer is not None:
+                for each in reply.seen:
+                    observer.replied(each, now_s)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def clear(self) -> None:
+        """Drops everything; the owner of the waits clears them."""
+        self._queue.clear()
+        self._late = self.held_bytes = 0

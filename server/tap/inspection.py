@@ -1,0 +1,287 @@
+"""Decodes the traffic of a link and puts it through a lane: what a tap with an observer or fault rules does.
+
+Rules are the same as in a store of our own, and asked about the same: requests as they come, an append as one whatever
+frames brought it, and replies. A request is executed by forwarding the bytes that it came in.
+
+Invariants: bytes that are no frame of a known type, and all that follow an append that breaks the rules of append
+blocks, are forwarded in their turn without being looked at; while requests wait the client is not read, and above
+`_MOST_BYTES` of what waits neither is the side that it comes from; when the client is gone, nothing waits any more.
+
+Deliberate differences from a store's own faults: a connection that a rule ends before a request ends when the store has
+answered what it has, or after `_LINGER_S`; the refusal of an append holds until its writer is set up again, also for
+appends that did not come with it; whether a request may overtake another of its writer is for the store to judge. A
+command between an append block and its end is forwarded before the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from segstore.server.faults import End, Execute, Finish, Lane, Send
+from segstore.server.tap.frames import Frames
+from segstore.wire import WireError, encode
+from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.trace import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from segstore.server.faults import Effect, Faults
+    from segstore.server.tap.link import Link, Side
+    from segstore.wire import Command
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES: Final = 8 * 1024 * 1024
+_STEP: Final = 64
+"""Number of pieces processed at a time."""
+_LINGER_S: Final = 2.0
+"""How long a store may take to answer what it has, when a rule has ended the connection before a request."""
+_HELD: Final = "held by fault rules"
+
+
+class Inspection:
+    """The lane of one link, and what is decoded for it."""
+
+    def __init__(self, link: Link, faults: Faults) -> None:
+        self._link = link
+        self._lane = Lane(faults, store=link.door.number, encode=encode, on_effects=self._wait_ended)
+        self._requests, self._replies = Frames(), Frames()
+        self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
+        self._block: list[bytes] = []
+        self._backlog: deque[tuple[bytes, Command | Append | None]] = deque()
+        self._out: list[bytes] = []
+        self._when_drained: list[Callable[[], object]] = []
+        self._linger: asyncio.TimerHandle | None = None
+        self._is_closing = False
+        self._is_over = False
+        self._reported: set[Direction] = set()
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def take(self, side: Side, data: bytes) -> None:
+        """Takes what came from a side, for a slice; the rest is processed in turn with other links."""
+        queue = self._link.door.queue
+        queue.begin()
+        self._take_some(side, data)
+        left = self.advance()
+        queue.end()
+        if left:
+            queue.add(self, heavy=True)
+
+    def advance(self) -> bool:
+        """Processes what was read from both sides, for a slice; returns whether there is more."""
+        link, is_over = self._link, self._link.door.queue.is_over
+        while self._requests.has_more or self._replies.has_more:
+            if is_over():
+                return True
+            for side, frames in ((link.client, self._requests), (link.store, self._replies)):
+                if frames.has_more:
+                    self._take_some(side, b"")
+        return False
+
+    def _take_some(self, side: Side, data: bytes) -> None:
+        """Takes bytes of a side, and processes one step of its pending bytes."""
+        link = self._link
+        from_client = side is link.client
+        frames = self._requests if from_client else self._replies
+        if self._is_over or self._is_closing or (from_client and self._lane.is_deaf):
+            frames.has_more = False
+            return
+        pieces = frames.feed(data, _STEP)
+        if from_client:
+            for piece in pieces:
+                self._queue(piece.data, piece.command)
+        else:
+            for raw, command in pieces:
+                if not self._is_closing:
+                    self._apply(self._lane.forward(raw) if command is None else self._lane.reply(raw, command=command))
+        self._report(side, frames.problem)
+        self._go_through()
+        if not self._is_over:
+            link.door.hold(link, self._requests.held + self._replies.held + sum(map(len, self._block)))
+
+    def _report(self, side: Side, problem: str) -> None:
+        if problem and side.direction not in self._reported:
+            self._reported.add(side.direction)
+            self._link.noted(side, f"{problem}; it passes as it is")
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _queue(self, raw: bytes, command: Command | None) -> None:
+        """Queues a piece; an append once it is whole."""
+        if command is None or self._blocks is None:
+            self._backlog.append((raw, None))
+            return
+        try:
+            item = self._blocks.feed(command)
+        except WireError as error:
+            self._report(self._link.client, str(error))
+            self._blocks = None  # the store ends this connection, or knows better
+            self._backlog.append((b"".join([*self._block, raw]), None))
+            self._block.clear()
+            return
+        if item is None:
+            self._block.append(raw)
+            return
+        if isinstance(item, Append) and self._block:
+            raw = b"".join([*self._block, raw])
+            self._block.clear()
+        self._backlog.append((raw, item))
+
+    def _go_through(self) -> None:
+        """Gives the lane what has come, in order, until it holds a request; then decides who may be read."""
+        lane, link = self._lane, self._link
+        while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
+            raw, item = self._backlog.popleft()
+            if item is None:
+                self._out.append(raw)
+                continue
+            try:
+                effects = lane.request(item, raw)
+            except WireError as error:  # it cannot be encoded as it was decoded
+                self._report(link.client, str(error))
+                self._out.append(raw)
+            else:
+                self._apply(effects)
+        if lane.is_deaf:
+            self._backlog.clear()
+        self._flush()
+        requests_wait = bool(self._backlog) or lane.is_blocked or lane.requests_bytes > _MOST_BYTES
+        self._hold(link.client, requests_wait or self._requests.has_more)
+        self._hold(link.store, lane.replies_bytes > _MOST_BYTES or self._replies.has_more)
+        if link.client.ended:
+            self._forward_end()
+        if lane.is_drained:
+            self._drained()
+
+    @staticmethod
+    def _hold(side: Side, is_held: bool) -> None:
+        if is_held:
+            side.hold(_HELD)
+        else:
+            side.go_on(_HELD)
+
+    def _flush(self) -> None:
+        """Writes to the store what was forwarded."""
+        if self._out:
+            out, self._out = self._out, []
+            self._link.store.write(b"".join(out))
+
+    def _wait_ended(self, effects: list[Effect]) -> None:
+        self._apply(effects)
+        self._go_through()
+
+    # --- effects ----------------------------------------------------------------------------------------------------
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(data):
+                    self._link.send(self._link.store, data)
+                case Execute(item, raw, asked):
+                    if not self._lane.await_reply(item, asked):
+                        log.warning(
+                            "connection from %s: the store answers too little; what it was asked is forgotten",
+                            self._link.peer,
+                        )
+                    self._out.append(raw)
+                case Finish(why):
+                    self._finish(why)
+                case End(why, reset):
+                    self._close(why, reset=reset)
+
+    def _finish(self, why: str) -> None:
+        """Forwards the end to the store, which answers what it has and closes."""
+        link = self._link
+        if link.client.end_passed or self._is_closing or self._is_over:
+            return
+        self._backlog.clear()
+        link.say(why)
+        link.client.end_passed = True
+        self._flush()
+        link.store.end_writing()
+        self._linger = asyncio.get_running_loop().call_later(_LINGER_S, lambda: self._wait_ended(self._lane.end(why)))
+
+    def _close(self, why: str, *, reset: bool) -> None:
+        """Closes the store's side once it has what was forwarded, the client's behind the queued replies."""
+        link = self._link
+        if self._is_closing or self._is_over:
+            return
+        self._is_closing = True
+        self._backlog.clear()
+        link.say(why)
+        self._flush()
+        link.store.close()
+        if reset:
+            link.client.reset()
+        else:
+            self._when_drained.append(link.client.close)
+
+    def _drained(self) -> None:
+        """All replies have left."""
+        actions, self._when_drained = self._when_drained, []
+        for each in actions:
+            each()
+
+    # --- the ends of the link ---------------------------------------------------------------------------------------
+
+    def _forward_end(self) -> None:
+        """The client sends no more: what it has sent leaves first."""
+        link, lane = self._link, self._lane
+        if self._backlog or lane.has_waiting_requests or self._requests.has_more:
+            return
+        if self._is_over or self._is_closing or link.client.end_passed:
+            return
+        if not lane.is_deaf:
+            self._out += [*self._block, self._requests.rest()]
+        self._block.clear()
+        self._flush()
+        link.pass_end(link.client)
+
+    def ended(self, side: Side) -> None:
+        """A side sends no more."""
+        link = self._link
+        if side is link.client:
+            self._forward_end()
+            return
+        self._take_all_replies()
+        self._apply(self._lane.replies_ended())
+        rest = self._replies.rest()
+        if rest:
+            self._apply(self._lane.forward(rest))
+        self._when_drained.append(lambda: link.pass_end(side))
+        self._go_through()
+
+    def lost(self, side: Side, exc: Exception | None) -> bool:
+        """A socket is closed. Returns whether the link is to end now; else it ends behind the queued replies."""
+        link = self._link
+        if side is link.client:
+            self.close()
+            return True
+        self._take_all_replies()
+        if exc is not None or self._lane.is_drained:
+            return True
+        self._when_drained.append(lambda: link.end_by(side, None))
+        return False
+
+    def _take_all_replies(self) -> None:
+        """The store has sent EOF: processes everything pending from it before the end is forwarded."""
+        while self._replies.has_more and not (self._is_over or self._is_closing):
+            self._take_some(self._link.store, b"")
+
+    def close(self) -> None:
+        """The link is over: nothing more is executed, and nothing waits."""
+        self._is_over = True
+        if self._linger is not None:
+            self._linger.cancel()
+        self._lane.drop_waiting()
+        self._backlog.clear()
+        self._when_drained.clear()
+        link = self._link
+        link.door.hold(link, 0)
+        self._requests.has_more = self._replies.has_more = False
+        link.door.queue.discard(self)

@@ -1,0 +1,92 @@
+"""A connection of a store as the host of a lane: what differs from a tap, and what it holds meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.config import LimitSettings
+from segstore.wire import (
+    GetStreamSegmentInfo,
+    SealSegment,
+)
+from tests.server.faults.traffic import APPENDS, acknowledged, stored, writer_of
+from tests.server.support import SEGMENT, FakeClock, append, until
+
+
+async def test_a_failed_append_is_not_stored_and_its_writer_is_to_be_set_up_again() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=2, do="SegmentIsSealed")
+        answers = await peer.ask(append(1), append(2))
+        assert [each.type_name for each in answers] == ["DATA_APPENDED", "SEGMENT_IS_SEALED"]
+        peer.send(append(3))
+        assert await peer.closed() == b"", "an append of a writer that is not set up ends the connection"
+        assert stored(mock) == 4
+
+
+@pytest.mark.parametrize("by_rule", [True, False])
+async def test_what_comes_after_a_refused_append_that_was_held_did_not_come_with_it(by_rule: bool) -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        if by_rule:
+            mock.faults.add(APPENDS, nth=[1, 2], do="SegmentIsSealed")
+        else:
+            await peer.ask(SealSegment(8, SEGMENT, ""))
+        mock.faults.add(APPENDS, nth=2, do="hold", name="late")
+        peer.send(append(1), append(2))
+        await mock.faults.wait_held("late", 1)
+        mock.faults.release("late")
+        assert [each.type_name for each in await peer.receive(2)] == ["SEGMENT_IS_SEALED"] * 2
+        peer.send(append(3))
+        assert await peer.closed() == b"", "it has no writer"
+
+
+async def test_a_connection_with_faults_counts_its_bytes() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        (connection,) = mock.server.hub.connections
+        assert connection.bytes_in == mock.server.service.counters.bytes_in > 0
+        assert connection.bytes_out == mock.server.service.counters.bytes_out > 0
+        assert connection.number == mock.requests()[-1].connection
+        assert acknowledged(await peer.ask(append(1))) == [1]
+
+
+async def test_a_held_connection_keeps_no_more_than_what_one_read_brought() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=1, do="hold", name="held")
+        peer.send(append(1))
+        await mock.faults.wait_held("held")
+        payload = b"x" * 100_000
+        for number in range(2, 102):
+            peer.send(append(number, payload))
+        (connection,) = mock.server.hub.connections
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            connection.look_up()
+        assert connection.held_bytes < 1024 * 1024
+        mock.faults.release("held")
+        assert acknowledged(await peer.receive(101)) == list(range(1, 102))
+        assert stored(mock) == 4 + 100 * len(payload)
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("overtake", [True, False])
+async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: bool) -> None:
+    clock = FakeClock()
+    limits = LimitSettings(connection_outstanding_bytes=64 * 1024)
+    async with MockSegmentStore(clock=clock, limits=limits) as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": at, "overtake": overtake})
+        count, hub = 500, mock.server.hub
+        peer.send(*(GetStreamSegmentInfo(8, SEGMENT, "") for _ in range(count)))
+        await mock.wait_for("type = GET_STREAM_SEGMENT_INFO", stage="received" if at == "before" else "applied")
+        (connection,) = hub.connections
+        await until(lambda: connection.held_bytes >= (64 * 1024 if overtake or at == "after" else 1024))
+        assert hub.outstanding_bytes == connection.held_bytes
+        waiting = len(mock.requests("type = GET_STREAM_SEGMENT_INFO"))
+        assert waiting < 100, "no more is carried out for a peer for whom so much waits"
+        answered = asyncio.create_task(peer.receive(count))
+        while not answered.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        connection.look_up()
+        assert (len(await answered), hub.outstanding_bytes) == (count, 0)

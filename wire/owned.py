@@ -1,0 +1,23 @@
+"""Values with buffers of their own: decoded commands view the buffer that they were read from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_ITEM_BYTES = 64
+
+
+def owned(value: Any) -> tuple[Any, int]:
+    """A copy of a command, an append or a field whose payloads are `bytes`; the size of its payloads and names in
+    bytes. Values without a view are returned as they are."""
+    if isinstance(value, memoryview):
+        return bytes(value), value.nbytes
+    if isinstance(value, tuple):
+        made = [owned(each) for each in value]
+        return tuple(each for each, _ in made), sum(size + _ITEM_BYTES for _, size in made)
+    if isinstance(value, msgspec.Struct):
+        made = [owned(getattr(value, name)) for name in value.__struct_fields__]
+        return type(value)(*(each for each, _ in made)), sum(size for _, size in made)
+    return value, len(value) if isinstance(value, (str, bytes)) else 0
