@@ -151,6 +151,10 @@ class Decider:
         return any(each.enabled for each in self._rules if each.name == name)
 
     @property
+    def has_rules(self) -> bool:
+        return bool(self._rules)
+
+    @property
     def names(self) -> list[str]:
         """Of the rules, in order."""
         return [each.name for each in self._rules]

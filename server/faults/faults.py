@@ -288,7 +288,7 @@ class Faults:
 
     def decide(self, seen: Seen) -> Plan | None:
         """What is to happen with a request or a reply."""
-        return self._decider.decide(seen) if self._decider.names else None
+        return self._decider.decide(seen) if self._decider.has_rules else None
 
     def wait(self, wait: Wait, go_on: Callable[[], None]) -> Waiting:
         """Calls back when the wait is over, maybe at once."""

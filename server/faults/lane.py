@@ -302,8 +302,16 @@ class Lane:
         """
         if self._has_ended:
             return []
-        effects: list[Effect] = []
         answered: Sequence[Asked]
+        if (
+            asked is not None
+            and asked.plan is _NO_PLAN
+            and not (self._hidden or self._instead or self._faults.looks_at_replies)
+        ):  # nearly all replies of a store: nothing is planned for them
+            self._note(asked.seen, frame)
+            self._outgoing.add([frame] if frame else [], (asked.seen,), _NO_WAIT)
+            return self._leave([])
+        effects: list[Effect] = []
         if asked is not None:
             answered = (asked,)
         else:

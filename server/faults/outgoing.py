@@ -43,7 +43,7 @@ class OutgoingReplies:
         held_bytes: size of what is queued, with overhead.
     """
 
-    __slots__ = ("_faults", "_late", "_on_ready", "_queue", "_store", "_waits", "held_bytes")
+    __slots__ = ("_faults", "_late", "_leaving", "_on_ready", "_queue", "_store", "_waits", "held_bytes")
 
     def __init__(self, faults: Faults, store: int, waits: FaultWaits, on_ready: Callable[[], object]) -> None:
         self.held_bytes = 0
@@ -51,6 +51,7 @@ class OutgoingReplies:
         self._store = store
         self._waits = waits
         self._on_ready = on_ready
+        self._leaving: list[bytes] = []
         self._queue: deque[_Outgoing] = deque()
         self._late = 0
 
@@ -64,6 +65,10 @@ class OutgoingReplies:
         seconds = wait.seconds + self._faults.round_trip_s(self._store)
         if seconds or wait.holds:
             wait = Wait(seconds, wait.holds, wait.overtake)
+        elif not self._queue:
+            self._leaving += frames
+            self._are_replied(seen)
+            return
         for frame in frames:
             reply = _Outgoing(frame, seen, ready=not wait)
             if wait.overtake:
@@ -76,6 +81,9 @@ class OutgoingReplies:
 
     def put(self, data: bytes) -> None:
         """Queues bytes that wait for nothing but those before them."""
+        if not self._queue:
+            self._leaving.append(data)
+            return
         self._queue.append(_Outgoing(data, (), ready=True))
         self.held_bytes += len(data) + WAITING_BYTES
 
@@ -89,22 +97,27 @@ class OutgoingReplies:
 
     def take(self) -> bytes:
         """Removes and returns the frames that may leave now, joined; the requests that they answer are replied to."""
-        queue = self._queue
-        if not queue or not queue[0].ready:
-            return b""
-        parts: list[bytes] = []
-        observer = self._faults.observer
-        now_s = 0.0 if observer is None else self._faults.clock.now_s()
+        queue, leaving = self._queue, self._leaving
         while queue and queue[0].ready:
             reply = queue.popleft()
-            parts.append(reply.data)
+            leaving.append(reply.data)
             self.held_bytes -= len(reply.data) + WAITING_BYTES
-            if observer is not None:
-                for each in reply.seen:
-                    observer.replied(each, now_s)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            self._are_replied(reply.seen)
+        if not leaving:
+            return b""
+        data = leaving[0] if len(leaving) == 1 else b"".join(leaving)
+        leaving.clear()
+        return data
+
+    def _are_replied(self, seen: tuple[Seen, ...]) -> None:
+        observer = self._faults.observer
+        if observer is not None and seen:
+            now_s = self._faults.clock.now_s()
+            for each in seen:
+                observer.replied(each, now_s)
 
     def clear(self) -> None:
         """Drops everything; the owner of the waits clears them."""
+        self._leaving.clear()
         self._queue.clear()
         self._late = self.held_bytes = 0

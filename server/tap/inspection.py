@@ -53,7 +53,8 @@ class Inspection:
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
         self._backlog: deque[tuple[bytes, Command | Append | None]] = deque()
-        self._out: list[bytes] = []
+        self._to_store: list[bytes] = []
+        self._to_client: list[bytes] = []
         self._when_drained: list[Callable[[], object]] = []
         self._linger: asyncio.TimerHandle | None = None
         self._is_closing = False
@@ -138,13 +139,13 @@ class Inspection:
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
             raw, item = self._backlog.popleft()
             if item is None:
-                self._out.append(raw)
+                self._to_store.append(raw)
                 continue
             try:
                 effects = lane.request(item, raw)
             except WireError as error:  # it cannot be encoded as it was decoded
                 self._report(link.client, str(error))
-                self._out.append(raw)
+                self._to_store.append(raw)
             else:
                 self._apply(effects)
         if lane.is_deaf:
@@ -166,10 +167,14 @@ class Inspection:
             side.go_on(_HELD)
 
     def _flush(self) -> None:
-        """Writes to the store what was forwarded."""
-        if self._out:
-            out, self._out = self._out, []
-            self._link.store.write(b"".join(out))
+        """Writes what was forwarded to the store, and the replies to the client."""
+        link = self._link
+        if self._to_store:
+            out, self._to_store = self._to_store, []
+            link.store.write(b"".join(out))
+        if self._to_client:
+            out, self._to_client = self._to_client, []
+            link.send(link.store, b"".join(out))
 
     def _wait_ended(self, effects: list[Effect]) -> None:
         self._apply(effects)
@@ -181,14 +186,14 @@ class Inspection:
         for effect in effects:
             match effect:
                 case Send(data):
-                    self._link.send(self._link.store, data)
+                    self._to_client.append(data)
                 case Execute(item, raw, asked):
                     if not self._lane.await_reply(item, asked):
                         log.warning(
                             "connection from %s: the store answers too little; what it was asked is forgotten",
                             self._link.peer,
                         )
-                    self._out.append(raw)
+                    self._to_store.append(raw)
                 case Finish(why):
                     self._finish(why)
                 case End(why, reset):
@@ -237,7 +242,7 @@ class Inspection:
         if self._is_over or self._is_closing or link.client.end_passed:
             return
         if not lane.is_deaf:
-            self._out += [*self._block, self._requests.rest()]
+            self._to_store += [*self._block, self._requests.rest()]
         self._block.clear()
         self._flush()
         link.pass_end(link.client)
