@@ -61,7 +61,9 @@ class OutgoingReplies:
         return not self._queue and not self._late
 
     def add(self, frames: list[bytes], seen: tuple[Seen, ...], wait: Wait) -> None:
-        """Queues frames that may leave when a wait has ended; the round-trip time is part of it."""
+        """Queues frames, if there are any, that may leave when a wait has ended; the round-trip time is part of it."""
+        if not frames:
+            return
         seconds = wait.seconds + self._faults.round_trip_s(self._store)
         if seconds or wait.holds:
             wait = Wait(seconds, wait.holds, wait.overtake)
