@@ -12,7 +12,7 @@ import uvloop
 from segstore.server import MockSegmentStore
 
 _ON_BOTH = frozenset(
-    {"test_listener.py", "test_hostile_peers.py", "test_runner.py", "test_faulty_connection.py", "test_tap.py"}
+    {"test_listener.py", "test_hostile_peers.py", "test_runner.py", "test_faults.py", "test_tap.py"}
 )
 _OF_PLAIN_CONNECTIONS = frozenset({"test_listener.py", "test_hostile_peers.py", "test_recording.py"})
 

@@ -1,538 +1,195 @@
-"""Faults over real sockets: each action does to a client what it says, and nothing else."""
+"""The lane without a host: requests and replies in, effects out."""
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from segstore.server import FaultSettings, Rule, StoreSettings
-from segstore.server.cluster import Cluster, ClusterSettings
-from segstore.server.faults import Faults, Observer
-from segstore.server.faults.faults import NoSuchRule
-from segstore.server.faults.rules import reply_class
+from segstore.server.faults import Effect, End, Execute, Faults, Finish, Forget, Lane, Observer, Send
 from segstore.wire import (
     AppendSetup,
-    ConditionalAppend,
-    ConditionalCheckFailed,
+    Command,
     DataAppended,
-    Event,
-    GetStreamSegmentInfo,
-    Hello,
-    InvalidEventNumber,
-    NoSuchSegment,
-    SegmentCreated,
+    KeepAlive,
+    ReadSegment,
     SegmentIsSealed,
     SegmentRead,
-    StreamSegmentInfo,
-    WireError,
-    WrongHost,
+    SetupAppend,
     encode,
 )
-from segstore.wire.names import container_of
-from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
-from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up, until
-from tests.server.tap.test_server import reset
-
-
-@pytest.fixture(params=["store", "tap"])
-def kind(request: pytest.FixtureRequest) -> HostName:
-    """What applies the rules."""
-    name: HostName = request.param
-    return name
-
-
-# --- closing ----------------------------------------------------------------------------------------------------
-
-
-async def test_a_connection_that_ends_before_the_third_append_has_two_stored_and_two_acknowledged(
-    kind: HostName,
-) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=3, do="close before")
-        peer.send(append(1), append(2), append(3), append(4))
-        assert acknowledged(await peer.receive(5)) == [1, 2]
-        assert stored(mock) == 8
-        assert [each.action for each in mock.faults.decisions] == ["close before"]
-
-
-async def test_a_connection_that_ends_after_the_third_append_has_three_stored_and_two_acknowledged(
-    kind: HostName,
-) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=3, do="close after")
-        peer.send(append(1), append(2), append(3), append(4))
-        assert acknowledged(await peer.receive(5)) == [1, 2]
-        assert stored(mock) == 12
-        async with await Peer.connect(mock) as again:
-            answers = await again.ask(HELLO, set_up())
-            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 3), "the writer learns that its third was stored"
-
-
-async def test_a_connection_can_end_in_the_middle_of_a_reply(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do={"close": "after", "reply_bytes": 11})
-        peer.send(append(1))
-        whole = encode(DataAppended(3, WRITER, 1, -(2**63), 4))
-        assert await peer.closed() == whole[:11]
-        assert stored(mock) == 4
-
-
-async def test_a_reset_is_felt_as_one(kind: HostName) -> None:
-    async with hosted(kind) as mock:
-        peer = await writer_of(mock)
-        mock.faults.add(APPENDS, do={"close": "before", "reset": True})
-        peer.send(append(1))
-        with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(peer.reader.read(1), 60)
-        await peer.close()
-        assert stored(mock) == 0
-
-
-async def test_a_read_that_waits_can_end_its_connection_when_it_would_be_answered(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as writer, await Peer.connect(mock) as reader:
-        mock.faults.add("type = READ_SEGMENT", do="close after")
-        reader.send(HELLO, read(0))
-        await mock.wait_for("type = READ_SEGMENT", stage="received")
-        await writer.ask(append(1))
-        assert await reader.receive(5) == [Hello(17, 5)]
-
-
-# --- answering --------------------------------------------------------------------------------------------------
-
-
-async def test_an_error_takes_the_place_of_the_store(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = READ_SEGMENT", nth=1, do={"error": "WrongHost", "fields": {"correct_host": "other:1"}})
-        peer.send(append(1), read(0), read(0, request_id=5))
-        _, refused, served = await peer.receive(3)
-        assert refused == WrongHost(4, SEGMENT, "other:1", "")
-        assert isinstance(served, SegmentRead)
-        (seen,) = mock.requests("failure", stage="refused")
-        assert (seen.reply, seen.faults) == ("WRONG_HOST", ("rule 1: error WRONG_HOST",))
-
-
-async def test_a_stack_of_errors_is_answered_from_the_top(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
-        await peer.ask(append(1))
-        peer.send(*(read(0, request_id=number) for number in range(4)))
-        first, second, third = await peer.receive(4)
-        assert (first, second) == (WrongHost(0, SEGMENT, "", ""), NoSuchSegment(1, SEGMENT, "", 0))
-        assert isinstance(third, SegmentRead)
-        assert await peer.closed() == b""
-
-
-@pytest.mark.parametrize("at", ["before", "after"])
-@pytest.mark.parametrize("error", ["SegmentIsSealed", "NoSuchSegment", "WrongHost"])
-async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_is(
-    kind: HostName, error: str, at: str
-) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do={"error": error, "at": at})
-        other = UUID(int=77)
-        await peer.ask(set_up(writer_id=other))
-        peer.send(append(1), append(2), append(3), PONG, append(4), append(1, writer_id=other))
-        answers = await peer.receive(6)
-        refusal = reply_class(error).type_name
-        names = [each.type_name for each in answers]
-        assert names == ["DATA_APPENDED", refusal, refusal, "KEEP_ALIVE", refusal, "DATA_APPENDED"]
-        if error == "SegmentIsSealed":
-            assert [each.offset for each in answers if isinstance(each, SegmentIsSealed)] == [2, 3, 4]
-        # A tap forwards the appends behind the second before its reply comes: the store has applied them.
-        applied = {"before": 2, "after": 3 if kind == "store" else 5}[at]
-        assert stored(mock) == 4 * applied
-        refused = {"before": 3, "after": 2 if kind == "store" else 0}[at]
-        assert len(mock.requests(APPENDS, stage="refused")) == refused
-        again = await peer.ask(set_up(), append(5))
-        assert [each.type_name for each in again] == ["APPEND_SETUP", "DATA_APPENDED"]
-        peer.send(append(6))
-        assert acknowledged(await peer.receive(1)) == [6]
-
-
-async def test_what_another_rule_does_with_an_append_behind_a_refused_one_is_done(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=1, do="WrongHost")
-        mock.faults.add(APPENDS, nth=1, do="NoSuchSegment")
-        mock.faults.add(APPENDS, nth=1, do="drop")
-        mock.faults.add(APPENDS, nth=1, do="duplicate reply")
-        peer.send(*map(append, range(1, 6)), PONG)
-        names = [each.type_name for each in await peer.receive(6)]
-        assert names == ["WRONG_HOST", "NO_SUCH_SEGMENT", "WRONG_HOST", "WRONG_HOST", "WRONG_HOST", "KEEP_ALIVE"]
-        assert stored(mock) == 0
-
-
-async def test_a_writer_is_set_up_again_in_the_read_in_which_it_was_refused(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=1, do="WrongHost")
-        peer.send(append(1), append(2), set_up(), append(3))
-        names = [each.type_name for each in await peer.receive(4)]
-        assert names == ["WRONG_HOST", "WRONG_HOST", "APPEND_SETUP", "DATA_APPENDED"]
-
-
-async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it_is(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do="ConditionalCheckFailed")
-        first, second = (ConditionalAppend(WRITER, number, 0, Event(b"x"), 5) for number in (1, 2))
-        peer.send(first, second)
-        failed, done = await peer.receive(2)
-        assert failed == ConditionalCheckFailed(WRITER, 1, 5)
-        assert acknowledged([done]) == [2]
-
-
-@pytest.mark.parametrize("at", ["before", "after"])
-async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is_said(kind: HostName, at: str) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do={"error": "InvalidEventNumber", "at": at})
-        mock.faults.add("type = DATA_APPENDED", on="reply", nth=5, do="drop")
-        peer.send(append(1), append(2), append(3))
-        replies = await peer.receive(5)
-        assert [each.type_name for each in replies] == ["DATA_APPENDED", "INVALID_EVENT_NUMBER"]
-        assert replies[1] == InvalidEventNumber(WRITER, 3, "", 2)
-        assert await peer.closed() == b""
-
-
-async def test_an_error_after_the_store_has_applied_it_hides_that_it_has(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"error": "WrongHost", "at": "after"})
-        answers = await peer.ask(HELLO, create(), create(request_id=9))
-        assert [each.type_name for each in answers] == ["HELLO", "WRONG_HOST", "SEGMENT_ALREADY_EXISTS"]
-
-
-async def test_a_conditional_append_is_one_request_of_its_own_type(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = CONDITIONAL_APPEND", do="drop")
-        conditional = ConditionalAppend(WRITER, 1, 0, Event(b"x"), 5)
-        peer.send(conditional, PONG)
-        assert await peer.receive(1) == [PONG]
-        assert stored(mock) == 0
-        assert mock.requests("type = CONDITIONAL_APPEND")[0].offset == 0
-
-
-# --- losing and doubling ----------------------------------------------------------------------------------------
-
-
-async def test_a_dropped_request_is_neither_carried_out_nor_answered(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do="drop")
-        peer.send(append(1), PONG)
-        assert await peer.receive(1) == [PONG]
-        assert stored(mock) == 0
-        assert mock.requests(APPENDS, stage="applied") == []
-
-
-async def test_a_dropped_reply_is_of_a_request_that_was_carried_out(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do="drop reply")
-        peer.send(append(1), PONG)
-        assert await peer.receive(1) == [PONG]
-        assert stored(mock) == 4
-        assert len(mock.requests(APPENDS, stage="applied")) == 1
-        assert mock.requests(APPENDS, stage="replied") == []
-
-
-async def test_a_request_that_comes_twice_is_carried_out_twice(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = CREATE_SEGMENT", do="duplicate")
-        peer.send(HELLO, create())
-        answers = await peer.receive(3)
-        assert [each.type_name for each in answers] == ["HELLO", "SEGMENT_CREATED", "SEGMENT_ALREADY_EXISTS"]
-
-
-async def test_a_reply_can_come_twice(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = CREATE_SEGMENT", do="duplicate reply")
-        peer.send(HELLO, create(), PONG)
-        created = SegmentCreated(1, SEGMENT)
-        assert await peer.receive(4) == [Hello(17, 5), created, created, PONG]
-
-
-# --- spoiling ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_byte_of_a_reply_can_be_changed(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"corrupt": 15, "xor": 3})
-        mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"corrupt": -1, "xor": 1})
-        mock.faults.add("type = HELLO", do={"corrupt": 500})
-        answers = await peer.ask(HELLO, create(request_id=4), create("scope/stream/1.#epoch.0"))
-        assert answers[0] == Hello(17, 5), "a reply that has no such byte is as it was"
-        assert answers[1] == SegmentCreated(4 ^ 3, SEGMENT)
-        assert answers[2] == SegmentCreated(1, "scope/stream/1.#epoch.1")
-
-
-async def test_a_reply_that_is_cut_short_spoils_what_comes_behind(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = CREATE_SEGMENT", do={"truncate": 10})
-        await peer.ask(HELLO)
-        peer.send(create(), *[PONG] * 8)
-        expected = encode(SegmentCreated(1, SEGMENT))[:10] + encode(PONG) * 8
-        async with asyncio.timeout(60):
-            assert await peer.reader.readexactly(len(expected)) == expected
-        with pytest.raises(WireError):
-            peer._decoder.feed(expected + b"\xff" * 64)
-
-
-# --- time -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_delayed_request_keeps_back_what_is_behind_it_by_the_clock_of_the_store(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=1, do={"delay_ms": 250})
-        peer.send(append(1), append(2), PONG)
-        await mock.wait_for(APPENDS, stage="received")
-        clock.advance(0.2)
-        assert mock.requests(APPENDS, stage="applied") == []
-        assert stored(mock) == 0
-        clock.advance(0.05)
-        assert acknowledged(await peer.receive(2)) == [1, 2]
-        assert await peer.receive(1) == [PONG]
-        assert mock.requests(APPENDS)[0].latency_ns == 250_000_000
-
-
-async def test_what_may_be_overtaken_is(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "overtake": True})
-        peer.send(GetStreamSegmentInfo(8, SEGMENT, ""), append(1))
-        assert acknowledged(await peer.receive(1)) == [1]
-        clock.advance(0.1)
-        (info,) = await peer.receive(1)
-        assert isinstance(info, StreamSegmentInfo)
-        assert info.write_offset == 4, "it was carried out when its time had come"
-
-
-async def test_a_delayed_reply_is_of_what_was_carried_out_before(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": "after"})
-        peer.send(GetStreamSegmentInfo(8, SEGMENT, ""), append(1))
-        await mock.wait_for(APPENDS)
-        assert mock.requests(APPENDS, stage="replied") == [], "the reply behind waits too"
-        clock.advance(0.1)
-        info, acknowledgement = await peer.receive(2)
-        assert isinstance(info, StreamSegmentInfo)
-        assert (info.write_offset, acknowledgement.type_name) == (0, "DATA_APPENDED")
-
-
-async def test_a_round_trip_takes_its_time_without_slowing_the_store(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await Peer.connect(mock) as peer:
-        mock.faults.round_trip_ms = 40
-        peer.send(HELLO, create(), set_up(), append(1))
-        await mock.wait_for(APPENDS)
-        assert mock.requests(stage="replied") == []
-        clock.advance(0.04)
-        assert [each.type_name for each in await peer.receive(4)][-1] == "DATA_APPENDED"
-        assert {each.latency_ns for each in mock.requests()} == {40_000_000}
-
-
-async def test_replies_that_wait_leave_before_a_connection_ends(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.round_trip_ms = 40
-        mock.faults.add(APPENDS, nth=2, do="close after")
-        peer.send(append(1), append(2))
-        await mock.wait_for(APPENDS, count=2)
-        clock.advance(0.04)
-        assert acknowledged(await peer.receive(2)) == [1]
-
-
-# --- holding ----------------------------------------------------------------------------------------------------
-
-
-async def test_what_is_held_goes_on_when_it_is_released(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do="hold", name="second")
-        peer.send(append(1), append(2), append(3))
-        await mock.faults.wait_held("second")
-        assert acknowledged(await peer.receive(1)) == [1]
-        assert stored(mock) == 4
-        assert mock.faults.release("second") == 1
-        assert acknowledged(await peer.receive(2)) == [2, 3]
-        assert mock.faults.held("second") == 0
-
-
-async def test_what_a_rule_holds_goes_on_when_it_is_disabled_and_it_holds_again_when_it_is_enabled(
-    kind: HostName,
-) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do="hold", name="held")
-        peer.send(append(1))
-        await mock.faults.wait_held("held")
-        mock.faults.disable("held")
-        assert acknowledged(await peer.receive(1)) == [1]
-        assert acknowledged(await peer.ask(append(2))) == [2]
-        mock.faults.enable("held")
-        peer.send(append(3))
-        await mock.faults.wait_held("held")
-        assert stored(mock) == 8
-        with pytest.raises(NoSuchRule, match="no rule has the name 'other'"):
-            mock.faults.disable("other")
-
-
-async def test_a_held_reply_is_of_what_was_carried_out(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do="hold after", name="acks")
-        peer.send(append(1), append(2))
-        await mock.faults.wait_held("acks", 2)
-        assert stored(mock) == 8
-        mock.faults.clear()
-        assert acknowledged(await peer.receive(2)) == [1, 2]
-
-
-async def test_two_connections_are_held_apart(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
-        mock.faults.add(f"{APPENDS} and connection = 1", do="hold", name="one")
-        peer.send(append(1))
-        await mock.faults.wait_held("one")
-        writer = UUID(int=8)
-        await other.ask(HELLO, set_up(writer_id=writer), append(1, writer_id=writer))
-        assert stored(mock) == 4
-        mock.faults.release("one")
-        assert acknowledged(await peer.receive(1)) == [1]
-
-
-async def test_what_is_held_for_a_peer_that_left_is_forgotten(kind: HostName) -> None:
-    async with hosted(kind) as mock:
-        peer = await writer_of(mock)
-        mock.faults.add("type = KEEP_ALIVE", do={"hold": "after"}, name="held")
-        peer.send(PONG)
-        await mock.faults.wait_held("held")
-        reset(peer.writer)
-        await until(lambda: mock.faults.held("held") == 0)
-        assert mock.faults.release("held") == 0
-
-
-async def test_a_store_that_stops_does_not_wait_for_what_is_held(kind: HostName) -> None:
-    async with hosted(kind) as mock:
-        peer = await writer_of(mock)
-        mock.faults.add(APPENDS, do="hold", name="held")
-        peer.send(append(1), append(2))
-        await mock.faults.wait_held("held")
-    assert await peer.receive(1) == []
-    await peer.close()
-
-
-async def test_a_wait_for_what_is_not_held_says_so(kind: HostName) -> None:
-    async with hosted(kind) as mock:
-        with pytest.raises(TimeoutError, match=r"'x' held 0 and not 1 within 0\.01 s"):
-            await mock.faults.wait_held("x", timeout_s=0.01)
-
-
-# --- rules on replies -------------------------------------------------------------------------------------------
-
-
-async def test_a_rule_on_replies_acts_on_the_reply_that_fits(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = SEGMENT_ALREADY_EXISTS", on="reply", do="drop", name="a")
-        mock.faults.add("type = SEGMENT_CREATED and segment ~ '*/0.*'", on="reply", do="NoSuchSegment", name="b")
-        peer.send(HELLO, create(), create(), PONG)
-        assert await peer.receive(3) == [Hello(17, 5), NoSuchSegment(1, SEGMENT, "", -1), PONG]
-        assert SEGMENT in mock.segments
-        assert [(each.rule, each.direction, each.type_name) for each in mock.faults.decisions] == [
-            ("b", "reply", "SEGMENT_CREATED"),
-            ("a", "reply", "SEGMENT_ALREADY_EXISTS"),
-        ]
-
-
-async def test_a_rule_on_replies_can_end_the_connection_within_one(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(
-            f"type = DATA_APPENDED and segment = '{SEGMENT}'",
-            on="reply",
-            nth=2,
-            do=[{"close": "after", "reply_bytes": 3}],
-        )
-        peer.send(append(1), append(2))
-        assert acknowledged(await peer.receive(1)) == [1]
-        assert await peer.closed() == b""
-        assert peer._decoder.buffered_bytes == 3
-
-
-async def test_the_answer_of_a_read_that_waited_is_a_reply_too(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = SEGMENT_READ and latency >= 0s", on="reply", do="WrongHost")
-        peer.send(read(0))
-        await mock.wait_for("type = READ_SEGMENT", stage="received")
-        peer.send(append(1))
-        answers = await peer.receive(2)
-        assert {each.type_name for each in answers} == {"WRONG_HOST", "DATA_APPENDED"}
-
-
-# --- the whole --------------------------------------------------------------------------------------------------
-
-
-async def test_the_same_workload_gives_the_same_log_twice(kind: HostName) -> None:
-    async def run() -> list[str]:
-        settings = FaultSettings(seed=5, rules=(Rule(match=APPENDS, probability=0.5, do="drop reply", name="lossy"),))
-        async with hosted(kind, faults=settings) as mock, await writer_of(mock) as peer:
-            peer.send(*(append(number) for number in range(1, 60)), PONG)
-            while (await peer.receive(1))[0] != PONG:
-                pass
-            return [str(each) for each in mock.faults.decisions]
-
-    first = await run()
-    assert 10 < len(first) < 50
-    assert await run() == first
-
-
-async def test_the_stores_of_a_cluster_have_their_own_rules_and_round_trips() -> None:
-    clock = FakeClock()
-    settings = ClusterSettings(store=StoreSettings(port=0, containers=2), stores=2)
-    async with Cluster(settings, clock=clock, faults=Faults(clock, observer=Observer())) as mock:
-        segments = {container_of(name, 2): name for name in (f"scope/stream/{n}.#epoch.0" for n in range(20))}
-        mock.faults.add("type = CREATE_SEGMENT", store=1, do="WrongHost")
-        mock.faults.round_trip_ms = {0: 30}
-        answers = []
-        for number, store in enumerate(mock.stores):
-            assert store.address is not None
-            async with Peer(*await asyncio.open_connection(*store.address)) as peer:
-                peer.send(HELLO, create(segments[number]))
-                await mock.wait_for(f"type = CREATE_SEGMENT and segment = '{segments[number]}'", stage="received")
-                clock.advance(0.03)
-                answers += await peer.receive(2)
-        assert [each.type_name for each in answers] == ["HELLO", "SEGMENT_CREATED", "HELLO", "WRONG_HOST"]
-        assert [each.store for each in mock.requests("type = HELLO")] == [0, 1]
-        latencies = [each.latency_ns for each in mock.requests("type = CREATE_SEGMENT")]
-        assert latencies == [30_000_000, 0]
-
-
-async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(
-    kind: HostName, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = MERGE_SEGMENTS", do="close", name="never")
-        mock.faults.add("type = HELLO", nth=2, do="close", name="idle")
-        mock.faults.add("type = DataAppended", do="drop", name="mistaken")
-        await peer.ask(HELLO)
-    said = [each.message for each in caplog.records if each.name == "segstore.server.faults.faults"]
-    assert said == [
-        "fault 'never' has matched nothing: name 'never', match 'type = MERGE_SEGMENTS'",
-        (
-            "fault 'mistaken' has matched nothing: name 'mistaken', match 'type = DataAppended'"
-            "; DATA_APPENDED is a reply, and replies are looked at with on: reply"
-        ),
-        "fault 'idle' has matched, but never fired: name 'idle', match 'type = HELLO', nth (2,)",
-    ]
-
-
-async def test_a_rule_counts_from_when_it_was_added_and_not_after_it_was_cleared(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        await peer.ask(append(1))
-        name = mock.faults.add(APPENDS, nth=1, do="drop reply")
-        peer.send(append(2), append(3))
-        assert acknowledged(await peer.receive(1)) == [3]
-        mock.faults.clear(name)
-        assert mock.faults.rules == []
-        assert acknowledged(await peer.ask(append(4))) == [4]
-        with pytest.raises(KeyError):
-            mock.faults.clear(name)
-
-
-def test_a_fault_file_replaces_seed_and_round_trips(tmp_path: object) -> None:
-    faults = Faults(FakeClock(), FaultSettings(seed=1, rules=(Rule(name="a", do="ok"),)))
-    faults.load(FaultSettings(seed=2, round_trip_ms={1: 5}, rules=(Rule(name="b", do="ok"),)))
-    assert (faults.seed, faults.rules, faults.round_trip_s(1), faults.round_trip_s(0)) == (2, ["a", "b"], 0.005, 0.0)
+from segstore.wire.blocks import Append
+from tests.server.faults.traffic import APPENDS
+from tests.server.support import SEGMENT, WRITER, FakeClock
+
+PING = KeepAlive()
+READ = ReadSegment(SEGMENT, 0, 100, "", 7)
+ANSWER = encode(SegmentRead(SEGMENT, 0, True, False, b"abc", 7))
+
+
+class Playbook:
+    """A lane, its clock, and the effects of waits that have ended."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.faults = Faults(self.clock, observer=Observer())
+        self.later: list[Effect] = []
+        self.lane = Lane(self.faults, store=0, encode=encode, on_effects=self.later.extend)
+
+    def execute(self, item: Command | Append) -> Execute:
+        """A request that is executed."""
+        (effect,) = self.lane.request(item)
+        assert isinstance(effect, Execute)
+        assert effect.item == item
+        return effect
+
+    def forward(self, *items: Command | Append) -> None:
+        """Requests that are executed elsewhere: their replies come later."""
+        for each in items:
+            assert self.lane.await_reply(each, self.execute(each).asked)
+
+    def take_later(self) -> list[Effect]:
+        later, self.later[:] = list(self.later), []
+        return later
+
+
+@pytest.fixture
+def play() -> Playbook:
+    return Playbook()
+
+
+def append(number: int, writer: UUID = WRITER) -> Append:
+    return Append(SEGMENT, writer, number, 1, memoryview(b"data"), None, 3)
+
+
+def acknowledgement(number: int, previous: int) -> bytes:
+    return encode(DataAppended(3, WRITER, number, previous, 4 * number))
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    return [type(each).__name__ for each in effects]
+
+
+def test_without_rules_a_request_is_executed_and_its_reply_is_sent(play: Playbook) -> None:
+    asked = play.execute(PING).asked
+    assert play.lane.reply(encode(PING), asked) == [Send(encode(PING))]
+    assert play.lane.is_drained
+    assert [each.type_name for each in play.faults.observer.requests(stage="replied")] == ["KEEP_ALIVE"]  # type: ignore[union-attr]  # there is one
+
+
+def test_a_request_that_waits_blocks_those_behind_it_until_its_time(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", do={"delay_ms": 50})
+    assert play.lane.request(PING) == []
+    assert play.lane.is_blocked
+    assert play.lane.requests_bytes > 0
+    play.clock.advance(0.05)
+    assert kinds(play.take_later()) == ["Execute"]
+    assert not play.lane.is_blocked
+    assert play.lane.requests_bytes == 0
+
+
+def test_a_reply_that_waits_holds_the_ones_behind_it(play: Playbook) -> None:
+    play.faults.add("type = READ_SEGMENT", do="hold after", name="held")
+    assert play.lane.reply(ANSWER, play.execute(READ).asked) == []
+    assert play.lane.reply(encode(PING), play.execute(PING).asked) == []
+    assert play.lane.replies_bytes > len(ANSWER)
+    play.faults.release("held")
+    assert play.take_later() == [Send(ANSWER + encode(PING))]
+    assert play.lane.replies_bytes == 0
+
+
+def test_a_reply_finds_its_request_if_the_host_does_not_know_it(play: Playbook) -> None:
+    play.faults.add("type = READ_SEGMENT", do={"truncate": 10})
+    play.forward(READ, PING)
+    assert play.lane.reply(encode(PING)) == [Send(encode(PING))]
+    assert play.lane.reply(ANSWER) == [Send(ANSWER[:10])]
+
+
+def test_a_refusal_leaves_behind_the_replies_to_the_requests_before(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do="SegmentIsSealed")
+    play.forward(append(1))
+    (forget,) = play.lane.request(append(2))
+    assert forget == Forget(SEGMENT, WRITER)
+    acknowledged, refused = acknowledgement(1, 0), encode(SegmentIsSealed(3, SEGMENT, "", 2))
+    assert play.lane.reply(acknowledged) == [Send(acknowledged + refused)]
+
+
+def test_one_acknowledgement_of_several_appends_ends_before_the_one_that_a_rule_refuses(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do={"error": "SegmentIsSealed", "at": "after"})
+    play.forward(append(1), append(2), append(3))
+    effects = play.lane.reply(acknowledgement(3, 0))
+    refused = [encode(SegmentIsSealed(3, SEGMENT, "", number)) for number in (2, 3)]
+    first = encode(DataAppended(3, WRITER, 1, 0, 12))
+    assert effects[-1] == Send(first + b"".join(refused))
+    assert kinds(effects) == ["Forget", "Forget", "Send"]
+
+
+def test_a_writer_that_was_refused_is_served_again_after_its_set_up(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
+    assert kinds(play.lane.request(append(1))) == ["Forget", "Send"]
+    assert kinds(play.lane.request(append(2))) == ["Forget", "Send"]
+    asked = play.execute(SetupAppend(4, WRITER, SEGMENT, "")).asked
+    play.lane.reply(encode(AppendSetup(4, SEGMENT, WRITER, 2)), asked)
+    asked = play.execute(append(3)).asked
+    assert play.lane.reply(acknowledgement(3, 2), asked) == [Send(acknowledgement(3, 2))]
+
+
+def test_a_store_says_when_nothing_is_in_flight_and_the_refusal_ends(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
+    play.lane.request(append(1))
+    play.lane.nothing_in_flight()
+    play.execute(append(2))
+
+
+def test_an_append_of_a_writer_whose_set_up_was_refused_ends_the_connection(play: Playbook) -> None:
+    play.faults.add("type = SETUP_APPEND", do="NoSuchSegment")
+    play.lane.request(SetupAppend(4, WRITER, SEGMENT, ""))
+    (finish,) = play.lane.request(append(1))
+    assert isinstance(finish, Finish)
+    assert str(WRITER) in finish.why
+
+
+@pytest.mark.parametrize(
+    ("do", "expected"),
+    [
+        ("close", [Finish]),
+        ({"close": "before", "reset": True}, [End]),
+        ("close after", [Execute, End]),
+        ({"close": "after", "reply_bytes": 3}, [Execute, Send, End]),
+        ("drop", []),
+        ("drop reply", [Execute]),
+        ("duplicate", [Execute, Send, Execute, Send]),
+        ("duplicate reply", [Execute, Send]),
+    ],
+    ids=str,
+)
+def test_each_action_has_its_effects(play: Playbook, do: Any, expected: list[type]) -> None:
+    play.faults.add("type = KEEP_ALIVE", do=do)
+    effects: list[Effect] = []
+    for each in play.lane.request(PING):
+        effects.append(each)
+        if isinstance(each, Execute):
+            effects += play.lane.reply(encode(PING), each.asked)
+    assert [type(each) for each in effects] == expected
+
+
+def test_after_the_end_nothing_is_executed_and_nothing_sent(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", nth=1, do="close after")
+    play.forward(PING, READ)
+    (end,) = play.lane.reply(encode(PING))
+    assert end == End("fault 'rule 1': close after", False)
+    assert play.lane.is_deaf
+    assert play.lane.request(READ) == []
+    assert play.lane.reply(ANSWER) == []
+    assert play.lane.end("again") == []
+
+
+def test_what_waits_is_dropped_with_the_peer(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", do="hold", name="held")
+    play.lane.request(PING)
+    play.lane.drop_waiting()
+    assert play.faults.release("held") == 0
+    assert play.take_later() == []
+    assert not play.lane.is_blocked
+    assert not play.lane.has_waiting_requests
