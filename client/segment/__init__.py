@@ -3,13 +3,11 @@
 from segstore.client.segment.conditional import (
     ConditionalWriter,
 )
-from segstore.client.segment.machine import (
-    WriterState,
-)
 from segstore.client.segment.reader import (
     Chunk,
     SegmentReader,
 )
+from segstore.client.segment.states import WriterState
 from segstore.client.segment.stats import (
     SegmentWriterStats,
     WriterStats,

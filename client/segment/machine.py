@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from enum import Enum, auto
 from random import Random
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -54,19 +53,10 @@ from segstore.client.errors import (
     failure,
 )
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
+from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.client.segment.waits import AppendWaits
 from segstore.wire import AppendSetup, Command, DataAppended, InvalidEventNumber
 from segstore.wire.blocks import BlockSizeTracker
-
-
-class WriterState(Enum):
-    CONNECTING = auto()
-    SETTING_UP = auto()
-    OPEN = auto()
-    OVER = auto()
-    FAILED = auto()
-    CLOSED = auto()
-
 
 _OPEN: Final = WriterState.OPEN
 _Future: Final = asyncio.Future
@@ -349,7 +339,7 @@ class WriterMachine:
             raise BadAck(f"answers a set-up of writer {reply.writer_id}")
         stored, _ = self._events.set_up(reply.last_event_number)
         assert self._flow is not None
-        self.state = _OPEN
+        self.state = after(self.state, WriterEvent.ANSWERED)
         self.set_ups += 1
         self._setup.answered()
         self._started()
@@ -417,7 +407,7 @@ class WriterMachine:
         self._flow = flow
         flow.turn = self._take_turn
         self._appends = Appends(flow, flow.connection.outbox, self.segment, self.writer_id, self._setup.request_id)
-        self.state = WriterState.SETTING_UP
+        self.state = after(self.state, WriterEvent.SENT)
         return True
 
     def failed_once(self) -> bool:
@@ -425,7 +415,7 @@ class WriterMachine:
         self._drop_flow()
         if self.state in _ENDED:
             return False
-        self.state = WriterState.CONNECTING
+        self.state = after(self.state, WriterEvent.LOST)
         return True
 
     def gave_up(self, error: ClientError) -> None:
@@ -490,7 +480,7 @@ class WriterMachine:
         elif was is WriterState.SETTING_UP:
             self._setup.refused(error)
         elif was is _OPEN:
-            self.state = WriterState.CONNECTING
+            self.state = after(was, WriterEvent.LOST)
             self._setup.start(error)
 
     def _over(self, error: SegmentOver) -> None:
@@ -501,21 +491,21 @@ class WriterMachine:
             return
         self._drop_flow()
         if self._carrying is not None:
-            self.state = WriterState.CONNECTING
+            self.state = after(self.state, WriterEvent.LOST)
             self._late_over = error
             return
-        self.state = WriterState.OVER
+        self.state = after(self.state, WriterEvent.SEGMENT_OVER)
         self._setup.answered()
         self._started()
         self._on_over(self, error)
 
-    def _fail(self, error: ClientError, state: WriterState = WriterState.FAILED) -> None:
+    def _fail(self, error: ClientError, event: WriterEvent = WriterEvent.FAILED) -> None:
         if self.state in (WriterState.FAILED, WriterState.CLOSED):
             return
         self._drop_flow()
         if self._carrying is not None:
             self._carrying.cancel()
-        self.state = state
+        self.state = after(self.state, event)
         self._error = error
         self._setup.answered()
         self._started()

@@ -16,7 +16,8 @@ from typing import Any, Final
 from segstore.client.connection import Pending, Then
 from segstore.client.errors import ClientError, Closed, EventTooLarge
 from segstore.client.lifecycle import FlushedAfter, within
-from segstore.client.segment.machine import WriterMachine, WriterState
+from segstore.client.segment.machine import WriterMachine
+from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.wire import Buffer
 
 _OPEN: Final = WriterState.OPEN
@@ -153,8 +154,9 @@ class SegmentWriter(FlushedAfter, WriterMachine):
     def end(self) -> None:
         """What of `abort` does not wait; `abort` is still to be called."""
         if self.state is not WriterState.CLOSED:
-            self._fail(Closed(f"the writer of {self.segment} was closed", segment=self.segment), WriterState.CLOSED)
-            self.state = WriterState.CLOSED
+            self._fail(Closed(f"the writer of {self.segment} was closed", segment=self.segment), WriterEvent.CLOSED)
+            if self.state is WriterState.FAILED:
+                self.state = after(self.state, WriterEvent.CLOSED)
             self._setup.release()
             self._setup.cancel()
 

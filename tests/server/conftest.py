@@ -11,9 +11,7 @@ import uvloop
 
 from segstore.server import MockSegmentStore
 
-_ON_BOTH = frozenset(
-    {"test_listener.py", "test_hostile_peers.py", "test_runner.py", "test_faults.py", "test_tap.py"}
-)
+_ON_BOTH = frozenset({"test_listener.py", "test_hostile_peers.py", "test_runner.py", "test_faults.py", "test_tap.py"})
 _OF_PLAIN_CONNECTIONS = frozenset({"test_listener.py", "test_hostile_peers.py", "test_recording.py"})
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
