@@ -197,7 +197,7 @@ async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User
 @pytest.mark.parametrize("user", USERS)
 async def test_successors_without_end_are_followed_until_the_recovery_deadline(user: User) -> None:
     liar = LyingController(lambda each: [each + of(1)])
-    async with store_of(ended, settings(recovery_timeout_ms=50)) as (_, pool, store):
+    async with store_of(ended, settings(recovery_timeout_ms=500)) as (_, pool, store):
         with pytest.raises(RetriesExhausted, match=r"ended one after another in .* nothing was read") as caught:
             await user(pool, liar.controller, store)
     assert caught.value.details["bounded_by"] == "recovery_timeout_ms"
