@@ -15,9 +15,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.controller import Controller, Endpoint, Load, ScalingPolicy, StreamConfig, wall_clock_ms
+from segstore.server.controller import (
+    Controller,
+    Endpoint,
+    ScalingPolicy,
+    SegmentAdmin,
+    StreamConfig,
+    wall_clock_ms,
+)
 from segstore.server.controller.state import TABLE_SUFFIX, ScopeCreated, State, StreamCreated
-from segstore.wire import DataAppended, SegmentRead, SegmentsBatchMerged, StreamSegmentInfo, WireError, decode
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    CreateSegment,
+    CreateTableSegment,
+    DataAppended,
+    DeleteSegment,
+    DeleteTableSegment,
+    GetStreamSegmentInfo,
+    MergeSegmentsBatch,
+    NoSuchSegment,
+    SealSegment,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentPolicyUpdated,
+    SegmentRead,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentTruncated,
+    SetupAppend,
+    StreamSegmentInfo,
+    TruncateSegment,
+    UpdateSegmentPolicy,
+    WireError,
+    decode,
+)
 from segstore.wire.blocks import Append
 from segstore.wire.names import SegmentName
 
@@ -25,6 +57,17 @@ if TYPE_CHECKING:
     from segstore.server.replay.script import Step
 
 _NAMES: Final = ("segment", "segment_name", "target", "source", "target_segment_id", "source_segment_ids")
+_LAST_NUMBER: Final = 2**63 - 1
+_DONE: Final[Mapping[type[Command], Any]] = {
+    CreateSegment: SegmentCreated,
+    CreateTableSegment: SegmentCreated,
+    UpdateSegmentPolicy: SegmentPolicyUpdated,
+    SealSegment: SegmentSealed,
+    TruncateSegment: SegmentTruncated,
+    DeleteSegment: SegmentDeleted,
+    DeleteTableSegment: SegmentDeleted,
+}
+"""The reply of a request that succeeded, where it holds no more than the request's id and segment."""
 _MOST_SEGMENTS: Final = 20_000
 """Maximum number of segments of all streams together. It is derived from numbers in names, which may be arbitrary."""
 
@@ -91,8 +134,8 @@ def _lengths(steps: Iterable[Step]) -> dict[str, int]:
     return found
 
 
-class ReplayedSegments:
-    """A `SegmentAdmin` of segments that are in a trace only: all is well, and nothing is done."""
+class ReplayedSegments(SegmentAdmin):
+    """`SegmentAdmin` for segments that are in a trace only: every request succeeds, and nothing is done."""
 
     def __init__(self, endpoint: Endpoint, lengths: Mapping[str, int]) -> None:
         self._endpoint = endpoint
@@ -101,35 +144,14 @@ class ReplayedSegments:
     def owner_of(self, segment: str) -> Endpoint:
         return self._endpoint
 
-    async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
-        """It is in the trace, or is not."""
-
-    async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
-        """As `create_segment`."""
-
-    async def seal_segment(self, segment: str) -> int:
-        return self._lengths.get(segment, 0)
-
-    async def segment_length(self, segment: str) -> int:
-        return self._lengths.get(segment, 0)
-
-    async def append_event(self, segment: str, number: int, event: bytes) -> None:
-        """As `create_segment`."""
-
-    async def truncate_segment(self, segment: str, offset: int) -> None:
-        """As `create_segment`."""
-
-    async def delete_segment(self, segment: str) -> None:
-        """As `create_segment`."""
-
-    async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
-        """As `create_segment`."""
-
-    async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
-        """As `create_segment`."""
-
-    async def delete_table(self, segment: str) -> None:
-        """As `create_segment`."""
-
-    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        return {}
+    async def ask(self, segment: str, did: str, request: Command) -> Command:
+        match request:
+            case GetStreamSegmentInfo():
+                return StreamSegmentInfo(0, segment, True, False, False, 0, self._lengths.get(segment, 0), 0)
+            case SetupAppend():
+                return AppendSetup(0, segment, request.writer_id, _LAST_NUMBER)
+            case MergeSegmentsBatch():
+                return SegmentsBatchMerged(0, segment, request.source_segment_ids, ())
+            case _:
+                done: Command = _DONE.get(type(request), NoSuchSegment)(0, segment)
+                return done

@@ -192,7 +192,6 @@ async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
 
 ON_UVLOOP = """
 import grpc, uvloop
-from segstore.server.controller import server as serving
 from segstore.server.controller import Controller, ControllerServer
 from segstore.wire.controller_api import METHODS, messages as m
 
