@@ -25,8 +25,6 @@ import msgspec
 
 from segstore.server.replay.batches import Batches, as_acknowledged
 from segstore.wire import (
-    OLDEST_COMPATIBLE_VERSION,
-    WIRE_VERSION,
     Command,
     CreateTransientSegment,
     Hello,
@@ -37,6 +35,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.protocol import HELLO
 from segstore.wire.schema import Elements
 from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind, unpack_data
 
@@ -291,7 +290,7 @@ class Replay:
         if not isinstance(item, Hello):
             return None
         lacking = not self._greeted or (expected and expected[0].connection not in self._greeted)
-        return ScriptedReply(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)), 0) if lacking else None
+        return ScriptedReply(encode(HELLO), 0) if lacking else None
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
         """What a request is answered; None if it is not the one that is expected, or is not in the trace."""

@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from segstore.server.controller import SegmentAdmin
-from segstore.wire import (
-    OLDEST_COMPATIBLE_VERSION,
-    WIRE_VERSION,
-    GetSegmentAttribute,
-    GetStreamSegmentInfo,
-    Hello,
-    encode,
-)
+from segstore.wire import GetSegmentAttribute, GetStreamSegmentInfo, encode
+from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
@@ -69,7 +63,7 @@ class RecordedSegments(SegmentAdmin):
             return known[1]
         number = recorder.opened(peer=ROLE, role=ROLE, store=f"{store.host}:{store.port}")
         self._open[store] = recorder, number
-        hello = encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION))
+        hello = encode(HELLO)
         recorder.received(number, hello)
         recorder.sent(number, [hello])
         return number

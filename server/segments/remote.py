@@ -18,9 +18,9 @@ import msgspec
 
 from segstore.server.controller import Endpoint, NobodyOwns, SegmentAdmin, SegmentStoreFailed
 from segstore.server.shared_folder import Location, Owners
-from segstore.wire import OLDEST_COMPATIBLE_VERSION, Command, Hello, WireError, WrongHost
-from segstore.wire.codec import encoder, frame_decoder
+from segstore.wire import Command, WireError, WrongHost
 from segstore.wire.names import container_of
+from segstore.wire.protocol import ClientProtocol
 
 _PATIENCE_S: Final = 10.0
 _ASK_AGAIN_S: Final = 0.05
@@ -33,12 +33,10 @@ class StoreConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
         self._reader = reader
         self._writer = writer
-        self._encode = encoder(version)
-        self._decoder = frame_decoder(version)
-        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._protocol: ClientProtocol[asyncio.Future[Command]] = ClientProtocol(version)
         self._last_id = 0
         self._over = ""
-        writer.write(self._encode(Hello(version, OLDEST_COMPATIBLE_VERSION)))
+        writer.write(self._protocol.hello())
         self._reading = asyncio.create_task(self._read(), name="controller's connection to a store")
 
     @classmethod
@@ -58,29 +56,27 @@ class StoreConnection:
         if self._over:
             raise ConnectionError(self._over)
         self._last_id += 1
-        request_id = self._last_id
-        answered = self._pending[request_id] = asyncio.get_running_loop().create_future()
+        request = msgspec.structs.replace(request, request_id=self._last_id)
+        answered: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._writer.write(self._protocol.send(request, answered))
         try:
-            self._writer.write(self._encode(msgspec.structs.replace(request, request_id=request_id)))
-            reply: Command = await answered
-            return reply
+            return await answered
         finally:
-            self._pending.pop(request_id, None)
+            self._protocol.requests.forget(request)
 
     async def _read(self) -> None:
         why = "the store closed the connection"
         try:
             while data := await self._reader.read(_READ_BYTES):
-                for command in self._decoder.feed(data):
-                    request_id = getattr(command, "request_id", None)
-                    answered = None if request_id is None else self._pending.get(request_id)
-                    if answered is not None and not answered.done():
-                        answered.set_result(command)
+                for reply, asked in self._protocol.receive(data):
+                    for each in asked:
+                        if not each.done():
+                            each.set_result(reply)
         except (OSError, WireError) as error:
             why = f"the connection to the store failed: {error}"
         finally:
             self._over = why
-            for each in self._pending.values():
+            for each in self._protocol.requests:
                 if not each.done():
                     each.set_exception(ConnectionError(why))
             self._writer.transport.abort()
