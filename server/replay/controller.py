@@ -52,11 +52,11 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import Append
 from segstore.wire.names import SegmentName
+from segstore.wire.trace import segments_of
 
 if TYPE_CHECKING:
     from segstore.server.replay.script import Step
 
-_NAMES: Final = ("segment", "segment_name", "target", "source", "target_segment_id", "source_segment_ids")
 _LAST_NUMBER: Final = 2**63 - 1
 _DONE: Final[Mapping[type[Command], Any]] = {
     CreateSegment: SegmentCreated,
@@ -74,12 +74,7 @@ _MOST_SEGMENTS: Final = 20_000
 
 def named_segments(steps: Iterable[Step]) -> list[SegmentName]:
     """The segments that the requests of a trace name, in the order in which they appear, each once."""
-    found: dict[str, None] = {}
-    for step in steps:
-        for field in _NAMES:
-            value: Any = getattr(step.item, field, ())
-            for name in (value,) if isinstance(value, str) else value:
-                found.setdefault(name)
+    found = dict.fromkeys(name for step in steps for name in segments_of(step.item))
     return [SegmentName.parse(name) for name in found if name]
 
 

@@ -27,6 +27,7 @@ from segstore.wire.trace.blocks import Direction, Record, RecordKind
 if TYPE_CHECKING:
     import uuid
 
+    from segstore.wire.blocks import Append
     from segstore.wire.schema import Command
 
 _SEGMENTS: Final = ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id")
@@ -127,7 +128,7 @@ class Exchange:
         return self.record.ts_ns - self.answers[0].record.ts_ns if self.answers else None
 
 
-def segments_of(command: Command) -> tuple[str, ...]:
+def segments_of(command: Command | Append) -> tuple[str, ...]:
     """The segments that a command names itself."""
     names = [name for field in _SEGMENTS if (name := getattr(command, field, None)) is not None]
     for field in _SEVERAL:
