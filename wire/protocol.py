@@ -15,7 +15,7 @@ Source: `ServerConnectionInboundHandler`, `FlowHandler` (Pravega).
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from segstore.wire.blocks import Append
 from segstore.wire.codec import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, WholeAppend, encode, encoder, frame_decoder
@@ -36,7 +36,6 @@ from segstore.wire.schema import Command, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from uuid import UUID
 
     from segstore.wire.codec import FrameDecoder
     from segstore.wire.schema import Buffer
@@ -55,6 +54,10 @@ _NUMBERS: Final[Mapping[type, str]] = {
     WholeAppend: "last_event_number",
 }
 """Of each append, the field with the number of its last event."""
+
+
+_WITHOUT_ID: Final = frozenset({Hello, KeepAlive})
+_ACKNOWLEDGE: Final = (DataAppended, ConditionalCheckFailed)
 
 
 def compatible(one: Hello, other: Hello) -> bool:
@@ -76,16 +79,12 @@ def frames_of(item: Command | Append) -> bytes:
 
 def answer_key(command: Any) -> int | str:
     """What a request and its reply have in common: the request id, or the type name where there is none."""
-    request_id: int | None = None if isinstance(command, Hello | KeepAlive) else getattr(command, "request_id", None)
+    request_id: int | None = None if type(command) in _WITHOUT_ID else getattr(command, "request_id", None)
     return str(command.type_name) if request_id is None else request_id
 
 
-class _Sent(NamedTuple):
-    """A pending request. number: of an append its event number, of a read its offset."""
-
-    key: int | str
-    number: int | None
-    kept: Any
+_Sent = tuple[int | str, Any, Any]
+"""A pending request: its key, of an append the event number or of a read the offset, and what is kept of it."""
 
 
 class Requests(Generic[T]):
@@ -106,8 +105,8 @@ class Requests(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         for queues in (self._others, self._appends):
             for queue in queues.values():
-                for sent in queue:
-                    yield sent.kept
+                for _, _, kept in queue:
+                    yield kept
 
     def add(self, request: Command | Append, kept: T) -> bool:
         """Registers a request; False if the others were forgotten for it, because there were too many."""
@@ -119,34 +118,39 @@ class Requests(Generic[T]):
             self._count, self._others, self._appends = 0, {}, {}
         self._count += 1
         key = answer_key(request)
+        queue: deque[_Sent] | None
         if name is None:
-            offset = request.offset if isinstance(request, ReadSegment) else None
-            self._others.setdefault(key, deque()).append(_Sent(key, offset, kept))
+            number = request.offset if type(request) is ReadSegment else None
+            if (queue := self._others.get(key)) is None:
+                queue = self._others[key] = deque()
         else:
-            writer: UUID = request.writer_id  # type: ignore[union-attr]  # every append has one
-            self._appends.setdefault(writer.bytes, deque()).append(_Sent(key, getattr(request, name), kept))
+            number, writer = getattr(request, name), request.writer_id.bytes  # type: ignore[union-attr]  # all have one
+            if (queue := self._appends.get(writer)) is None:
+                queue = self._appends[writer] = deque()
+        queue.append((key, number, kept))
         return room
 
     def answered(self, reply: Command) -> list[T]:
         """Takes out the requests that a reply answers, oldest first."""
-        found: list[T] = []
-        if isinstance(reply, DataAppended | ConditionalCheckFailed):
-            appends, writer = self._appends, reply.writer_id.bytes
-            while (queue := appends.get(writer)) and cast("int", queue[0].number) <= reply.event_number:
-                found.append(self._take(appends, writer))
+        if isinstance(reply, _ACKNOWLEDGE):
+            found: list[T] = []
+            writer, number = reply.writer_id.bytes, reply.event_number
+            queue = self._appends.get(writer, ())
+            while queue and queue[0][1] <= number:
+                found.append(self._take(self._appends, writer))
             return found
         key = answer_key(reply)
         if key in self._others:
             return [self._take(self._others, key)]
         # A failed append: the reply has its request id, which may be that of other appends too.
         for writer, queue in self._appends.items():
-            if queue[0].key == key:
+            if queue[0][0] == key:
                 return [self._take(self._appends, writer)]
         if isinstance(reply, AuthTokenCheckFailed):
             for other, queue in self._others.items():
-                if queue[0].number == key:
+                if queue[0][1] == key:
                     return [self._take(self._others, other)]
-        return found
+        return []
 
     def forget(self, request: Command) -> None:
         """No reply to the oldest request with this one's id is expected any more; appends stay."""
@@ -155,7 +159,7 @@ class Requests(Generic[T]):
 
     def _take(self, queues: dict[K, deque[_Sent]], key: K) -> T:
         queue = queues[key]
-        kept: T = queue.popleft().kept
+        kept: T = queue.popleft()[2]
         self._count -= 1
         if not queue:
             del queues[key]
