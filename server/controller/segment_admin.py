@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.controller.errors import SegmentStoreFailed
@@ -49,8 +49,6 @@ from segstore.wire import (
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=Command)
-
 CONTROLLER_WRITER: Final = UUID("5e657365-0000-4000-8000-6d61726b6572")
 """The id under which a controller writes events of its own; its numbers in a segment count from 1."""
 
@@ -67,6 +65,23 @@ class Load(NamedTuple):
 
     events: int
     bytes: int
+
+
+REPLIES: Final[Mapping[type[Command], tuple[type[Command], ...]]] = {
+    AppendBlockEnd: (DataAppended,),
+    CreateSegment: (SegmentCreated, SegmentAlreadyExists),
+    CreateTableSegment: (SegmentCreated, SegmentAlreadyExists),
+    DeleteSegment: (SegmentDeleted, NoSuchSegment),
+    DeleteTableSegment: (SegmentDeleted, NoSuchSegment),
+    GetSegmentAttribute: (SegmentAttribute,),
+    GetStreamSegmentInfo: (StreamSegmentInfo,),
+    MergeSegmentsBatch: (SegmentsBatchMerged,),
+    SealSegment: (SegmentSealed, SegmentIsSealed),
+    SetupAppend: (AppendSetup,),
+    TruncateSegment: (SegmentTruncated,),
+    UpdateSegmentPolicy: (SegmentPolicyUpdated, SegmentIsSealed),
+}
+"""The replies that mean success, by request: first that something was done, then that there was nothing to do."""
 
 
 class StoreRefused(Exception):
@@ -92,25 +107,25 @@ class SegmentAdmin(ABC):
         error. Raises SegmentStoreFailed if there is no reply, as NobodyOwns if a retry helps.
         """
 
-    async def _expect(self, segment: str, did: str, request: Command, *expected: type[R]) -> R:
+    async def _done(self, segment: str, did: str, request: Command) -> Any:
         reply = await self.ask(segment, did, request)
-        if isinstance(reply, expected):
+        if isinstance(reply, REPLIES[type(request)]):
             return reply
         raise SegmentStoreFailed(segment, did) from StoreRefused(reply)
 
     async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
         """Create a segment of a stream, or of a transaction."""
         request = CreateSegment(0, segment, scaling.kind, scaling.target_rate, "", rollover_bytes)
-        await self._expect(segment, "create", request, SegmentCreated, SegmentAlreadyExists)
+        await self._done(segment, "create", request)
 
     async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
         """Set the segment's scaling policy; a sealed segment keeps its own."""
         request = UpdateSegmentPolicy(0, segment, scaling.kind, scaling.target_rate, "")
-        await self._expect(segment, "update", request, SegmentPolicyUpdated, SegmentIsSealed)
+        await self._done(segment, "update", request)
 
     async def seal_segment(self, segment: str) -> int:
         """Seal it and return its length."""
-        await self._expect(segment, "seal", SealSegment(0, segment, ""), SegmentSealed, SegmentIsSealed)
+        await self._done(segment, "seal", SealSegment(0, segment, ""))
         return await self.segment_length(segment)
 
     async def segment_length(self, segment: str) -> int:
@@ -118,23 +133,24 @@ class SegmentAdmin(ABC):
         return (await self._info(segment, "measure")).write_offset
 
     async def _info(self, segment: str, did: str) -> StreamSegmentInfo:
-        return await self._expect(segment, did, GetStreamSegmentInfo(0, segment, ""), StreamSegmentInfo)
+        info: StreamSegmentInfo = await self._done(segment, did, GetStreamSegmentInfo(0, segment, ""))
+        return info
 
     async def append_event(self, segment: str, number: int, event: bytes) -> None:
         """Append an event, with its header, as `CONTROLLER_WRITER`; a no-op if it has appended this number."""
         set_up = SetupAppend(0, CONTROLLER_WRITER, segment, "")
-        if (await self._expect(segment, "set up appends to", set_up, AppendSetup)).last_event_number < number:
+        if (await self._done(segment, "set up appends to", set_up)).last_event_number < number:
             append = AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, 0)
-            await self._expect(segment, "append to", append, DataAppended)
+            await self._done(segment, "append to", append)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """Drop what lies before `offset`; a no-op if that is gone already."""
         if offset > (await self._info(segment, "truncate")).start_offset:
-            await self._expect(segment, "truncate", TruncateSegment(0, segment, offset, ""), SegmentTruncated)
+            await self._done(segment, "truncate", TruncateSegment(0, segment, offset, ""))
 
     async def delete_segment(self, segment: str) -> None:
         """Delete it."""
-        await self._expect(segment, "delete", DeleteSegment(0, segment, ""), SegmentDeleted, NoSuchSegment)
+        await self._done(segment, "delete", DeleteSegment(0, segment, ""))
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
         """Move the sources, 100 at most, in order to the end of the target, all or none; one that is gone was merged
@@ -143,17 +159,17 @@ class SegmentAdmin(ABC):
         if (await self._info(target, "merge into")).is_sealed:
             raise SegmentStoreFailed(target, "merge into")
         request = MergeSegmentsBatch(0, target, tuple(sources), "")
-        await self._expect(target, "merge into", request, SegmentsBatchMerged)
+        await self._done(target, "merge into", request)
 
     async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
         """Create a table segment whose keys have a fixed length; 0: any length."""
         request = CreateTableSegment(0, segment, False, key_bytes, "", rollover_bytes)
-        await self._expect(segment, "create", request, SegmentCreated, SegmentAlreadyExists)
+        await self._done(segment, "create", request)
 
     async def delete_table(self, segment: str) -> None:
         """Delete a table segment with all that is in it."""
         request = DeleteTableSegment(0, segment, False, "")
-        await self._expect(segment, "delete", request, SegmentDeleted, NoSuchSegment)
+        await self._done(segment, "delete", request)
 
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
         """What was ever written to each; segments that are not there are left out."""
@@ -162,7 +178,7 @@ class SegmentAdmin(ABC):
             asked = GetSegmentAttribute(0, segment, EVENT_COUNT, "")
             try:
                 length = await self.segment_length(segment)
-                events = (await self._expect(segment, "count the events of", asked, SegmentAttribute)).value
+                events = (await self._done(segment, "count the events of", asked)).value
             except SegmentStoreFailed as error:
                 log.debug("no load of %s: %s", segment, error.__cause__)
                 continue

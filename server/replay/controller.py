@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from segstore.server.controller import (
+    REPLIES,
     Controller,
     Endpoint,
     ScalingPolicy,
@@ -27,26 +28,15 @@ from segstore.server.controller.state import TABLE_SUFFIX, ScopeCreated, State, 
 from segstore.wire import (
     AppendSetup,
     Command,
-    CreateSegment,
-    CreateTableSegment,
     DataAppended,
-    DeleteSegment,
-    DeleteTableSegment,
+    GetSegmentAttribute,
     GetStreamSegmentInfo,
     MergeSegmentsBatch,
     NoSuchSegment,
-    SealSegment,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentPolicyUpdated,
     SegmentRead,
     SegmentsBatchMerged,
-    SegmentSealed,
-    SegmentTruncated,
     SetupAppend,
     StreamSegmentInfo,
-    TruncateSegment,
-    UpdateSegmentPolicy,
     WireError,
     decode,
 )
@@ -58,16 +48,6 @@ if TYPE_CHECKING:
     from segstore.server.replay.script import Step
 
 _LAST_NUMBER: Final = 2**63 - 1
-_DONE: Final[Mapping[type[Command], Any]] = {
-    CreateSegment: SegmentCreated,
-    CreateTableSegment: SegmentCreated,
-    UpdateSegmentPolicy: SegmentPolicyUpdated,
-    SealSegment: SegmentSealed,
-    TruncateSegment: SegmentTruncated,
-    DeleteSegment: SegmentDeleted,
-    DeleteTableSegment: SegmentDeleted,
-}
-"""The reply of a request that succeeded, where it holds no more than the request's id and segment."""
 _MOST_SEGMENTS: Final = 20_000
 """Maximum number of segments of all streams together. It is derived from numbers in names, which may be arbitrary."""
 
@@ -147,6 +127,8 @@ class ReplayedSegments(SegmentAdmin):
                 return AppendSetup(0, segment, request.writer_id, _LAST_NUMBER)
             case MergeSegmentsBatch():
                 return SegmentsBatchMerged(0, segment, request.source_segment_ids, ())
+            case GetSegmentAttribute():
+                return NoSuchSegment(0, segment, "", -1)
             case _:
-                done: Command = _DONE.get(type(request), NoSuchSegment)(0, segment)
-                return done
+                done: Any = REPLIES[type(request)][0]
+                return cast("Command", done(0, segment))

@@ -49,6 +49,8 @@ class LocalSegments(SegmentAdmin):
             raise self._failed(segment, did) from error
         session = self._sessions.get(server.number)
         if session is None or session.server is not server or session.ended:
+            if session is not None:
+                session.close()
             session = self._sessions[server.number] = _LocalSession(server)
         reply = session.ask(request)
         if reply is None:
@@ -79,8 +81,6 @@ class _LocalSession(Session):
                 self._replied = decode(self.take_out()[0])
         else:
             self._requests.handle(self, request)
-        if self.ended:
-            self.close()
         self.server.service.answer_waiting()
         return self._replied
 
