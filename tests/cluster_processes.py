@@ -248,7 +248,7 @@ async def _serve(where: list[Location], segments: list[str]) -> bool:
             return False
         try:
             async with asyncio.timeout(_FROZEN_S):
-                told = await store.ask(lambda number, segment=segment: GetStreamSegmentInfo(number, segment, ""))
+                told = await store.ask(GetStreamSegmentInfo(0, segment, ""))
         except (OSError, TimeoutError):
             return False
         finally:

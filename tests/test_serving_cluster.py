@@ -172,7 +172,7 @@ async def test_a_process_that_stood_still_answers_no_read_from_what_it_had(pair:
     frozen, other = sorted(pair.all, key=lambda each: each.store != f"{owner.host}:{owner.port}")
     asked = await StoreConnection.open(Location(owner.host, owner.port), WIRE_VERSION, None)
     try:
-        before = await asked.ask(lambda number: GetStreamSegmentInfo(number, segment, ""))
+        before = await asked.ask(GetStreamSegmentInfo(0, segment, ""))
         assert isinstance(before, StreamSegmentInfo)
         frozen.freeze()
         async with connect(f"tcp://{other.controller}", IMPATIENT) as client, asyncio.timeout(PATIENCE_S):
@@ -181,10 +181,10 @@ async def test_a_process_that_stood_still_answers_no_read_from_what_it_had(pair:
             async with client.event_writer(scope, "s") as writer:
                 await writer.write(b"after")
         reads = [
-            asyncio.ensure_future(asked.ask(make))
-            for make in (
-                lambda number: GetStreamSegmentInfo(number, segment, ""),
-                lambda number: ReadSegment(segment, before.write_offset, 1000, "", number),
+            asyncio.ensure_future(asked.ask(each))
+            for each in (
+                GetStreamSegmentInfo(0, segment, ""),
+                ReadSegment(segment, before.write_offset, 1000, "", 0),
             )
         ]
         await asyncio.sleep(0)  # they are in its socket before it can do anything

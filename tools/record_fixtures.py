@@ -164,98 +164,17 @@ def _recorder(path: Path, name: str) -> Any:
     )
 
 
-def _segments_over_the_wire(local: Any, host: str, port: int) -> Any:
-    """What the controller asks of a store, asked over a connection; `local` answers what the wire cannot say."""
-    from segstore import wire
-    from segstore.server.controller import ScalingPolicy, SegmentStoreFailed
+def _segments_over_the_wire(host: str, port: int) -> Any:
+    """What the controller asks of a store, asked over a connection."""
+    from segstore.server.segments import RemoteSegments
+    from segstore.server.shared_folder import Location, Owners
+    from segstore.wire import WIRE_VERSION
 
-    class WireSegments:
-        def __init__(self) -> None:
-            self._turn = asyncio.Lock()
-            self._decoder = wire.FrameDecoder()
-            self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-            self._count = 0
+    class OneOwner(Owners):
+        def of(self, container_id: int) -> Location:
+            return Location(host, port)
 
-        async def _ask(self, make: Callable[[int], wire.Command], *fine: type[wire.Command]) -> Any:
-            async with self._turn:
-                if self._streams is None:
-                    self._streams = await asyncio.open_connection(host, port)
-                    await self._exchange(wire.Hello(wire.WIRE_VERSION, wire.OLDEST_COMPATIBLE_VERSION))
-                self._count += 1
-                reply = await self._exchange(make(self._count))
-                if not isinstance(reply, fine):
-                    raise SegmentStoreFailed(str(reply), "be asked for")
-                return reply
-
-        async def _exchange(self, request: wire.Command) -> wire.Command:
-            assert self._streams is not None
-            reader, writer = self._streams
-            writer.write(wire.encode(request))
-            while not (found := self._decoder.feed(await reader.read(1 << 16))):
-                pass
-            return found[0]
-
-        async def aclose(self) -> None:
-            if self._streams is not None:
-                self._streams[1].close()
-                await self._streams[1].wait_closed()
-
-        def owner_of(self, segment: str) -> Any:
-            return local.owner_of(segment)
-
-        async def loads(self, segments: Sequence[str]) -> Any:
-            return await local.loads(segments)
-
-        async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
-            await self._ask(
-                lambda id_: wire.CreateSegment(id_, segment, scaling.kind, scaling.target_rate, "", rollover_bytes),
-                wire.SegmentCreated,
-                wire.SegmentAlreadyExists,
-            )
-
-        async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
-            await self._ask(
-                lambda id_: wire.UpdateSegmentPolicy(id_, segment, scaling.kind, scaling.target_rate, ""),
-                wire.SegmentPolicyUpdated,
-                wire.SegmentIsSealed,
-            )
-
-        async def seal_segment(self, segment: str) -> int:
-            await self._ask(lambda id_: wire.SealSegment(id_, segment, ""), wire.SegmentSealed, wire.SegmentIsSealed)
-            return await self.segment_length(segment)
-
-        async def segment_length(self, segment: str) -> int:
-            info = await self._ask(lambda id_: wire.GetStreamSegmentInfo(id_, segment, ""), wire.StreamSegmentInfo)
-            return int(info.write_offset)
-
-        async def truncate_segment(self, segment: str, offset: int) -> None:
-            await self._ask(
-                lambda id_: wire.TruncateSegment(id_, segment, offset, ""),
-                wire.SegmentTruncated,
-                wire.SegmentIsTruncated,
-            )
-
-        async def delete_segment(self, segment: str) -> None:
-            await self._ask(lambda id_: wire.DeleteSegment(id_, segment, ""), wire.SegmentDeleted, wire.NoSuchSegment)
-
-        async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
-            await self._ask(
-                lambda id_: wire.MergeSegmentsBatch(id_, target, tuple(sources), ""), wire.SegmentsBatchMerged
-            )
-
-        async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
-            await self._ask(
-                lambda id_: wire.CreateTableSegment(id_, segment, bool(key_bytes), key_bytes, "", rollover_bytes),
-                wire.SegmentCreated,
-                wire.SegmentAlreadyExists,
-            )
-
-        async def delete_table(self, segment: str) -> None:
-            await self._ask(
-                lambda id_: wire.DeleteTableSegment(id_, segment, False, ""), wire.SegmentDeleted, wire.NoSuchSegment
-            )
-
-    return WireSegments()
+    return RemoteSegments(OneOwner(1), 1, token=lambda _: "", wire_version=WIRE_VERSION)
 
 
 async def _record(name: str, folder: Path) -> Path:
@@ -263,7 +182,6 @@ async def _record(name: str, folder: Path) -> Path:
     from segstore.server.config import StoreSettings
     from segstore.server.controller import Controller
     from segstore.server.controller.api import ControllerServer
-    from segstore.server.segments import LocalSegments
     from segstore.traces import TraceFile, write_trace
 
     cluster = Cluster(ClusterSettings(store=StoreSettings(port=0)))
@@ -272,7 +190,7 @@ async def _record(name: str, folder: Path) -> Path:
         cluster.stores[0].hub.recorder = recorder = _recorder(capture, name)
         async with cluster:
             assert cluster.address is not None
-            segments = _segments_over_the_wire(LocalSegments(cluster.stores, "127.0.0.1"), *cluster.address)
+            segments = _segments_over_the_wire(*cluster.address)
             async with await ControllerServer.start(Controller(segments)) as controller:
                 await _run_client(name, f"tcp://127.0.0.1:{controller.port}")
             await segments.aclose()

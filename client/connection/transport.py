@@ -32,8 +32,6 @@ from segstore.client.errors import (
     ProtocolViolation,
 )
 from segstore.wire import (
-    OLDEST_COMPATIBLE_VERSION,
-    WIRE_VERSION,
     AuthTokenCheckFailed,
     DataAppended,
     FrameDecoder,
@@ -42,6 +40,7 @@ from segstore.wire import (
     WireError,
 )
 from segstore.wire.codec.generate import Rows
+from segstore.wire.protocol import HELLO, compatible
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes)
         self.outbox.opened(self._transport)
-        self.outbox.send(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION))
+        self.outbox.send(HELLO)
         self.outbox.write()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -252,14 +251,14 @@ class Connection(asyncio.BufferedProtocol):
         return flow
 
     def _take_hello(self, hello: Hello) -> None:
-        if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:
+        if not compatible(hello, HELLO):
             self.end(
                 IncompatibleVersion(
                     f"{self.name} speaks wire versions {hello.low_version} to {hello.high_version}, "
-                    f"this client {OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION}",
+                    f"this client {HELLO.low_version} to {HELLO.high_version}",
                     endpoint=self.name,
                     theirs=(hello.low_version, hello.high_version),
-                    ours=(OLDEST_COMPATIBLE_VERSION, WIRE_VERSION),
+                    ours=(HELLO.low_version, HELLO.high_version),
                 )
             )
             return

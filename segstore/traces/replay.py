@@ -35,6 +35,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.inspect import describe, lines
+from segstore.wire.protocol import answer_key
 from segstore.wire.trace import Direction, Exchange, Exchanges, FieldDifference, Record, RecordKind, compare_frames
 
 VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
@@ -213,15 +214,12 @@ class _Peer:
 
 
 def _claim(frame: bytes) -> Any:
-    """What a reply and the expected one have in common: the request id, or the kind where there is none."""
+    """What a reply and the expected one have in common; None for a frame that does not decode."""
     try:
         command = decode(frame, unknown="keep")
     except WireError:
         return None
-    if isinstance(command, Unknown):
-        return command.type_code
-    request_id = getattr(command, "request_id", None)
-    return command.type_name if request_id is None else request_id
+    return command.type_code if isinstance(command, Unknown) else answer_key(command)
 
 
 class _Driver:

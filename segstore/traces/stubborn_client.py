@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Final
+from uuid import UUID
 
-from segstore.server.replay import Step, request_frame
+from segstore.server.replay import Step
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -23,14 +24,14 @@ from segstore.wire import (
     DataAppended,
     FrameDecoder,
     Hello,
-    KeepAlive,
     ReadSegment,
-    SegmentRead,
     SetupAppend,
     WireError,
-    encode,
 )
 from segstore.wire.blocks import Append
+from segstore.wire.protocol import ClientProtocol
+
+_LAST_NUMBER: Final = 2**63 - 1
 
 
 class TraceClient:
@@ -78,10 +79,9 @@ class _Line:
         self._set_ups: dict[bytes, SetupAppend] = {}
         self._pending: list[Append] = []
         self._reads: list[ReadSegment] = []
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._decoder = FrameDecoder(unknown="keep")
-        self._came: list[Command] = []
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._protocol: ClientProtocol[Command | Append] = ClientProtocol()
+        self._replies: list[Command] = []
 
     async def ask(self, item: Command | Append, *, answered: bool = True) -> None:
         """Sends an append or a read, or makes a request and waits for its answer.
@@ -91,45 +91,36 @@ class _Line:
         if isinstance(item, Append):
             self._pending.append(item)
             try:
-                if self._writer is not None:
-                    self._writer.write(request_frame(item))
-                    return
+                if self._streams is not None:
+                    self._send(item)
             except OSError:
                 self._drop()
             return
         await self.stored()
         if isinstance(item, ReadSegment):
-            await self._insist(lambda: self._send(item))
+            await self._insist(lambda: self._sent(item))
             if answered:
                 self._reads.append(item)
-            return
-        await self._insist(lambda: self._request(item))
-        if isinstance(item, SetupAppend):
-            self._set_ups[item.writer_id.bytes] = item
+        elif not isinstance(item, Hello):  # a connection begins with it
+            await self._insist(lambda: self._request(item))
+            if isinstance(item, SetupAppend):
+                self._set_ups[item.writer_id.bytes] = item
 
     async def settle(self) -> None:
         """Waits until all appends are acknowledged and all reads are answered."""
         await self.stored()
         if self._reads:
-            await self._insist(self._answered)
+            await self._insist(lambda: self._until(lambda: not self._reads))
 
     async def stored(self) -> None:
         """Waits until all appends are acknowledged."""
         if self._pending:
-            await self._insist(self._acknowledged)
+            await self._insist(lambda: self._until(lambda: not self._pending))
 
-    async def _answered(self) -> None:
-        while self._reads:
-            await self._more()
-
-    async def _send(self, item: Command) -> None:
-        assert self._writer is not None
-        self._writer.write(encode(item))
-
-    async def _insist(self, what: Callable[[], Awaitable[None]]) -> None:
+    async def _insist(self, what: Callable[[], Awaitable[object]]) -> None:
         for _ in range(self._attempts):
             try:
-                if self._writer is None:
+                if self._streams is None:
                     await self._connect()
                 await what()
             except (_Lost, OSError, WireError):
@@ -139,107 +130,78 @@ class _Line:
         raise ConnectionError(f"the store ended {self._attempts} connections in a row")
 
     async def _connect(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection(*self._where)
-        self._decoder, self._came = FrameDecoder(unknown="keep"), []
-        self._writer.write(encode(Hello(17, 5)))
-        await self._until(lambda each: isinstance(each, Hello))
+        _, writer = self._streams = await asyncio.open_connection(*self._where)
+        self._protocol = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
+        writer.write(self._protocol.hello())
+        await self._until(lambda: self._protocol.peer is not None)
         for set_up in self._set_ups.values():
-            self._writer.write(encode(set_up))
-            answer = await self._until(_answers(set_up.request_id))
+            answer = await self._request(set_up)
             if isinstance(answer, AppendSetup):
                 self.resume(answer)
             else:  # its segment is gone, or sealed: what was on its way to there cannot arrive
-                self._pending = [each for each in self._pending if each.writer_id != set_up.writer_id]
-        for each in self._pending:
-            self._writer.write(request_frame(each))
-        for read in self._reads:
-            self._writer.write(encode(read))
+                self._forget(set_up.writer_id)
+        items: list[Command | Append] = [*self._pending, *self._reads]
+        for item in items:
+            self._send(item)
 
     def resume(self, answer: AppendSetup) -> None:
         """The store says how far it has a writer's events: what it has is not sent again."""
-        self._pending = [
-            each
-            for each in self._pending
-            if each.writer_id != answer.writer_id or each.event_number > answer.last_event_number
-        ]
+        self._forget(answer.writer_id, answer.last_event_number)
 
-    async def _request(self, item: Command) -> None:
-        assert self._writer is not None
-        if isinstance(item, Hello):
-            return  # a connection begins with it
-        self._writer.write(encode(item))
-        wanted = getattr(item, "request_id", None)
-        if isinstance(item, KeepAlive):
-            await self._until(lambda each: isinstance(each, KeepAlive))
-        else:
-            await self._until(_answers(wanted))
+    def _forget(self, writer_id: UUID, number: int = _LAST_NUMBER) -> None:
+        """Appends of a writer up to an event number are sent no more."""
+        self._pending = [each for each in self._pending if each.writer_id != writer_id or each.event_number > number]
 
-    async def _acknowledged(self) -> None:
-        while self._pending:
-            answer = await self._until(lambda _: True)
-            if isinstance(answer, DataAppended | ConditionalCheckFailed):
-                number, writer = answer.event_number, answer.writer_id
-                self._pending = [
-                    each for each in self._pending if each.writer_id != writer or each.event_number > number
-                ]
-            elif answer.is_failure:
-                # Refused appends stay refused: their writer's others would be, too.
-                refused = next((each.writer_id for each in self._pending if each.request_id == answer.request_id), None)
-                self._pending = [each for each in self._pending if each.writer_id != refused]
+    def _send(self, item: Command | Append) -> None:
+        assert self._streams is not None
+        self._streams[1].write(self._protocol.send(item, item))
 
-    async def _until(self, wanted: Callable[[Any], bool]) -> Any:
-        while True:
-            for index, each in enumerate(self._came):
-                if wanted(each):
-                    del self._came[index]
-                    return each
-                if isinstance(each, DataAppended):
-                    self._pending = [
-                        it
-                        for it in self._pending
-                        if it.writer_id != each.writer_id or it.event_number > each.event_number
-                    ]
-            await self._more()
+    async def _sent(self, item: Command) -> None:
+        self._send(item)
 
-    async def _more(self) -> None:
-        """Takes what comes next; the answer of a read is wanted by nobody else."""
-        assert self._reader is not None
-        data = await self._reader.read(1 << 16)
-        if not data:
-            raise _Lost
-        # Payloads are views until the next feed; none is looked at behind it.
-        for each in self._decoder.feed(data):
-            read = next((read for read in self._reads if _answers_read(each, read)), None)
-            if read is None:
-                self._came.append(each)
-            else:
-                self._reads.remove(read)
+    async def _request(self, item: Command) -> Command:
+        """Its reply."""
+        self._replies.clear()
+        self._send(item)
+        await self._until(lambda: bool(self._replies))
+        return self._replies.pop()
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            assert self._streams is not None
+            data = await self._streams[0].read(1 << 16)
+            if not data:
+                raise _Lost
+            # Payloads are views until the next read; none is looked at after it.
+            for reply, answered in self._protocol.receive(data):
+                for item in answered:
+                    self._take(item, reply)
+
+    def _take(self, item: Command | Append, reply: Command) -> None:
+        if isinstance(item, Append):
+            if isinstance(reply, DataAppended | ConditionalCheckFailed):
+                self._forget(item.writer_id, item.event_number)
+            else:  # refused appends stay refused: their writer's others would be, too
+                self._forget(item.writer_id)
+        elif not isinstance(item, ReadSegment):
+            self._replies.append(reply)
+        elif item in self._reads:
+            self._reads.remove(item)
 
     def _drop(self) -> None:
-        if self._writer is not None:
-            self._writer.transport.abort()
-        self._reader = self._writer = None
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+        self._streams = None
 
     async def close(self) -> None:
-        """Ends the connection."""
-        writer = self._writer
-        if writer is not None:
+        """Closes the connection."""
+        if self._streams is not None:
+            writer = self._streams[1]
             writer.close()
             try:
                 await writer.wait_closed()
             except OSError:
                 self._drop()
-
-
-def _answers(request_id: int | None) -> Callable[[Any], bool]:
-    return lambda reply: getattr(reply, "request_id", None) == request_id
-
-
-def _answers_read(reply: Any, read: ReadSegment) -> bool:
-    """A refused read carries its offset in the place of its request id."""
-    if isinstance(reply, SegmentRead):
-        return reply.request_id == read.request_id
-    return reply.is_failure and getattr(reply, "request_id", None) in (read.request_id, read.offset)
 
 
 async def shortened(steps: Sequence[Step], breaks: Callable[[Sequence[Step]], Awaitable[bool]]) -> list[Step]:

@@ -194,6 +194,10 @@ class StoreService:
             most_elements=_UNREAD_TIMES * settings.limits.request_keys,
         )
 
+    def unguarded(self) -> StoreService:
+        """The same store for callers of this process: no tokens, default limits, the current wire version."""
+        return StoreService(StoreSettings(), self.store, self._clock, self.random_hex32, self.queue)
+
     def now_ms(self) -> int:
         return int(self._clock.now_s() * 1000)
 

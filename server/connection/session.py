@@ -39,6 +39,7 @@ from segstore.wire.blocks import Append
 from segstore.wire.codec import END_HEADER, acknowledgement
 from segstore.wire.codec.generate import UUIDS
 from segstore.wire.names import transient_name
+from segstore.wire.protocol import compatible
 
 if TYPE_CHECKING:
     from segstore.server.connection.service import StoreService, TimerHandle, WaitingRead
@@ -485,7 +486,7 @@ class Session:
     def _hello(self, command: Hello) -> None:
         ours = self._service.hello
         self.reply(ours)
-        if command.low_version > ours.high_version or command.high_version < ours.low_version:
+        if not compatible(command, ours):
             self.end(
                 f"it speaks wire versions {command.low_version} to {command.high_version}, "
                 f"this store {ours.low_version} to {ours.high_version}",

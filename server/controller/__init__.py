@@ -33,6 +33,7 @@ from segstore.server.controller.policies import (
 )
 from segstore.server.controller.segment_admin import (
     CONTROLLER_WRITER,
+    REPLIES,
     Endpoint,
     Load,
     SegmentAdmin,
@@ -40,6 +41,7 @@ from segstore.server.controller.segment_admin import (
 
 __all__ = [
     "CONTROLLER_WRITER",
+    "REPLIES",
     "Accounts",
     "Authority",
     "AutoScaling",

@@ -1,17 +1,53 @@
-"""What the controller asks of the segment store: one small interface, so that it can be tested with a plain fake.
+"""What the controller asks of segment stores, as wire commands over one `ask`.
 
 Every call is idempotent, as the controller may ask again after a failure: creating what exists, sealing what is sealed
-and deleting what is gone succeed. A call that could not be done raises `SegmentStoreFailed`, and the caller's state
-stays as it was.
+and deleting what is gone succeed. A call that fails raises `SegmentStoreFailed`, and the caller's state stays as it
+was.
+
+Source: `SegmentHelper` (Pravega's controller).
 """
 
 from __future__ import annotations
 
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.store import EVENT_COUNT, NULL_VALUE
+from segstore.wire import (
+    AppendBlockEnd,
+    AppendSetup,
+    Command,
+    CreateSegment,
+    CreateTableSegment,
+    DataAppended,
+    DeleteSegment,
+    DeleteTableSegment,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    MergeSegmentsBatch,
+    NoSuchSegment,
+    SealSegment,
+    SegmentAlreadyExists,
+    SegmentAttribute,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentIsSealed,
+    SegmentPolicyUpdated,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentTruncated,
+    SetupAppend,
+    StreamSegmentInfo,
+    TruncateSegment,
+    UpdateSegmentPolicy,
+)
+
+log = logging.getLogger(__name__)
 
 CONTROLLER_WRITER: Final = UUID("5e657365-0000-4000-8000-6d61726b6572")
 """The id under which a controller writes events of its own; its numbers in a segment count from 1."""
@@ -31,55 +67,120 @@ class Load(NamedTuple):
     bytes: int
 
 
-class SegmentAdmin(Protocol):
-    """The segment store, or several, behind their owners' names."""
+REPLIES: Final[Mapping[type[Command], tuple[type[Command], ...]]] = {
+    AppendBlockEnd: (DataAppended,),
+    CreateSegment: (SegmentCreated, SegmentAlreadyExists),
+    CreateTableSegment: (SegmentCreated, SegmentAlreadyExists),
+    DeleteSegment: (SegmentDeleted, NoSuchSegment),
+    DeleteTableSegment: (SegmentDeleted, NoSuchSegment),
+    GetSegmentAttribute: (SegmentAttribute,),
+    GetStreamSegmentInfo: (StreamSegmentInfo,),
+    MergeSegmentsBatch: (SegmentsBatchMerged,),
+    SealSegment: (SegmentSealed, SegmentIsSealed),
+    SetupAppend: (AppendSetup,),
+    TruncateSegment: (SegmentTruncated,),
+    UpdateSegmentPolicy: (SegmentPolicyUpdated, SegmentIsSealed),
+}
+"""The replies that mean success, by request: first that something was done, then that there was nothing to do."""
 
+
+class StoreRefused(Exception):
+    """A store did not do what it was asked for. reply: what it said."""
+
+    def __init__(self, reply: Command) -> None:
+        super().__init__(f"the store answered {reply}")
+        self.reply = reply
+
+
+class SegmentAdmin(ABC):
+    """One segment store or several; each subclass is one way to ask them."""
+
+    @abstractmethod
     def owner_of(self, segment: str) -> Endpoint:
-        """The store that owns the container of this segment, whether or not the segment exists."""
-        ...
+        """The store that owns the container of this segment, whether or not the segment exists. Raises NobodyOwns."""
+
+    @abstractmethod
+    async def ask(self, segment: str, did: str, request: Command) -> Command:
+        """The reply of the segment's owner to a request, which may be a failure.
+
+        request: without request id and delegation token, which are added where they are needed. did: the verb for an
+        error. Raises SegmentStoreFailed if there is no reply, as NobodyOwns if a retry helps.
+        """
+
+    async def _done(self, segment: str, did: str, request: Command) -> Any:
+        reply = await self.ask(segment, did, request)
+        if isinstance(reply, REPLIES[type(request)]):
+            return reply
+        raise SegmentStoreFailed(segment, did) from StoreRefused(reply)
 
     async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
-        """Make a segment of a stream, or of a transaction."""
-        ...
+        """Create a segment of a stream, or of a transaction."""
+        request = CreateSegment(0, segment, scaling.kind, scaling.target_rate, "", rollover_bytes)
+        await self._done(segment, "create", request)
 
     async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
-        """The segment's scaling policy has changed."""
-        ...
+        """Set the segment's scaling policy; a sealed segment keeps its own."""
+        request = UpdateSegmentPolicy(0, segment, scaling.kind, scaling.target_rate, "")
+        await self._done(segment, "update", request)
 
     async def seal_segment(self, segment: str) -> int:
-        """Seal it and give its length."""
-        ...
+        """Seal it and return its length."""
+        await self._done(segment, "seal", SealSegment(0, segment, ""))
+        return await self.segment_length(segment)
 
     async def segment_length(self, segment: str) -> int:
         """The offset at which the next byte would be written."""
-        ...
+        return (await self._info(segment, "measure")).write_offset
+
+    async def _info(self, segment: str, did: str) -> StreamSegmentInfo:
+        info: StreamSegmentInfo = await self._done(segment, did, GetStreamSegmentInfo(0, segment, ""))
+        return info
 
     async def append_event(self, segment: str, number: int, event: bytes) -> None:
-        """Append an event, with its header, as `CONTROLLER_WRITER`; nothing happens if it appended this number."""
-        ...
+        """Append an event, with its header, as `CONTROLLER_WRITER`; a no-op if it has appended this number."""
+        set_up = SetupAppend(0, CONTROLLER_WRITER, segment, "")
+        if (await self._done(segment, "set up appends to", set_up)).last_event_number < number:
+            append = AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, 0)
+            await self._done(segment, "append to", append)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
-        """Drop what lies before `offset`; nothing happens if that is gone already."""
-        ...
+        """Drop what lies before `offset`; a no-op if that is gone already."""
+        if offset > (await self._info(segment, "truncate")).start_offset:
+            await self._done(segment, "truncate", TruncateSegment(0, segment, offset, ""))
 
     async def delete_segment(self, segment: str) -> None:
         """Delete it."""
-        ...
+        await self._done(segment, "delete", DeleteSegment(0, segment, ""))
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
         """Move the sources, 100 at most, in order to the end of the target, all or none; one that is gone was merged
         before.
         """
-        ...
+        if (await self._info(target, "merge into")).is_sealed:
+            raise SegmentStoreFailed(target, "merge into")
+        request = MergeSegmentsBatch(0, target, tuple(sources), "")
+        await self._done(target, "merge into", request)
 
     async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
-        """Make a table segment whose keys have a fixed length; 0: any length."""
-        ...
+        """Create a table segment whose keys have a fixed length; 0: any length."""
+        request = CreateTableSegment(0, segment, False, key_bytes, "", rollover_bytes)
+        await self._done(segment, "create", request)
 
     async def delete_table(self, segment: str) -> None:
         """Delete a table segment with all that is in it."""
-        ...
+        request = DeleteTableSegment(0, segment, False, "")
+        await self._done(segment, "delete", request)
 
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
         """What was ever written to each; segments that are not there are left out."""
-        ...
+        loads: dict[str, Load] = {}
+        for segment in segments:
+            asked = GetSegmentAttribute(0, segment, EVENT_COUNT, "")
+            try:
+                length = await self.segment_length(segment)
+                events = (await self._done(segment, "count the events of", asked)).value
+            except SegmentStoreFailed as error:
+                log.debug("no load of %s: %s", segment, error.__cause__)
+                continue
+            loads[segment] = Load(0 if events == NULL_VALUE else events, length)
+        return loads

@@ -5,7 +5,6 @@ from segstore.server.replay.controller import (
 )
 from segstore.server.replay.problem import (
     Problem,
-    request_frame,
 )
 from segstore.server.replay.script import (
     Step,
@@ -23,5 +22,4 @@ __all__ = [
     "of_clients",
     "read_script",
     "replay_controller",
-    "request_frame",
 ]

@@ -13,30 +13,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from segstore.server.controller import Controller, Endpoint, Load, ScalingPolicy, StreamConfig, wall_clock_ms
+from segstore.server.controller import (
+    REPLIES,
+    Controller,
+    Endpoint,
+    ScalingPolicy,
+    SegmentAdmin,
+    StreamConfig,
+    wall_clock_ms,
+)
 from segstore.server.controller.state import TABLE_SUFFIX, ScopeCreated, State, StreamCreated
-from segstore.wire import DataAppended, SegmentRead, SegmentsBatchMerged, StreamSegmentInfo, WireError, decode
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    DataAppended,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    MergeSegmentsBatch,
+    NoSuchSegment,
+    SegmentRead,
+    SegmentsBatchMerged,
+    SetupAppend,
+    StreamSegmentInfo,
+    WireError,
+    decode,
+)
 from segstore.wire.blocks import Append
 from segstore.wire.names import SegmentName
+from segstore.wire.trace import segments_of
 
 if TYPE_CHECKING:
     from segstore.server.replay.script import Step
 
-_NAMES: Final = ("segment", "segment_name", "target", "source", "target_segment_id", "source_segment_ids")
+_LAST_NUMBER: Final = 2**63 - 1
 _MOST_SEGMENTS: Final = 20_000
 """Maximum number of segments of all streams together. It is derived from numbers in names, which may be arbitrary."""
 
 
 def named_segments(steps: Iterable[Step]) -> list[SegmentName]:
     """The segments that the requests of a trace name, in the order in which they appear, each once."""
-    found: dict[str, None] = {}
-    for step in steps:
-        for field in _NAMES:
-            value: Any = getattr(step.item, field, ())
-            for name in (value,) if isinstance(value, str) else value:
-                found.setdefault(name)
+    found = dict.fromkeys(name for step in steps for name in segments_of(step.item))
     return [SegmentName.parse(name) for name in found if name]
 
 
@@ -91,8 +109,8 @@ def _lengths(steps: Iterable[Step]) -> dict[str, int]:
     return found
 
 
-class ReplayedSegments:
-    """A `SegmentAdmin` of segments that are in a trace only: all is well, and nothing is done."""
+class ReplayedSegments(SegmentAdmin):
+    """`SegmentAdmin` for segments that are in a trace only: every request succeeds, and nothing is done."""
 
     def __init__(self, endpoint: Endpoint, lengths: Mapping[str, int]) -> None:
         self._endpoint = endpoint
@@ -101,35 +119,16 @@ class ReplayedSegments:
     def owner_of(self, segment: str) -> Endpoint:
         return self._endpoint
 
-    async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
-        """It is in the trace, or is not."""
-
-    async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
-        """As `create_segment`."""
-
-    async def seal_segment(self, segment: str) -> int:
-        return self._lengths.get(segment, 0)
-
-    async def segment_length(self, segment: str) -> int:
-        return self._lengths.get(segment, 0)
-
-    async def append_event(self, segment: str, number: int, event: bytes) -> None:
-        """As `create_segment`."""
-
-    async def truncate_segment(self, segment: str, offset: int) -> None:
-        """As `create_segment`."""
-
-    async def delete_segment(self, segment: str) -> None:
-        """As `create_segment`."""
-
-    async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
-        """As `create_segment`."""
-
-    async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
-        """As `create_segment`."""
-
-    async def delete_table(self, segment: str) -> None:
-        """As `create_segment`."""
-
-    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        return {}
+    async def ask(self, segment: str, did: str, request: Command) -> Command:
+        match request:
+            case GetStreamSegmentInfo():
+                return StreamSegmentInfo(0, segment, True, False, False, 0, self._lengths.get(segment, 0), 0)
+            case SetupAppend():
+                return AppendSetup(0, segment, request.writer_id, _LAST_NUMBER)
+            case MergeSegmentsBatch():
+                return SegmentsBatchMerged(0, segment, request.source_segment_ids, ())
+            case GetSegmentAttribute():
+                return NoSuchSegment(0, segment, "", -1)
+            case _:
+                done: Any = REPLIES[type(request)][0]
+                return cast("Command", done(0, segment))

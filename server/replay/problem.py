@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from segstore.server.replay.script import Step, type_of
-from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
+from segstore.wire import Command
 from segstore.wire.blocks import Append
+from segstore.wire.protocol import frames_of
 from segstore.wire.trace import FieldDifference, compare_frames
 
 _FIELDS_TOLD: Final = 4
@@ -47,18 +48,6 @@ class Problem(NamedTuple):
         return f"connection {self.connection}: {self.request} differs from the trace: {said}"
 
 
-def request_frame(item: Command | Append) -> bytes:
-    """A request as frames: an append as a block and its end."""
-    if not isinstance(item, Append):
-        return encode(item)
-    if item.expected_offset is not None:
-        return encode(
-            ConditionalBlockEnd(item.writer_id, item.event_number, item.expected_offset, item.data, item.request_id)
-        )
-    end = AppendBlockEnd(item.writer_id, len(item.data), b"", item.event_count, item.event_number, item.request_id)
-    return encode(AppendBlock(item.writer_id, item.data)) + encode(end)
-
-
 def problem(
     connection: int,
     item: Command | Append,
@@ -68,18 +57,18 @@ def problem(
     strict: bool = False,
 ) -> Problem:
     """The problem that a request is. step: what comes there in the trace. names: of transient segments, translated."""
-    name, frame = type_of(item), request_frame(item)
+    name, frame = type_of(item), frames_of(item)
     batched = strict and (isinstance(item, Append) or (step is not None and isinstance(step.item, Append)))
     hint = _BATCHED if batched else ""
     if step is None:
         return Problem(connection, name, None, (), frame, None, hint)
     fields = _differing(item, step.item, names or {}) if step.type_name == name else ()
-    return Problem(connection, name, step.type_name, fields, frame, request_frame(step.item), hint)
+    return Problem(connection, name, step.type_name, fields, frame, frames_of(step.item), hint)
 
 
 def _differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDifference, ...]:
     """In what a request differs from one of the trace. names: of transient segments, translated."""
-    found = compare_frames(request_frame(item), request_frame(wanted))
+    found = compare_frames(frames_of(item), frames_of(wanted))
     if isinstance(item, Append):  # what stands behind the block
         known = {each.field for each in found}
         for name in ("event_count", "event_number"):

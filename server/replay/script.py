@@ -25,8 +25,6 @@ import msgspec
 
 from segstore.server.replay.batches import Batches, as_acknowledged
 from segstore.wire import (
-    OLDEST_COMPATIBLE_VERSION,
-    WIRE_VERSION,
     Command,
     CreateTransientSegment,
     Hello,
@@ -37,8 +35,9 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import Append, AppendBlockDecoder
-from segstore.wire.schema import Elements
-from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind, unpack_data
+from segstore.wire.owned import owned
+from segstore.wire.protocol import HELLO, Requests
+from segstore.wire.trace import Direction, Exchange, Record, RecordKind, unpack_data
 
 Mode = Literal["strict", "match"]
 
@@ -90,17 +89,6 @@ def type_of(item: Command | Append) -> str:
     return "APPEND_BLOCK_END" if isinstance(item, Append) else item.type_name
 
 
-def own_item(item: Any) -> Any:
-    """The same request with payloads of its own."""
-    if isinstance(item, memoryview):
-        return bytes(item)
-    if isinstance(item, tuple | Elements):
-        return tuple(own_item(each) for each in item)
-    if isinstance(item, msgspec.Struct):
-        return type(item)(*(own_item(getattr(item, name)) for name in item.__struct_fields__))
-    return item
-
-
 def _key(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
     """What two requests that fit have in common, writers left out. names: of transient segments, translated."""
     secrets = item.secrets if isinstance(item, Command) else frozenset()
@@ -142,57 +130,55 @@ def read_script(records: Iterable[Record], left_out: list[Record] | None = None)
     return _Script([] if left_out is None else left_out).read(records)
 
 
+class _Reading:
+    """A client's connection, as far as it was read. serial: from 1, 0 before the first request."""
+
+    def __init__(self) -> None:
+        self.serial = 0
+        self.blocks = AppendBlockDecoder()
+        self.requests: Requests[Step] = Requests()
+        self.last: Step | None = None
+
+
 class _Script:
     def __init__(self, left_out: list[Record]) -> None:
         self.steps: list[Step] = []
         self._left_out = left_out
-        self._exchanges = Exchanges()
-        self._decoders: dict[int, AppendBlockDecoder] = {}
-        self._last: dict[int, Step] = {}
-        self._serials: dict[int, int] = {}
+        self._open: dict[int, _Reading] = {}
         self._serial = 0
-        self._of_frame: dict[int, Step] = {}  # id of the exchange of a request → its step
-        self._kept: list[Exchange] = []  # so that no id comes twice
 
     def read(self, records: Iterable[Record]) -> list[Step]:
         for record in records:
-            seen = self._exchanges.see(record)
             if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
-                last = self._last.pop(record.connection, None)
-                self._decoders.pop(record.connection, None)
-                self._serials.pop(record.connection, None)  # a number that comes again is another connection
-                if last is not None and record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY:
-                    last.closes = True
-            elif record.direction is Direction.REPLY:
-                self._reply(seen)
-            elif seen.command is not None:
-                self._request(seen, seen.command)
-            else:
+                ended = self._open.pop(record.connection, None)  # a number that comes again is another connection
+                by_store = record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY
+                if ended is not None and ended.last is not None and by_store:
+                    ended.last.closes = True
+                continue
+            reading = self._open.setdefault(record.connection, _Reading())
+            command = Exchange(record, 0).command
+            if record.direction is Direction.REPLY:
+                answered = [] if command is None else reading.requests.answered(command)
+                step = answered[-1] if answered else reading.last
+                if step is not None:
+                    step.replies.append(ScriptedReply(record.data, record.ts_ns - step.ts_ns))
+            elif command is None or not self._request(reading, command, record.ts_ns):
                 self._left_out.append(record)
         return self.steps
 
-    def _request(self, seen: Exchange, command: Command) -> None:
-        number = seen.record.connection
+    def _request(self, reading: _Reading, command: Command, ts_ns: int) -> bool:
+        """Whether it keeps to the rules of append blocks; to what does not, no store answers."""
         try:
-            item = self._decoders.setdefault(number, AppendBlockDecoder()).feed(command)
+            item = reading.blocks.feed(command)
         except WireError:
-            self._left_out.append(seen.record)  # an append that breaks the rules of blocks: no store answers it
-            return
-        if item is None:
-            return
-        if number not in self._serials:
-            self._serial += 1
-            self._serials[number] = self._serial
-        step = Step(len(self.steps) + 1, self._serials[number], own_item(item), seen.record.ts_ns)
-        self.steps.append(step)
-        self._last[number] = self._of_frame[id(seen)] = step
-        self._kept.append(seen)
-
-    def _reply(self, seen: Exchange) -> None:
-        answered = [step for each in seen.answers if (step := self._of_frame.get(id(each))) is not None]
-        step = answered[-1] if answered else self._last.get(seen.record.connection)
-        if step is not None:
-            step.replies.append(ScriptedReply(seen.record.data, seen.record.ts_ns - step.ts_ns))
+            return False
+        if item is not None:
+            if not reading.serial:
+                self._serial = reading.serial = self._serial + 1
+            reading.last = Step(len(self.steps) + 1, reading.serial, owned(item)[0], ts_ns)
+            self.steps.append(reading.last)
+            reading.requests.add(item, reading.last)
+        return True
 
 
 class Ids:
@@ -291,7 +277,7 @@ class Replay:
         if not isinstance(item, Hello):
             return None
         lacking = not self._greeted or (expected and expected[0].connection not in self._greeted)
-        return ScriptedReply(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)), 0) if lacking else None
+        return ScriptedReply(encode(HELLO), 0) if lacking else None
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
         """What a request is answered; None if it is not the one that is expected, or is not in the trace."""

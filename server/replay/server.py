@@ -22,12 +22,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Literal, cast
+from uuid import UUID
 
 from segstore.server.connection import stop_accepting
 from segstore.server.fair_queue import FairQueue
 from segstore.server.node import AddressInUse, CannotListen
-from segstore.server.replay.problem import Problem, problem, request_frame
-from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, own_item, type_of
+from segstore.server.replay.problem import Problem, problem
+from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, type_of
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -40,6 +41,8 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire.owned import owned
+from segstore.wire.protocol import ClientProtocol, frames_of
 from segstore.wire.trace import Record
 
 Missing = Literal["error", "close", "pass"]
@@ -240,7 +243,7 @@ class _Conversation(asyncio.Protocol):
                 transport.pause_reading()
                 return False
             if self._items:
-                self._take(own_item(self._items.popleft()))
+                self._take(owned(self._items.popleft())[0])
             elif self._broken or (self._has_ended and not self._is_behind()):
                 self._close()
             elif self._is_behind():
@@ -362,24 +365,21 @@ class _Passing:
         self._back = back
         self._lost = closed
         self._writable = writable
-        self.set_ups: dict[Any, SetupAppend] = {}
-        self._hidden: set[Any] = set()
+        self.set_ups: dict[UUID, SetupAppend] = {}
+        self._protocol: ClientProtocol[SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
         self._out_bytes = 0
         self._hello_hidden = True
         self._task = asyncio.create_task(self._run(), name="segstore replay passes on")
 
     def send(self, item: Command | Append) -> None:
-        """Passes a request on."""
+        """Forwards a request."""
         if isinstance(item, Hello):
             self._hello_hidden = False
             return  # it is the first that is said there in any case, and now its answer goes back
-        writer = getattr(item, "writer_id", None)
-        if isinstance(item, Append) and writer in self.set_ups:
-            set_up = self.set_ups.pop(writer)
-            self._hidden.add(writer)
-            self._put(encode(set_up))
-        self._put(request_frame(item))
+        if isinstance(item, Append) and (set_up := self.set_ups.pop(item.writer_id, None)) is not None:
+            self._put(self._protocol.send(set_up, set_up))
+        self._put(frames_of(item))
 
     def _put(self, data: bytes) -> None:
         self._out_bytes += len(data)
@@ -396,13 +396,15 @@ class _Passing:
             self._lost()
             return
         try:
-            writer.write(encode(Hello(17, 5)))
+            writer.write(self._protocol.hello())
             sending = asyncio.create_task(self._send(writer), name="segstore replay sends on")
             try:
-                decoder = FrameDecoder(unknown="keep")
                 while data := await reader.read(1 << 16):
-                    for command in decoder.feed(data):
-                        self._reply(command)
+                    for command, set_ups in self._protocol.receive(data):
+                        if isinstance(command, Hello) and self._hello_hidden:
+                            self._hello_hidden = False
+                        elif not (set_ups and isinstance(command, AppendSetup)):
+                            self._back(encode(command))
                     await self._writable.wait()
                 self._lost()
             finally:
@@ -419,15 +421,6 @@ class _Passing:
             writer.write(data)
             await writer.drain()
             self._out_bytes -= len(data)
-
-    def _reply(self, command: Command) -> None:
-        if isinstance(command, Hello) and self._hello_hidden:
-            self._hello_hidden = False
-            return
-        if isinstance(command, AppendSetup) and command.writer_id in self._hidden:
-            self._hidden.discard(command.writer_id)
-            return
-        self._back(encode(command))
 
     def close(self) -> None:
         self._task.cancel()

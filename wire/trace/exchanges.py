@@ -4,10 +4,8 @@
 `Exchange` for each: the command, decoded when it is asked for, the segments that it is about, and for a reply the
 requests that it answers and how long they waited.
 
-What belongs together: a reply answers the oldest request with its request id on its connection; Hello and KeepAlive,
-which carry none, the oldest of their kind. An append is answered by the first acknowledgement of its writer with its
-event number or a later one, for one acknowledgement may stand for many appends and a writer uses one id for all. The
-segment of what names only a writer is that of the writer's set-up; of a reply that names none, that of its request.
+`segstore.wire.protocol` says which reply answers which request. The segment of what names only a writer is that of the
+writer's set-up; of a reply that names none, that of its request.
 
 Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply.
 """
@@ -15,29 +13,21 @@ Invariants: whatever the records are, nothing is raised; memory held is that of 
 from __future__ import annotations
 
 import struct
-from collections import Counter, deque
+from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.commands import (
-    AppendBlock,
-    AppendBlockEnd,
-    ConditionalAppend,
-    ConditionalBlockEnd,
-    ConditionalCheckFailed,
-    DataAppended,
-    Hello,
-    KeepAlive,
-    SetupAppend,
-)
+from segstore.wire.commands import Hello, KeepAlive, SetupAppend
 from segstore.wire.errors import WireError
+from segstore.wire.protocol import Requests
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.blocks import Direction, Record, RecordKind
 
 if TYPE_CHECKING:
     import uuid
 
+    from segstore.wire.blocks import Append
     from segstore.wire.schema import Command
 
 _SEGMENTS: Final = ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id")
@@ -138,7 +128,7 @@ class Exchange:
         return self.record.ts_ns - self.answers[0].record.ts_ns if self.answers else None
 
 
-def segments_of(command: Command) -> tuple[str, ...]:
+def segments_of(command: Command | Append) -> tuple[str, ...]:
     """The segments that a command names itself."""
     names = [name for field in _SEGMENTS if (name := getattr(command, field, None)) is not None]
     for field in _SEVERAL:
@@ -156,12 +146,11 @@ class Unanswered(NamedTuple):
 class _Connection:
     """The writers of a connection, by the bytes of their ids, and its pending requests."""
 
-    __slots__ = ("appends", "requests", "segments")
+    __slots__ = ("requests", "segments")
 
     def __init__(self) -> None:
         self.segments: dict[bytes, str] = {}
-        self.requests: dict[int | str, deque[Exchange]] = {}
-        self.appends: dict[bytes, deque[tuple[int, Exchange]]] = {}
+        self.requests: Requests[Exchange] = Requests()
 
 
 class Exchanges:
@@ -197,13 +186,13 @@ class Exchanges:
         """What found no counterpart so far, with what still waits."""
         requests = Counter(self._unanswered.requests)
         for connection in self._connections.values():
-            requests.update(_waiting(connection))
+            requests.update(str(each.type_name) for each in connection.requests)
         return Unanswered(requests, Counter(self._unanswered.replies))
 
     def _close(self, number: int) -> None:
         connection = self._connections.pop(number, None)
         if connection is not None:
-            self._unanswered.requests.update(_waiting(connection))
+            self._unanswered.requests.update(str(each.type_name) for each in connection.requests)
 
     def _frame(self, seen: Exchange, command: Command) -> None:
         connection = self._connections.get(seen.record.connection)
@@ -213,67 +202,11 @@ class Exchanges:
         if writer is not None and (segment := connection.segments.get(writer.bytes)) is not None:
             seen._from_context = (segment,)
         if seen.record.direction is Direction.REQUEST:
-            _wait(connection, seen, command)
+            if isinstance(command, SetupAppend):
+                connection.segments[command.writer_id.bytes] = command.segment
+                seen._from_context = (command.segment,)
+            connection.requests.add(command, seen)
         else:
-            seen.answers = _answered(connection, command)
+            seen.answers = tuple(connection.requests.answered(command))
             if not seen.answers and (command.is_reply or isinstance(command, Unknown)):
                 self._unanswered.replies[command.type_name] += 1
-
-
-def _wait(connection: _Connection, seen: Exchange, command: Any) -> None:
-    """Puts a request where its reply will find it."""
-    match command:
-        case AppendBlock():
-            return  # the end of the block is what is answered
-        case AppendBlockEnd():
-            connection.appends.setdefault(command.writer_id.bytes, deque()).append((command.last_event_number, seen))
-            return
-        case ConditionalAppend() | ConditionalBlockEnd():
-            connection.appends.setdefault(command.writer_id.bytes, deque()).append((command.event_number, seen))
-            return
-        case SetupAppend():
-            connection.segments[command.writer_id.bytes] = command.segment
-            seen._from_context = (command.segment,)
-    if command.is_request:
-        connection.requests.setdefault(_key(command), deque()).append(seen)
-
-
-def _key(command: Any) -> int | str:
-    """What a request and its reply have in common: the request id, or the name where there is none."""
-    if isinstance(command, Hello | KeepAlive):
-        return command.type_name
-    request_id: int | None = getattr(command, "request_id", None)
-    return command.type_name if request_id is None else request_id
-
-
-def _answered(connection: _Connection, command: Any) -> tuple[Exchange, ...]:
-    """Takes out the requests that a reply answers."""
-    if isinstance(command, DataAppended | ConditionalCheckFailed):
-        found = []
-        waiting = connection.appends.get(command.writer_id.bytes, deque())
-        while waiting and waiting[0][0] <= command.event_number:
-            found.append(waiting.popleft()[1])
-        if found and not waiting:
-            del connection.appends[command.writer_id.bytes]
-        return tuple(found)
-    key = _key(command)
-    requests = connection.requests.get(key)
-    if requests:
-        found = [requests.popleft()]
-        if not requests:
-            del connection.requests[key]
-        return tuple(found)
-    for appends in connection.appends.values():
-        # An append that failed: the reply has its request id, and maybe those of appends before and behind it.
-        if appends and appends[0][1].request_id == key:
-            return (appends.popleft()[1],)
-    return ()
-
-
-def _waiting(connection: _Connection) -> Counter[str]:
-    names: Counter[str] = Counter()
-    for requests in connection.requests.values():
-        names.update(str(each.type_name) for each in requests)
-    for appends in connection.appends.values():
-        names.update(str(each.type_name) for _, each in appends)
-    return names

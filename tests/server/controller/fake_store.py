@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentStoreFailed
+from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
+from segstore.wire import Command
 
 
-class FakeStore:
-    """Implements `SegmentAdmin`."""
+class FakeStore(SegmentAdmin):
+    """A `SegmentAdmin` that asks nobody."""
 
     def __init__(self) -> None:
         self.lengths: dict[str, int] = {}
@@ -25,6 +26,9 @@ class FakeStore:
         self.calls.append((what, *names))
         if what in self.broken:
             raise SegmentStoreFailed(names[0], what)
+
+    async def ask(self, segment: str, did: str, request: Command) -> Command:
+        raise AssertionError(f"{request} is asked of no store")
 
     def owner_of(self, segment: str) -> Endpoint:
         return Endpoint("store.example", 12345)

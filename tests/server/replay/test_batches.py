@@ -25,7 +25,7 @@ def a_batch(first: int, last: int, writer_id: UUID, request_id: int) -> Append:
 
 def traced(ends: list[int], *, refused: int | None = None, acknowledged_together: bool = False) -> list[Record]:
     """A trace in which the events are appended in batches that end there, and acknowledged."""
-    from segstore.server.replay import request_frame
+    from segstore.wire.protocol import frames_of
 
     found: list[Record] = []
 
@@ -35,7 +35,7 @@ def traced(ends: list[int], *, refused: int | None = None, acknowledged_together
     add(Direction.REQUEST, encode(set_up(writer_id=TRACED)))
     add(Direction.REPLY, encode(AppendSetup(2, SEGMENT, TRACED, 0)))
     for first, last in pairwise([0, *ends]):
-        frame = request_frame(a_batch(first, last, TRACED, 3))
+        frame = frames_of(a_batch(first, last, TRACED, 3))
         while frame:
             size = 8 + int.from_bytes(frame[4:8], "big")
             add(Direction.REQUEST, frame[:size])

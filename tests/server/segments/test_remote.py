@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -10,8 +11,9 @@ from segstore.server import MockSegmentStore
 from segstore.server.controller import CONTROLLER_WRITER, ScalingPolicy, SegmentStoreFailed
 from segstore.server.controller.api import Authority, Permission
 from segstore.server.segments import RemoteSegments
+from segstore.server.segments.remote import StoreConnection
 from segstore.server.shared_folder import Location, Owners
-from segstore.wire import WIRE_VERSION
+from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, encode
 
 SEGMENT = "scope/_MARKstream/0.#epoch.0"
 
@@ -85,3 +87,37 @@ async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
         finally:
             await segments.aclose()
     assert asked == {"scope/_MARKstream", "scope/table_kvtable"}
+
+
+async def test_a_request_that_is_given_up_is_forgotten_and_others_are_answered() -> None:
+    async with MockSegmentStore() as mock:
+        mock.store.create_segment(SEGMENT, scale_type=0, target_rate=0, rollover_size=0, now_ms=0)
+        connection = await StoreConnection.open(Location(mock.host, mock.port), WIRE_VERSION, None)
+        try:
+            read = asyncio.create_task(connection.ask(ReadSegment(SEGMENT, 0, 10, "", 0)))  # waits at the tail
+            found = await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
+            assert isinstance(found, StreamSegmentInfo)
+            assert len(connection._protocol.requests) == 1
+            read.cancel()
+            await asyncio.gather(read, return_exceptions=True)
+            assert len(connection._protocol.requests) == 0
+        finally:
+            await connection.aclose()
+        with pytest.raises(ConnectionError):
+            await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
+
+
+async def test_requests_fail_when_the_store_sends_a_request() -> None:
+    async def ask_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.write(encode(GetStreamSegmentInfo(1, SEGMENT, "")))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(ask_back, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        connection = await StoreConnection.open(Location(host, port), WIRE_VERSION, None)
+        with pytest.raises(ConnectionError, match="a request came from a store"):
+            await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
+        assert connection.is_over
+        await connection.aclose()

@@ -1,0 +1,216 @@
+"""A connection to a segment store, sans I/O: the handshake, the direction of commands, requests and their replies.
+
+`ClientProtocol` is the client's side: `hello` and `send` return bytes to write, `receive` takes the bytes that were
+read and yields replies with the requests that they answer. `Requests` is its rule of which reply answers which request,
+for whoever watches both directions.
+
+A reply answers the oldest request with its request id; Hello and KeepAlive, which carry none, the oldest of their kind.
+An append is answered by the first acknowledgement of its writer with its event number or a later one, since one
+acknowledgement may stand for many appends and a writer uses one id for all. A refused token of a read may carry the
+read's offset in place of the request id (seed 36.30).
+
+Source: `ServerConnectionInboundHandler`, `FlowHandler` (Pravega).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+from segstore.wire.blocks import Append
+from segstore.wire.codec import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, WholeAppend, encode, encoder, frame_decoder
+from segstore.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AuthTokenCheckFailed,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    Hello,
+    KeepAlive,
+    ReadSegment,
+)
+from segstore.wire.errors import OutOfOrder, WireError
+from segstore.wire.schema import Command, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from segstore.wire.codec import FrameDecoder
+    from segstore.wire.schema import Buffer
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+HELLO: Final = Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)
+"""The versions spoken here."""
+
+_NUMBERS: Final[Mapping[type, str]] = {
+    Append: "event_number",
+    AppendBlockEnd: "last_event_number",
+    ConditionalAppend: "event_number",
+    ConditionalBlockEnd: "event_number",
+    WholeAppend: "last_event_number",
+}
+"""Of each append, the field with the number of its last event."""
+
+
+_WITHOUT_ID: Final = frozenset({Hello, KeepAlive})
+_ACKNOWLEDGE: Final = (DataAppended, ConditionalCheckFailed)
+
+
+def compatible(one: Hello, other: Hello) -> bool:
+    """Whether two peers have a wire version in common."""
+    return one.low_version <= other.high_version and other.low_version <= one.high_version
+
+
+def frames_of(item: Command | Append) -> bytes:
+    """A request as frames: an append as a block and its end."""
+    if not isinstance(item, Append):
+        return encode(item)
+    if item.expected_offset is not None:
+        return encode(
+            ConditionalBlockEnd(item.writer_id, item.event_number, item.expected_offset, item.data, item.request_id)
+        )
+    end = AppendBlockEnd(item.writer_id, len(item.data), b"", item.event_count, item.event_number, item.request_id)
+    return encode(AppendBlock(item.writer_id, item.data)) + encode(end)
+
+
+def answer_key(command: Any) -> int | str:
+    """What a request and its reply have in common: the request id, or the type name where there is none."""
+    request_id: int | None = None if type(command) in _WITHOUT_ID else getattr(command, "request_id", None)
+    return str(command.type_name) if request_id is None else request_id
+
+
+_Sent = tuple[int | str, Any, Any]
+"""A pending request: its key, of an append the event number or of a read the offset, and what is kept of it."""
+
+
+class Requests(Generic[T]):
+    """The pending requests of one connection, each as what its owner keeps of it; the requests are not held.
+
+    Iteration yields what is kept. most: the maximum number of pending requests, None for no bound.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._count = 0
+        self._others: dict[int | str, deque[_Sent]] = {}
+        self._appends: dict[bytes, deque[_Sent]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        for queues in (self._others, self._appends):
+            for queue in queues.values():
+                for _, _, kept in queue:
+                    yield kept
+
+    def add(self, request: Command | Append, kept: T) -> bool:
+        """Registers a request; False if the others were forgotten for it, because there were too many."""
+        name = _NUMBERS.get(type(request))
+        if name is None and not cast("Command", request).is_request:
+            return True  # such as a block, whose end is what is answered
+        room = self._most is None or self._count < self._most
+        if not room:
+            self._count, self._others, self._appends = 0, {}, {}
+        self._count += 1
+        key = answer_key(request)
+        queue: deque[_Sent] | None
+        if name is None:
+            number = request.offset if type(request) is ReadSegment else None
+            if (queue := self._others.get(key)) is None:
+                queue = self._others[key] = deque()
+        else:
+            number, writer = getattr(request, name), request.writer_id.bytes  # type: ignore[union-attr]  # all have one
+            if (queue := self._appends.get(writer)) is None:
+                queue = self._appends[writer] = deque()
+        queue.append((key, number, kept))
+        return room
+
+    def answered(self, reply: Command) -> list[T]:
+        """Takes out the requests that a reply answers, oldest first."""
+        if isinstance(reply, _ACKNOWLEDGE):
+            found: list[T] = []
+            writer, number = reply.writer_id.bytes, reply.event_number
+            queue = self._appends.get(writer, ())
+            while queue and queue[0][1] <= number:
+                found.append(self._take(self._appends, writer))
+            return found
+        key = answer_key(reply)
+        if key in self._others:
+            return [self._take(self._others, key)]
+        # A failed append: the reply has its request id, which may be that of other appends too.
+        for writer, queue in self._appends.items():
+            if queue[0][0] == key:
+                return [self._take(self._appends, writer)]
+        if isinstance(reply, AuthTokenCheckFailed):
+            for other, queue in self._others.items():
+                if queue[0][1] == key:
+                    return [self._take(self._others, other)]
+        return []
+
+    def forget(self, request: Command) -> None:
+        """No reply to the oldest request with this one's id is expected any more; appends stay."""
+        if (key := answer_key(request)) in self._others:
+            self._take(self._others, key)
+
+    def _take(self, queues: dict[K, deque[_Sent]], key: K) -> T:
+        queue = queues[key]
+        kept: T = queue.popleft()[2]
+        self._count -= 1
+        if not queue:
+            del queues[key]
+        return kept
+
+
+class ClientProtocol(Generic[T]):
+    """The client's side of one connection. Its owner writes what is returned, in order.
+
+    Attributes:
+        peer: the store's Hello, None until it has come.
+        requests: those without a reply.
+    """
+
+    def __init__(self, version: int = WIRE_VERSION, *, decoder: FrameDecoder | None = None) -> None:
+        """version: the one to speak. decoder: of the replies, None for one that refuses unknown commands."""
+        self.peer: Hello | None = None
+        self.requests: Requests[T] = Requests()
+        self._hello = Hello(version, OLDEST_COMPATIBLE_VERSION)
+        self._encode = encoder(version)
+        self._decoder = frame_decoder(version) if decoder is None else decoder
+
+    def hello(self) -> bytes:
+        """The first bytes to write."""
+        return self._encode(self._hello)
+
+    def send(self, request: Command | Append, kept: T) -> bytes:
+        """The bytes of a request, which is pending now. Raises WireError for what cannot be encoded."""
+        data = frames_of(request) if isinstance(request, Append) else self._encode(request)
+        self.requests.add(request, kept)
+        return data
+
+    def receive(self, data: Buffer) -> Iterator[tuple[Command, list[T]]]:
+        """The replies in the bytes that were read, each with the requests that it answers, oldest first.
+
+        Payloads are valid until the next call. Raises WireError for what is no frame, and OutOfOrder for a request or a
+        Hello with no version in common, after the replies that precede it.
+        """
+        problem: WireError | None = None
+        commands: Sequence[Command]
+        try:
+            commands = self._decoder.feed(data)
+        except WireError as error:
+            commands, problem = error.decoded, error
+        for command in commands:
+            if isinstance(command, Hello):
+                if not compatible(command, self._hello):
+                    raise OutOfOrder(f"the store speaks {command}, this side {self._hello}", type_name=Hello.type_name)
+                self.peer = command
+            elif not (command.is_reply or command.is_failure or isinstance(command, Unknown)):
+                raise OutOfOrder("a request came from a store", type_name=command.type_name)
+            yield command, self.requests.answered(command)
+        if problem is not None:
+            raise problem
