@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from segstore.wire.schema.elements import Elements
+from segstore.wire.schema import Elements
 
 _ITEM_BYTES = 64
 
