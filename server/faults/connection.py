@@ -156,10 +156,13 @@ class FaultyConnection(Connection):
             session.nothing_in_flight()
             self._failed.clear()
 
-    def _take_plain(self, nbytes: int) -> int:
-        """Each request is decided about; this is told of every read, so it is where reads are counted."""
-        self.bytes_in += nbytes
-        return 0
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.session is not None and not self.session.ended:
+            self.bytes_in += nbytes
+        super().buffer_updated(nbytes)
+
+    def _append_at_once(self, session: Session, nbytes: int) -> int:
+        return 0  # each request is decided about
 
     def _take(self, session: Session, item: Command | Append) -> None:
         """A request has come: decides about it, and carries it out or lets it wait."""
