@@ -46,14 +46,14 @@ _STEP = 256
 """Number of frames decoded at a time."""
 _SLICE_ITEMS = 4096
 """Maximum number of requests executed in a slice, however fast they are."""
-_PLAIN_BYTES = 128 * 1024
-"""Maximum number of bytes of one read that are executed as plain appends; together they fit in a slice."""
+_AT_ONCE_BYTES = 128 * 1024
+"""Maximum number of bytes whose appends are executed at once; together they fit in a slice."""
+_COUNTED_BYTES = 4096
+"""Executing the appends of a shorter read takes negligible time."""
 _LARGE_BYTES = 128 * 1024
 """Up to this size, pending bytes are copied; for more, the connection borrows the receive buffer."""
 _HEAVY = 3
 """A strain that takes more than one used-up slice in a row: a single one may be due to preemption of the process."""
-_COUNTED_BYTES = 4096
-"""A shorter read of plain appends takes negligible time."""
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 _KEPT_ITEM_BYTES = 256
 """What a request that is kept for later takes beside its payload, roughly."""
@@ -231,9 +231,13 @@ class Connection(asyncio.BufferedProtocol):
             self._recorder.received(self._number, hub.receive_view[:nbytes])
         if session is None or session.ending is not _NOT_YET:
             return
-        plain = self._take_plain(nbytes)
-        if plain == nbytes:
-            self._finish_plain()
+        done = self._append_at_once(session, nbytes)
+        if done == nbytes:
+            session.nothing_in_flight()
+            self.flush()
+            if hub.service.store.waiters.woken:
+                hub.enter(self)
+                hub.leave()
             return
         if self._input or self._backlog or self._wrong is not None:  # it was read before reading was paused
             # Payloads may lie in the buffer that is given back.
@@ -242,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drop_input()
             self._input, self._at, self._upto = more, 0, len(more)
             return
-        self._input, self._at, self._upto = hub.receive_buffer, plain, nbytes
+        self._input, self._at, self._upto = hub.receive_buffer, done, nbytes
         if not hub.queue.is_busy:
             self._serve()
         if self.is_behind() and session.ending is _NOT_YET:
@@ -458,47 +462,32 @@ class Connection(asyncio.BufferedProtocol):
             if self.is_paused():
                 return done
 
-    def _take_plain(self, nbytes: int) -> int:
-        """Applies the plain appends at the start of a read if nothing else is pending; returns their number of bytes.
+    def _append_at_once(self, session: Session, nbytes: int) -> int:
+        """The short way: executes the whole appends that a read begins with; returns the number of their bytes.
 
-        Many writers with few appends in flight send nothing else, so this is a reduced `_serve`.
+        Only while nothing is pending. It is the only place where what was read is not decoded into commands.
         """
-        session, hub, blocks, gate = self.session, self._hub, self._blocks, self._gate
+        hub, gate = self._hub, self._gate
         if (
-            blocks is None
-            or session is None
-            or self.transport is None
-            or self._paused
-            or self._stalled
-            or self._backlog
-            or self._at < self._upto
-            or hub.queue.is_busy
+            self._lane is not None
+            or self.is_behind()
+            or self.is_paused()
             or self.held_bytes
             or self.waits.for_bytes
-            or blocks.block_open
+            or hub.queue.is_busy
             or hub.fence is not None
-            or self._recorder is not None
-            or self._lane is not None
-            or session.out
             or (gate is not None and (gate.full or self._held_back_bytes))
         ):
             return 0
         began_s = hub.queue.now_s() if nbytes > _COUNTED_BYTES else 0.0
         try:
-            plain = session.append_plain(self._decoder, hub.receive_view, min(nbytes, _PLAIN_BYTES))
+            done = session.append_at_once(self._decoder, hub.receive_view[: min(nbytes, _AT_ONCE_BYTES)])
         except Exception as error:  # noqa: BLE001 — as in `_serve`
             hub.service.failed(session, error)
-            return nbytes  # the connection ends
-        if plain > _COUNTED_BYTES:
+            done = nbytes
+        if began_s:
             hub.queue.count(hub.queue.now_s() - began_s)
-        return plain
-
-    def _finish_plain(self) -> None:
-        """Writes the acknowledgements of `_take_plain` if nothing else was read."""
-        self.flush()
-        if self._hub.service.store.waiters.woken:
-            self._hub.enter(self)
-            self._hub.leave()
+        return done
 
     def is_paused(self) -> bool:
         """Whether no request is to be executed now: the peer or the disk is behind, or the lane holds requests."""

@@ -15,14 +15,14 @@ way, where what comes later has no writer any more and ends the connection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
-from segstore.server.connection.writers import WRITER_BYTES, SetUpWriter, run_of
+from segstore.server.connection.writers import WRITER_BYTES, Run, Writer, run_of, runs_of
 from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
 from segstore.wire import (
     AppendSetup,
@@ -36,8 +36,6 @@ from segstore.wire import (
     SetupAppend,
 )
 from segstore.wire.blocks import Append
-from segstore.wire.codec import END_HEADER, acknowledgement
-from segstore.wire.codec.generate import UUIDS
 from segstore.wire.names import transient_name
 from segstore.wire.protocol import compatible
 
@@ -99,7 +97,6 @@ class Session:
     """
 
     __slots__ = (
-        "_at_hand",
         "_blocks",
         "_encode",
         "_encode_parts",
@@ -110,7 +107,6 @@ class Session:
         "_refused",
         "_service",
         "_set_ups",
-        "_store_changes",
         "_transients",
         "_whole_frames",
         "_writers",
@@ -155,14 +151,13 @@ class Session:
         self._service = service
         self._memory = service.store.pool.memory
         self._blocks = blocks
+        if blocks is not None:
+            blocks.new_writer = Writer
         self._encode = service.encode
         self._whole_frames = whole_frames
         self._encode_parts = service.encode_parts
-        self._writers: dict[tuple[str, bytes], SetUpWriter] = {}
+        self._writers: dict[tuple[str, bytes], Writer] = {}
         self._refused: dict[tuple[str, bytes], StoreError] = {}
-        self._at_hand: dict[bytes, SetUpWriter] = {}
-        """Those of the writers that `append_plain` has found, by id alone, as the block decoder knows them."""
-        self._store_changes = service.store.changes
         self._set_ups = 0
         """Number of set-ups since the writers were last checked."""
         self._gone: set[tuple[str, bytes]] = set()
@@ -199,76 +194,24 @@ class Session:
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
         open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        service = self._service
-        now_s, until_s = service.queue.now_s, service.queue.until_s
-        now_ms = service.now_ms()
-        writers, containers, acknowledge = self._writers, service.store.containers, service.acknowledge
-        done, total, appended = start, len(items), 0
+        now_s, until_s = self._service.queue.now_s, self._service.queue.until_s
+        now_ms = self._service.now_ms()
+        done, total = start, len(items)
         try:
             while done < total:
                 item = items[done]
-                done += 1
-                if type(item) is not Append:
+                if type(item) is Append:
+                    run = run_of(items, done)
+                    done += len(run)
+                    self._append(run, now_ms)
+                else:
+                    done += 1
                     self._command(item)  # type: ignore[arg-type]  # not an Append
                     if now_s() >= until_s:
                         break
-                else:
-                    segment, writer_id, number = item.segment, item.writer_id, item.event_number
-                    writer = writers.get((segment, writer_id.bytes))
-                    if writer is None or number < writer.last_stored:
-                        self._without_writer(item, writer)
-                        if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
-                            break
-                        continue
-                    container = writer.container
-                    if containers.get(container.container_id) is not container:
-                        # It has left the store since, and may have come back as another one.
-                        if not self._find_container(item, writer):
-                            continue
-                        container = writer.container
-                    expected = item.expected_offset
-                    following: Any = items[done] if expected is None and done < total else None
-                    if type(following) is Append and following.writer_id is writer_id:
-                        run = run_of(items, done - 1)
-                        if len(run) > 1:
-                            stored = self._append_run(run, writer)
-                            appended += stored
-                            done += len(run) - 1
-                            if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
-                                break
-                            continue
-                    try:
-                        length = container.append(
-                            segment,
-                            writer_id,
-                            number,
-                            item.event_count,
-                            item.data,
-                            last_event_number=writer.last_stored,
-                            now_ms=now_ms,
-                            expected_offset=-1 if expected is None else expected,
-                        )
-                    except StoreError as error:
-                        self._append_failed(item, error)
-                    else:
-                        appended += 1
-                        writer.last_stored = number
-                        if writer.count is not None:
-                            writer.count.events += item.event_count
-                            writer.count.bytes += len(item.data)
-                        previous = writer.last_acknowledged
-                        if previous < number:
-                            writer.last_acknowledged = number
-                            frame = acknowledge(item.request_id, writer.id_bytes, number, previous, length)
-                            out = self.out
-                            out.append(frame)
-                            self.out_bytes += len(frame)
-                            if len(out) == 1:
-                                self._on_reply()
                 if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
         finally:
-            service.counters.appends += appended
             if whole and done == total and (self._refused or self._set_ups >= _LOOK_THROUGH_AFTER):
                 self.nothing_in_flight()
         return done
@@ -292,103 +235,80 @@ class Session:
         self._gone, self._set_ups = gone, 0
         blocks.retain(self._writers)
 
-    def append_plain(self, frames: FrameDecoder, read: memoryview, size: int) -> int:
-        """Applies the plain appends at the start of a read of `size` bytes; returns the number of their bytes.
+    def append_at_once(self, frames: FrameDecoder, read: memoryview) -> int:
+        """The short way: applies whole appends that a read begins with, and returns the number of their bytes.
 
-        The effect is that of `frames`, the block decoder and `receive_all`, in fewer steps; these process the rest. The
-        caller makes sure that no block is open and `out` is empty, and writes what is added to `out`.
+        It makes no command and no `Append` of a frame, and nothing else differs: what it leaves to the caller takes the
+        way through `frames`, the block decoder and `receive_all`, which would do the same with all. Once commands are
+        made by an accelerator, it can go. The caller looks after what is in `out` now.
         """
-        service, at_hand, out = self._service, self._at_hand, self.out
-        store, now_ms = service.store, service.now_ms()
-        if self._store_changes != store.changes:  # containers have left since, and may have come back as other ones
-            self._store_changes = store.changes
-            at_hand.clear()
-        before: SetUpWriter | None = None
+        blocks = self._blocks
+        if blocks is None or blocks.block_open:
+            return 0
+        writers, now_ms = cast("dict[bytes, Writer]", blocks.writers), self._service.now_ms()
         at = 0
-        try:
-            while (run := frames.append_rows(read, at, size)) is not None:
-                done = len(out)
-                for header, id_bytes, data, end_header, end_id, sizes, events, number, request_id in run.rows:
-                    if header != run.header or end_header != END_HEADER or end_id != id_bytes or sizes != run.sizes:
-                        break
-                    writer = at_hand.get(id_bytes) or self._take_to_hand(id_bytes)
-                    if writer is None:
-                        break
-                    segment, taken, stored = writer.segment, writer.taken, writer.last_stored
-                    if (
-                        segment is None
-                        or taken is None
-                        or number <= stored
-                        or number < taken.last_event_number
-                        or events <= 0
-                        or writer is before  # several of one writer are for `_append_run`
-                    ):
-                        break
-                    length = writer.container.append_plain(
-                        segment, writer.writer_id, number, events, data, stored, now_ms
-                    )
-                    if length < 0:
-                        break
-                    before = writer
-                    writer.last_stored = writer.last_acknowledged = taken.last_event_number = number
-                    if writer.count is not None:
-                        writer.count.events += events
-                        writer.count.bytes += len(data)
-                    out.append(acknowledgement(writer.ack_head, number, stored, request_id, length))
-                if len(out) == done:
-                    break
-                at += (len(out) - done) * run.size
-        finally:
-            service.counters.appends += len(out)
-            self.out_bytes = sum(map(len, out))
+        while at < len(read) and (found := frames.append_rows(read[at:])) is not None:
+            done = self._store(runs_of(found, writers), now_ms)
+            at += done * found.size
+            if not done or self._refused:
+                break
         return at
 
-    def _take_to_hand(self, id_bytes: bytes) -> SetUpWriter | None:
-        taken = None if self._blocks is None else self._blocks.taken(UUIDS[id_bytes])
-        writer = None if taken is None else self._writers.get((taken.segment, id_bytes))
-        if taken is None or writer is None or writer.last_stored != writer.last_acknowledged:
-            return None
-        container = writer.container
-        segment = container.segments.get(taken.segment)
-        if segment is None or self._service.store.containers.get(container.container_id) is not container:
-            return None
-        writer.segment, writer.taken = segment, taken
-        self._at_hand[id_bytes] = writer
-        return writer
-
-    def _append_run(self, run: Sequence[Append], writer: SetUpWriter) -> int:
-        """Stores appends that follow each other, and queues an acknowledgement for each; returns how many."""
+    def _append(self, run: Sequence[Append], now_ms: int) -> None:
+        """Stores or refuses appends of one writer that follow each other."""
         first = run[0]
-        segment, writer_id = first.segment, first.writer_id
-        try:
-            lengths = writer.container.append_run(
-                segment, writer_id, run, last_event_number=writer.last_stored, now_ms=self._service.now_ms()
-            )
-        except StoreError as error:
-            self._append_failed(first, error)
-            for append in run[1:]:
-                if self.ended:
-                    break
-                self._without_writer(append, self._writers.get((segment, writer_id.bytes)))
-            return 0
-        writer.last_stored = run[-1].event_number
-        if writer.count is not None:
-            writer.count.events += sum(append.event_count for append in run)
-            writer.count.bytes += sum(len(append.data) for append in run)
-        acknowledge, out, previous, size = self._service.acknowledge, self.out, writer.last_acknowledged, 0
-        silent = not out
-        for append, length in zip(run, lengths, strict=True):
-            number = append.event_number
-            if previous < number:
-                frame = acknowledge(append.request_id, writer.id_bytes, number, previous, length)
-                out.append(frame)
-                size += len(frame)
-                previous = number
-        writer.last_acknowledged = previous
-        self.out_bytes += size
-        if silent and out:
+        writer = self._writers.get((first.segment, first.writer_id.bytes))
+        silent = not self.out
+        if writer is None or first.event_number < writer.last_stored:
+            for each in run:
+                if not self.ended:
+                    self._without_writer(each.segment, each.writer_id, each.event_number, each.request_id)
+            return
+        numbers = [each.event_number for each in run]
+        counts = [each.event_count for each in run]
+        parts = [each.data for each in run]
+        request_ids = [each.request_id for each in run]
+        expected_offset = -1 if first.expected_offset is None else first.expected_offset
+        self._store(((writer, numbers, counts, parts, request_ids),), now_ms, expected_offset)
+        if silent and self.out:
             self._on_reply()
-        return len(run)
+
+    def _store(self, runs: Iterable[Run], now_ms: int, expected_offset: int = -1) -> int:
+        """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises.
+
+        Ends with the first run that is refused. Returns how many appends were stored or refused.
+        """
+        service, out = self._service, self.out
+        containers, acknowledge = service.store.containers, service.acknowledge
+        stored = size = 0
+        try:
+            for writer, numbers, counts, parts, request_ids in runs:
+                container, previous = writer.container, writer.last_stored
+                try:
+                    if containers.get(container.container_id) is not container:
+                        # It has left the store since, and may have come back as another one.
+                        container = writer.container = service.store.container_for(writer.segment)
+                    lengths = container.append(
+                        writer.segment, writer.writer_id, numbers, counts, parts, previous, now_ms, expected_offset
+                    )
+                except StoreError as error:
+                    self._append_failed(writer, numbers, request_ids, error)
+                    return stored + len(numbers)
+                stored += len(lengths)
+                if writer.count is not None:
+                    writer.count.events += sum(counts)
+                    writer.count.bytes += sum(map(len, parts))
+                for at, number in enumerate(numbers):
+                    if previous < number:
+                        frame = acknowledge(request_ids[at], writer.id_bytes, number, previous, lengths[at])
+                        out.append(frame)
+                        size += len(frame)
+                        previous = number
+                writer.last_stored = previous
+        finally:
+            service.counters.appends += stored
+            self.out_bytes += size
+        return stored
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
@@ -413,8 +333,7 @@ class Session:
         writer = self._writers.pop(key, None)
         if writer is None:
             return
-        if self._at_hand.get(writer.id_bytes) is writer:
-            del self._at_hand[writer.id_bytes]
+        writer.is_set_up = False
         if writer.count is not None:
             writer.count.connected -= 1
         self._memory.charge(-_writer_bytes(key))
@@ -525,12 +444,17 @@ class Session:
         self._refused.pop(key, None)
         counts = service.writer_counts
         count = None if counts is None else counts.set_up(segment, writer_id)
-        self._writers[key] = SetUpWriter(writer_id, container, last, count)
+        writer = self._writers[key] = self._lent(segment, writer_id)
+        writer.set_up(container, last, count)
         self._memory.charge(_writer_bytes(key))
-        self._at_hand.pop(writer_id.bytes, None)
         if token is not None and token.expires_s is not None:
             self._expire_at(token.expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
+
+    def _lent(self, segment: str, writer_id: UUID) -> Writer:
+        """The record that the block decoder has of a writer; a new one if its id has moved on to another segment."""
+        lent = None if self._blocks is None else self._blocks.writers.get(writer_id.bytes)
+        return lent if isinstance(lent, Writer) and lent.segment == segment else Writer(segment, writer_id)
 
     def _expire_at(self, at_s: float, key: tuple[str, bytes]) -> None:
         """Ends the connection then, if the writer is set up for the segment. A newer token does not prolong it."""
@@ -546,40 +470,32 @@ class Session:
         if key in self._writers:
             self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
 
-    def _without_writer(self, append: Append, writer: SetUpWriter | None) -> None:
+    def _without_writer(self, segment: str, writer_id: UUID, number: int, request_id: int) -> None:
         """An append without a writer that may send it: it fails like the one before it that it came with, or ends the
         connection.
         """
-        segment, writer_id = append.segment, append.writer_id
-        if writer is None and (error := self._refused.get((segment, writer_id.bytes))) is not None:
-            self._refuse_append(append, error)
-        elif writer is None:
-            self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
+        key = segment, writer_id.bytes
+        if (writer := self._writers.get(key)) is not None:
+            self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
+        elif (error := self._refused.get(key)) is not None:
+            self._refuse_writer(error, request_id, segment, writer_id, "appending data", number)
         else:
-            self.end(f"writer {writer_id} of {segment!r} sends event {append.event_number} after {writer.last_stored}")
+            self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
-    def _find_container(self, append: Append, writer: SetUpWriter) -> bool:
-        self._at_hand.pop(writer.id_bytes, None)  # its segment is another one too
-        try:
-            writer.container = self._service.store.container_for(append.segment)
-        except StoreError as error:
-            self._append_failed(append, error)
-            return False
-        return True
-
-    def _append_failed(self, append: Append, error: StoreError) -> None:
-        writer_id, number = append.writer_id, append.event_number
+    def _append_failed(
+        self, writer: Writer, numbers: Sequence[int], request_ids: Sequence[int], error: StoreError
+    ) -> None:
+        """Answers each append of a run that failed. Its writer is to be set up again if not only a condition failed."""
+        segment, writer_id = writer.segment, writer.writer_id
         if isinstance(error, BadOffset):
-            self.reply(ConditionalCheckFailed(writer_id, number, append.request_id))
+            self.reply(ConditionalCheckFailed(writer_id, numbers[0], request_ids[0]))
             return
-        key = (append.segment, writer_id.bytes)
+        key = segment, writer.id_bytes
         self._drop_writer(key)
         self._refused[key] = error
-        self._refuse_append(append, error)
-
-    def _refuse_append(self, append: Append, error: StoreError) -> None:
-        number, writer_id = append.event_number, append.writer_id
-        self._refuse_writer(error, append.request_id, append.segment, writer_id, "appending data", number)
+        for number, request_id in zip(numbers, request_ids, strict=True):
+            if not self.ended:
+                self._without_writer(segment, writer_id, number, request_id)
 
     def _refuse_writer(
         self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int

@@ -1,24 +1,24 @@
 """The writers that a connection has set up, and which of its appends are stored together.
 
-Invariant: `last_acknowledged` is never above `last_stored`; both only rise until the writer is set up again.
+A writer is one record: the block decoder makes it when a set-up is decoded, the session makes it ready when the set-up
+is executed, and every append goes through it.
 
 Source: `WriterState`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
-from segstore.wire import Command
-from segstore.wire.blocks import Append
-from segstore.wire.codec import acknowledgement_head
+from segstore.wire import Buffer, Command
+from segstore.wire.blocks import Append, BlockWriter
 
 if TYPE_CHECKING:
     from segstore.server.connection.writer_counts import WriterCount
-    from segstore.server.store import Container, Segment
-    from segstore.wire.blocks import Taken
+    from segstore.server.store import Container
+    from segstore.wire.codec import AppendRows
 
 WRITER_BYTES: Final = 400
 """What a writer that was set up takes, roughly."""
@@ -27,52 +27,45 @@ _MAX_RUN: Final = 512
 """Appends that are stored before their acknowledgements are made."""
 
 
-class SetUpWriter:
-    """A writer that was set up for a segment.
+class Writer(BlockWriter):
+    """A writer of one segment on one connection.
 
     Attributes:
+        id_bytes: the bytes of its id.
+        is_set_up: whether the session takes appends from it; the others are set only then.
         container: where the segment lies.
-        last_stored, last_acknowledged: the numbers of the events that it sent and that was acknowledged last.
+        last_stored: the last event number that was stored, and acknowledged.
         count: what it appends is counted there; None if nobody asks.
-        writer_id, id_bytes: the writer's id.
-        ack_head: with what its acknowledgements begin.
-        segment, taken: the segment, and what the block decoder has of the writer, once they were looked up.
     """
 
-    __slots__ = (
-        "ack_head",
-        "container",
-        "count",
-        "id_bytes",
-        "last_acknowledged",
-        "last_stored",
-        "segment",
-        "taken",
-        "writer_id",
-    )
+    __slots__ = ("container", "count", "id_bytes", "is_set_up", "last_stored")
 
-    def __init__(
-        self, writer_id: UUID, container: Container, last_event_number: int, count: WriterCount | None
-    ) -> None:
-        self.writer_id = writer_id
+    def __init__(self, segment: str, writer_id: UUID) -> None:
+        super().__init__(segment, writer_id)
         self.id_bytes = writer_id.bytes
-        self.ack_head = acknowledgement_head(self.id_bytes)
-        self.segment: Segment | None = None
-        self.taken: Taken | None = None
+        self.is_set_up = False
+
+    def set_up(self, container: Container, last_stored: int, count: WriterCount | None) -> None:
+        """The segment's store knows the writer, with `last_stored` as its last number."""
         self.container = container
+        self.last_stored = last_stored
         self.count = count
-        self.last_stored = last_event_number
-        self.last_acknowledged = last_event_number
+        self.is_set_up = True
 
 
-def run_of(items: Sequence[Command | Append], start: int) -> list[Append]:
-    """The appends from `start` on that go one after another to one segment, from one writer, without a condition."""
+Run = tuple[Writer, list[int], list[int], list[Buffer], list[int]]
+"""Appends of one writer that follow each other: event numbers, how many events, the bytes, the request ids."""
+
+
+def run_of(items: Sequence[Command | Append], start: int) -> Sequence[Append]:
+    """The append at `start`, and those behind it that are of the same writer; a conditional append is alone."""
     first = items[start]
     assert type(first) is Append
     segment, writer_id, number = first.segment, first.writer_id, first.event_number
-    run = [first]
-    for index in range(start + 1, min(len(items), start + _MAX_RUN)):
-        item = items[index]
+    end = start + 1
+    last = end if first.expected_offset is not None else min(len(items), start + _MAX_RUN)
+    while end < last:
+        item = items[end]
         if (
             type(item) is not Append
             or item.writer_id is not writer_id
@@ -82,5 +75,39 @@ def run_of(items: Sequence[Command | Append], start: int) -> list[Append]:
         ):
             break
         number = item.event_number
-        run.append(item)
-    return run
+        end += 1
+    return cast("Sequence[Append]", items[start:end])
+
+
+def runs_of(appends: AppendRows, writers: Mapping[bytes, Writer]) -> Iterator[Run]:
+    """Whole appends as runs, up to the first that is not simply the next one of a writer that is set up.
+
+    `last_event_number` of a writer is that of its last append that was taken, as if the block decoder had decoded it.
+    """
+    header, end_header, sizes = appends.same
+    run: Run | None = None
+    last_id = b""
+    for head, id_bytes, data, end_head, end_id, measured, events, number, request_id in appends.rows:
+        if head != header or end_head != end_header or end_id != id_bytes or measured != sizes or events <= 0:
+            break
+        if id_bytes == last_id and run is not None:
+            writer, numbers, counts, parts, request_ids = run
+            if number < numbers[-1]:
+                break
+            writer.last_event_number = number
+            numbers.append(number)
+            counts.append(events)
+            parts.append(data)
+            request_ids.append(request_id)
+            continue
+        if run is not None:
+            yield run
+            run = None
+        found = writers.get(id_bytes)
+        if found is None or not found.is_set_up or number < found.last_event_number or number < found.last_stored:
+            break
+        found.last_event_number = number
+        last_id = id_bytes
+        run = found, [number], [events], [data], [request_id]
+    if run is not None:
+        yield run

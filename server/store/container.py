@@ -2,7 +2,7 @@
 
 A request is first decided against the state (errors are raised here and nothing has changed), then expressed as
 operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, which is what
-a container does all day, changes the state directly and makes its operation for a journal alone.
+a container does all day, goes without an operation unless a journal needs one; its effect is ``_appended`` either way.
 
 Invariant: nothing here waits, performs I/O or reads a clock; the time comes with the request. What a request raises
 leaves the state as it was, with the two exceptions that the reference makes: a merge seals its source first, and a
@@ -46,7 +46,6 @@ from segstore.server.store.errors import (
     SegmentExists,
     SegmentSealed,
     SegmentTruncated,
-    StoreFull,
     Unmapped,
 )
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
@@ -73,30 +72,14 @@ from segstore.server.store.tables import (
     check_key_versions,
     table_attributes,
 )
-from segstore.server.store.waiting import Waiters, WakeReason
+from segstore.server.store.waiting import Waiters
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
-
-Data = Buffer | list[Buffer]
-"""What an append brings: one buffer, or several that are written one after the other."""
 
 MAX_ATTRIBUTES: Final = 1_000_000
 MAX_TRANSIENT_ATTRIBUTES: Final = 16
 """A transient segment that has more attributes than this, core ones included, takes no update any more."""
 
 _FIRST_EPOCH: Final = 1
-
-
-class PendingAppend(Protocol):
-    """One append of a run: the number of its last event, how many events, their bytes."""
-
-    @property
-    def event_number(self) -> int: ...
-
-    @property
-    def event_count(self) -> int: ...
-
-    @property
-    def data(self) -> Buffer: ...
 
 
 class Peers(Protocol):
@@ -339,130 +322,59 @@ class Container(ContainerState):
         self,
         name: str,
         writer_id: UUID,
-        event_number: int,
-        event_count: int,
-        data: Data,
-        *,
+        numbers: Sequence[int],
+        counts: Sequence[int],
+        parts: Sequence[Buffer],
         last_event_number: int,
         now_ms: int,
         expected_offset: int = -1,
-    ) -> int:
-        """Write ``data`` at the end and return the new length. The buffers are copied and free at return.
+    ) -> list[int]:
+        """Write one or several appends of a writer at the end and return the length after each. The buffers are copied.
 
-        ``last_event_number`` is what the writer's connection believes to be its last one; ``expected_offset`` below 0
-        is no condition. Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``,
-        ``BadAttribute`` (another connection wrote as this writer), ``BadOffset``, ``StoreFull``.
+        Each append has a last event number, a count of events and its bytes. What cannot change between them is checked
+        once. ``last_event_number`` is what the writer's connection believes to be the writer's last one;
+        ``expected_offset`` is for a single append, and below 0 no condition.
+
+        Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``, ``BadAttribute`` (another
+        connection wrote as this writer), ``BadOffset``: nothing is written then. On ``StoreFull`` the appends before
+        the one that did not fit are written.
         """
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
-        attributes, key = segment.attributes, writer_id.bytes
-        gate = segment.gate
-        if gate:
+        lengths: list[int] = []
+        if segment.gate:
+            if len(parts) > 1:  # an append may decide about the next one: table entries, core attributes
+                last = last_event_number
+                for number, count, part in zip(numbers, counts, parts, strict=True):
+                    alone = (number,), (count,), (part,)
+                    lengths += self.append(name, writer_id, *alone, last, now_ms)
+                    last = number
+                return lengths
             self._check_gate(segment, writer_id)
-        if (known := attributes.get(key)) != last_event_number:
+        if segment.attributes.get(writer_id.bytes) != last_event_number:
             self._check_writer(segment, writer_id, last_event_number)
         if expected_offset >= 0 and expected_offset != segment.length:
             raise BadOffset(name, expected=expected_offset, actual=segment.length)
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
-        if type(data) is list:
-            segment.write_all(data)
-        else:
-            segment.write(data)  # type: ignore[arg-type]
-        attributes[key] = event_number
-        if known is None:  # the writer was set up for an earlier segment of this name
-            segment.charge(ATTRIBUTE_BYTES)
-        count = segment.event_count
-        segment.event_count = event_count if count is None else count + event_count
-        segment.last_modified_ms = now_ms
-        if gate:
-            self._pass_gate(segment, writer_id, data)
-        if self._append_journal is not None:
-            parts = data if type(data) is list else (data,)
-            self._append_journal.appended(name, parts, event_count, now_ms, writer_id, event_number)  # type: ignore[arg-type]
-        elif self._journal is not None:
-            copy = b"".join(data) if isinstance(data, list) else bytes(data)
-            self._journal(Appended(name, copy, event_count, now_ms, writer_id, event_number))
-        return segment.length
-
-    def append_plain(
-        self, segment: Segment, writer_id: UUID, number: int, count: int, data: Buffer, last: int, now_ms: int
-    ) -> int:
-        """As ``append`` to a segment that is at hand, if there is nothing to look at; else -1, and nothing was done.
-
-        ``last`` is what the writer's connection believes to be its last number.
-        """
-        attributes, key, journal = segment.attributes, writer_id.bytes, self._append_journal
-        if segment.gate or attributes.get(key) != last or (self._journal is not None and journal is None):
-            return -1
-        if now_ms >= segment.index_due_ms:
-            self._note_for_index(segment, now_ms)
         try:
-            segment.write(data)
-        except StoreFull:  # `append` reports it
-            return -1
-        attributes[key] = number
-        segment.event_count = (segment.event_count or 0) + count
-        segment.last_modified_ms = now_ms
-        if journal is not None:
-            journal.appended(segment.name, (data,), count, now_ms, writer_id, number)
-        return segment.length
-
-    def append_run(
-        self, name: str, writer_id: UUID, run: Sequence[PendingAppend], *, last_event_number: int, now_ms: int
-    ) -> list[int]:
-        """Write several unconditional appends of one writer, in order, and return the length after each.
-
-        The same as ``append`` for each, with what cannot change between them checked once. Raises as ``append`` does;
-        nothing is written then.
-        """
-        segment = self.segments.get(name)
-        if segment is None:
-            raise NoSuchSegment(name)
-        attributes, key = segment.attributes, writer_id.bytes
-        journal = self._append_journal
-        if segment.gate or (self._journal is not None and journal is None):
-            return self._append_each(name, writer_id, run, last_event_number, now_ms)
-        if (known := attributes.get(key)) != last_event_number:
-            self._check_writer(segment, writer_id, last_event_number)
-        if now_ms >= segment.index_due_ms:
-            self._note_for_index(segment, now_ms)
-        lengths: list[int] = []
-        parts = [each.data for each in run]
-        try:
-            segment.write_each(parts, lengths)
-        finally:  # no memory for the next one: those before it stand
-            written = run if len(lengths) == len(run) else run[: len(lengths)]
-            if written:
-                number = attributes[key] = written[-1].event_number
-                if known is None:
-                    segment.charge(ATTRIBUTE_BYTES)
-                events = sum([each.event_count for each in written])
-                segment.event_count = (segment.event_count or 0) + events
-                segment.last_modified_ms = now_ms
-                if journal is not None:  # what one batch holds is durable as a whole: so one record says it
-                    journal.appended(name, parts[: len(written)], events, now_ms, writer_id, number)
-        return lengths
-
-    def _append_each(
-        self, name: str, writer_id: UUID, run: Sequence[PendingAppend], last_event_number: int, now_ms: int
-    ) -> list[int]:
-        lengths = []
-        for each in run:
-            number = each.event_number
-            lengths.append(
-                self.append(
-                    name,
-                    writer_id,
-                    number,
-                    each.event_count,
-                    each.data,
-                    last_event_number=last_event_number,
-                    now_ms=now_ms,
-                )
-            )
-            last_event_number = number
+            if len(parts) == 1:
+                segment.write(parts[0])
+                lengths.append(segment.length)
+            else:
+                segment.write_each(parts, lengths)
+        finally:  # those before the one that did not fit stand
+            if lengths:
+                if len(lengths) < len(parts):
+                    written = len(lengths)
+                    numbers, counts, parts = numbers[:written], counts[:written], parts[:written]
+                number, events = numbers[-1], sum(counts)
+                self._appended(segment, parts, writer_id, number, events, now_ms)
+                if self._append_journal is not None:  # a batch is durable as a whole: one record is enough
+                    self._append_journal.appended(name, parts, events, now_ms, writer_id, number)
+                elif self._journal is not None:
+                    self._journal(Appended(name, b"".join(parts), events, now_ms, writer_id, number))
         return lengths
 
     def merge(
@@ -678,19 +590,6 @@ class Container(ContainerState):
         if segment.sealed:
             raise SegmentSealed(segment.name)
         self._check_transient(segment, writer_id)
-
-    def _pass_gate(self, segment: Segment, writer_id: UUID, data: Data) -> None:
-        if segment.table is not None:
-            written = b"".join(data) if isinstance(data, list) else data
-            self._tell_table(segment, segment.length - len(written), written)
-        if segment.gate & Gate.WAITERS:
-            self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
-        if segment.gate & Gate.CORE_WRITER and has_field(writer_id):
-            # The append left the number in the wrong place. The event count was updated after the number, so it stands.
-            number = segment.attributes.pop(writer_id.bytes)
-            segment.charge(-ATTRIBUTE_BYTES)
-            if writer_id != EVENT_COUNT:
-                segment.set_attribute(writer_id, number)
 
     def _check_writer(self, segment: Segment, writer_id: UUID, last_event_number: int) -> None:
         previous = segment.attribute(writer_id)

@@ -60,8 +60,6 @@ class Gate(IntFlag):
     TABLE = 8
     CORE_WRITER = 16
     """A writer was set up whose id is that of a core attribute that has a field."""
-    GONE = 32
-    """It was deleted: who kept it must not write to it."""
 
 
 class SegmentInfo(msgspec.Struct, frozen=True):
@@ -167,7 +165,6 @@ class Segment(SegmentData):
 
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""
-        self.gate |= Gate.GONE.value
         self.clear()
         self.charge(-self.charged)
 

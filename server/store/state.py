@@ -9,14 +9,14 @@ but for its waiting readers and for appends that an index does not know of yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
 from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, EVENT_COUNT
 from segstore.server.store.chunks import Buffer, ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
-from segstore.server.store.memory import name_bytes
+from segstore.server.store.memory import ATTRIBUTE_BYTES, name_bytes
 from segstore.server.store.operations import (
     Appended,
     AppendJournal,
@@ -30,7 +30,7 @@ from segstore.server.store.operations import (
     TableKeysForgotten,
     Truncated,
 )
-from segstore.server.store.segment import Segment
+from segstore.server.store.segment import Gate, Segment, has_field
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_reader_group_table, is_user_stream_segment
@@ -192,17 +192,48 @@ class ContainerState:
         self.segments[name] = segment
 
     def _apply_append(self, operation: Appended) -> None:
-        segment = self.segments[operation.segment]
-        before = segment.length
+        segment, writer_id = self.segments[operation.segment], operation.writer_id
+        if writer_id is not None and has_field(writer_id):
+            segment.gate |= Gate.CORE_WRITER.value
         segment.write(operation.data, decided=True)
-        self._tell_table(segment, before, operation.data)
-        if operation.writer_id is not None:
-            # The event count is updated after the writer's number, so that it stands where both are one attribute.
-            if operation.writer_id != EVENT_COUNT:
-                segment.set_attribute(operation.writer_id, operation.event_number)
-            segment.event_count = (segment.event_count or 0) + operation.events
-        segment.last_modified_ms = operation.now_ms
-        self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+        parts = (operation.data,)
+        self._appended(segment, parts, writer_id, operation.event_number, operation.events, operation.now_ms)
+
+    def _appended(
+        self,
+        segment: Segment,
+        parts: Sequence[Buffer],
+        writer_id: UUID | None,
+        number: int,
+        events: int,
+        now_ms: int,
+    ) -> None:
+        """Make all changes of an append but its bytes, which are written already: ``parts``, the segment's last ones.
+
+        number: of the last of the ``events``. Live appends, table writes and recovery all end here.
+        """
+        if writer_id is not None:
+            attributes, key = segment.attributes, writer_id.bytes
+            if key not in attributes:  # the writer was set up for an earlier segment of this name
+                segment.charge(ATTRIBUTE_BYTES)
+            attributes[key] = number
+            segment.event_count = (segment.event_count or 0) + events
+        segment.last_modified_ms = now_ms
+        if segment.gate:
+            self._pass_gate(segment, parts, writer_id)
+
+    def _pass_gate(self, segment: Segment, parts: Sequence[Buffer], writer_id: UUID | None) -> None:
+        if segment.table is not None:
+            written = b"".join(parts)
+            self._tell_table(segment, segment.length - len(written), written)
+        if segment.gate & Gate.WAITERS:
+            self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+        if segment.gate & Gate.CORE_WRITER and writer_id is not None and has_field(writer_id):
+            # The number is in the wrong place. The event count was updated after it, so it stands where both are one.
+            number = segment.attributes.pop(writer_id.bytes)
+            segment.charge(-ATTRIBUTE_BYTES)
+            if writer_id != EVENT_COUNT:
+                segment.set_attribute(writer_id, number)
 
     def _remove(self, name: str, *, retired: bool) -> None:
         segment = self.segments.pop(name)

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from segstore.server.store.attributes import AttributeUpdate
 from segstore.server.store.chunks import Buffer, ChunkPool
-from segstore.server.store.container import MAX_ATTRIBUTES, Container, Data
+from segstore.server.store.container import MAX_ATTRIBUTES, Container
 from segstore.server.store.errors import (
     IllegalArgument,
     NoSuchSegment,
@@ -50,7 +50,6 @@ class SegmentStore:
     Attributes:
         container_count: how many containers there are in the cluster.
         containers: those owned here, by number; for reading only.
-        changes: how often one of them came or went.
         unopened: those owned here whose state is to be fetched when somebody asks: number → what fetches it.
         pool: the chunks of all segments.
         waiters: readers that wait at a tail, in all containers.
@@ -72,7 +71,6 @@ class SegmentStore:
             raise ValueError(f"a store has at least one container, not {containers}")
         self.container_count = containers
         self.containers: dict[int, Container] = {}
-        self.changes = 0
         self.unopened: dict[int, Callable[[], None]] = {}
         self.pool = ChunkPool() if pool is None else pool
         self.waiters = Waiters()
@@ -111,7 +109,6 @@ class SegmentStore:
             if (memory := container.pool.memory) is not self.pool.memory:
                 memory.join(self.pool.memory)
         self.containers[container_id] = container
-        self.changes += 1
         return container
 
     def release(self, container_id: int) -> Container:
@@ -119,7 +116,6 @@ class SegmentStore:
         ``clear`` it. ``KeyError`` if it is not owned.
         """
         container = self.containers.pop(container_id)
-        self.changes += 1
         container.dismiss_readers()
         container.pool.memory.leave()
         return container
@@ -323,23 +319,24 @@ class SegmentStore:
         writer_id: UUID,
         event_number: int,
         event_count: int,
-        data: Data,
+        data: Buffer,
         *,
         last_event_number: int,
         now_ms: int,
         expected_offset: int = -1,
     ) -> int:
-        """As ``Container.append``; whoever appends often asks for the container once. Raises ``NotOwner`` too."""
-        return self.container_for(name).append(
+        """One append as ``Container.append``; returns the new length. Raises ``NotOwner`` too."""
+        (length,) = self.container_for(name).append(
             name,
             writer_id,
-            event_number,
-            event_count,
-            data,
+            (event_number,),
+            (event_count,),
+            (data,),
             last_event_number=last_event_number,
             now_ms=now_ms,
             expected_offset=expected_offset,
         )
+        return length
 
     def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = (), *, now_ms: int) -> int:
         """Merge ``source`` into ``target`` and return the target's new length.

@@ -26,7 +26,7 @@ differences.
 from segstore.wire.blocks.decoder import (
     Append,
     AppendBlockDecoder,
-    Taken,
+    BlockWriter,
 )
 from segstore.wire.blocks.encoder import (
     MAX_PENDING_BYTES,
@@ -57,6 +57,6 @@ __all__ = [
     "AppendViolation",
     "BlockSizeTracker",
     "BlockSizing",
+    "BlockWriter",
     "FixedBlockSize",
-    "Taken",
 ]

@@ -4,7 +4,7 @@ Follows `AppendDecoder` and `CommandDecoder.parseCommand` (Pravega). Deliberate 
 writers takes bounded memory.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from struct import Struct as Layout
 from typing import Final
 from uuid import UUID
@@ -44,17 +44,14 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     request_id: int
 
 
-_NO_MORE: Final = 1 << 63
-"""Above every event number."""
+class BlockWriter:
+    """A writer as the decoder needs it: its segment and its last event number, which starts at 0."""
 
+    __slots__ = ("last_event_number", "segment", "writer_id")
 
-class Taken:
-    """The segment of a writer and its last event number, which starts at 0 and is `_NO_MORE` once it is forgotten."""
-
-    __slots__ = ("last_event_number", "segment")
-
-    def __init__(self, segment: str) -> None:
+    def __init__(self, segment: str, writer_id: UUID) -> None:
         self.segment = segment
+        self.writer_id = writer_id
         self.last_event_number = 0
 
     def cost(self) -> int:
@@ -70,10 +67,17 @@ class AppendBlockDecoder:
     writers stay.
 
     At most `max_state_bytes` are taken by the names and numbers of writers, and one frame by the open block.
+
+    Attributes:
+        writers: those that are set up, by the bytes of their ids; for looking at.
+        new_writer: makes the record of a writer that is set up. Who keeps more about writers sets it to a class of its
+            own, and may then apply a whole append itself, without `feed`: while no block is open, if its count of
+            events is above 0 and its number, which becomes the writer's `last_event_number`, not below that one.
     """
 
     def __init__(self, *, max_state_bytes: int = 8 * 1024 * 1024) -> None:
-        self._writers: dict[bytes, Taken] = {}
+        self.writers: dict[bytes, BlockWriter] = {}
+        self.new_writer: Callable[[str, UUID], BlockWriter] = BlockWriter
         self._state_bytes = 0
         self._max_state_bytes = max_state_bytes
         self._block_writer: UUID | None = None
@@ -105,7 +109,7 @@ class AppendBlockDecoder:
         Raises `AppendViolation`, whose `decoded` holds what came before the command that broke the rule.
         """
         out: list[Command | Append] = []
-        step, writers = self._step, self._writers
+        step, writers = self._step, self.writers
         try:
             for command in commands:
                 if type(command) is WholeAppend and self._block_writer is None:
@@ -127,23 +131,14 @@ class AppendBlockDecoder:
             self._own_block()
         return out
 
-    def taken(self, writer_id: UUID) -> Taken | None:
-        """What is known of a writer, for who carries out its appends without a step between.
-
-        While no block is open, a `WholeAppend` of some events whose number is not below `last_event_number` may be
-        carried out as it is; its number is then the last one. All others are for `feed_all`.
-        """
-        return self._writers.get(writer_id.bytes)
-
     def retain(self, known: Container[tuple[str, bytes]]) -> None:
         """Drops the writers that are not in `known`, by segment and the bytes of their ids.
 
         Their next append is a violation unless they are set up again. Call it when everything received is applied.
         """
-        for key, writer in list(self._writers.items()):
+        for key, writer in list(self.writers.items()):
             if (writer.segment, key) not in known:
-                del self._writers[key]
-                writer.last_event_number = _NO_MORE
+                del self.writers[key]
                 self._state_bytes -= writer.cost()
 
     def _own_block(self) -> None:
@@ -156,7 +151,7 @@ class AppendBlockDecoder:
         if isinstance(command, AppendBlockEnd):
             # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
             writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
-            writer = self._writers.get(writer_id.bytes)
+            writer = self.writers.get(writer_id.bytes)
             if writer is None or number < writer.last_event_number or count <= 0:
                 raise self._bad_end(command)
             data = command.data if self._block_writer is None else self._reassemble(command)
@@ -184,8 +179,8 @@ class AppendBlockDecoder:
 
     def _set_up(self, command: SetupAppend) -> None:
         key = command.writer_id.bytes
-        known = self._writers.get(key)
-        writer = Taken(command.segment)
+        known = self.writers.get(key)
+        writer = self.new_writer(command.segment, command.writer_id)
         state_bytes = self._state_bytes + writer.cost() - (0 if known is None else known.cost())
         if state_bytes > self._max_state_bytes:
             raise AppendViolation(
@@ -197,10 +192,8 @@ class AppendBlockDecoder:
                 limit=self._max_state_bytes,
                 actual=state_bytes,
             )
-        if known is not None:
-            known.last_event_number = _NO_MORE
         self._state_bytes = state_bytes
-        self._writers[key] = writer
+        self.writers[key] = writer
 
     def _bad_end(self, command: AppendBlockEnd) -> AppendViolation:
         self._drop_block()
@@ -289,8 +282,8 @@ class AppendBlockDecoder:
                 return kind, block[start : start + length]
         raise AppendViolation(AppendRule.BLOCK_TAIL, detail, end.writer_id, command=end, limit=len(block), actual=whole)
 
-    def _writer(self, command: AppendBlock | AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd) -> Taken:
-        writer = self._writers.get(command.writer_id.bytes)
+    def _writer(self, command: AppendBlock | AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd) -> BlockWriter:
+        writer = self.writers.get(command.writer_id.bytes)
         if writer is None:
             raise AppendViolation(
                 AppendRule.WRITER_UNKNOWN,
@@ -304,7 +297,7 @@ class AppendBlockDecoder:
     def _backwards(
         self,
         command: AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd,
-        writer: Taken,
+        writer: BlockWriter,
         field: str,
         number: int,
     ) -> AppendViolation:

@@ -1,10 +1,5 @@
 """Bytes to commands and back: the codec, frames out of a stream, and older versions of the protocol."""
 
-from segstore.wire.codec.append_rows import (
-    END_HEADER,
-    acknowledgement,
-    acknowledgement_head,
-)
 from segstore.wire.codec.codec import (
     HEADER_BYTES,
     OLDEST_COMPATIBLE_VERSION,
@@ -16,6 +11,7 @@ from segstore.wire.codec.codec import (
     encode_parts,
 )
 from segstore.wire.codec.framing import (
+    AppendRows,
     FrameDecoder,
     WholeAppend,
 )
@@ -35,18 +31,16 @@ from segstore.wire.codec.versions import (
 __all__ = [
     "COMMANDS_SINCE",
     "COMMANDS_UNTIL",
-    "END_HEADER",
     "FIELDS_SINCE",
     "HEADER_BYTES",
     "OLDEST_COMPATIBLE_VERSION",
     "RELEASES",
     "WIRE_VERSION",
+    "AppendRows",
     "Codec",
     "FrameDecoder",
     "UnknownPolicy",
     "WholeAppend",
-    "acknowledgement",
-    "acknowledgement_head",
     "decode",
     "encode",
     "encode_parts",

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import struct
 from copy import copy
-from functools import cache
+from functools import cache, lru_cache
 from itertools import repeat
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.codec.append_rows import append_rows
 from segstore.wire.codec.codec import DEFAULT_CODEC, HEADER_BYTES, decode_body, decoders_of
 from segstore.wire.codec.generate import Joined, compiler
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, DataAppended, ReadSegment, SegmentRead
@@ -25,9 +24,8 @@ from segstore.wire.errors import FrameTooLarge, WireError
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from segstore.wire.codec.append_rows import AppendRows
     from segstore.wire.codec.codec import Codec, Decoders, UnknownPolicy
     from segstore.wire.schema import Buffer, Command
 
@@ -49,13 +47,37 @@ class WholeAppend(AppendBlockEnd, frozen=True, gc=False):
     """
 
 
+_JOINED: Final = Joined(AppendBlock, AppendBlockEnd, WholeAppend, alike="writer_id", sized="size_of_whole_events")
+_row_layout = lru_cache(maxsize=1024)(_JOINED.layout)
+_ROW_BYTES: Final = 4096
+"""Data of more bytes is better viewed than copied, so it is in no row."""
+
+_NO_DATA_BYTES: Final = _row_layout(0)[0].size
+_WRITER_BYTES: Final = 16
+_END_BYTES: Final = _NO_DATA_BYTES - 2 * HEADER_BYTES - _WRITER_BYTES
+
+
+class AppendRows(NamedTuple):
+    """Frames of whole appends as rows, each of `size` bytes. One is a whole append if it has what is the same in all of
+    them, and the writer's id twice.
+
+    same: the block's header, the end's header, the end's two sizes.
+    rows: the block's header, the writer's id, the data, the end's header, its writer's id, its sizes, how many events,
+    the number of the last, the request id.
+    """
+
+    size: int
+    same: tuple[bytes, ...]
+    rows: Iterator[tuple[bytes, bytes, bytes, bytes, bytes, bytes, int, int, int]]
+
+
 @cache
 def _loop(
     codec: Codec, view: bool = False, join_appends: bool = False, acks_in_rows: bool = False
 ) -> Callable[..., int]:
     if codec != "generated":
         return _frames
-    joined = Joined(AppendBlock, AppendBlockEnd, WholeAppend) if join_appends else None
+    joined = _JOINED if join_appends else None
     return compiler.make_frames(OFTEN, joined=joined, in_rows=DataAppended if acks_in_rows else None, view=view)
 
 
@@ -144,13 +166,18 @@ class FrameDecoder:
         """Bytes of the incomplete frame that is held."""
         return len(self._pending)
 
-    def append_rows(self, data: memoryview, start: int, end: int) -> AppendRows | None:
-        """The appends at `start` of the next bytes as rows, for who takes some of them and feeds the others; None if
-        there are none, or if appends do not come joined.
+    def append_rows(self, data: memoryview) -> AppendRows | None:
+        """The next bytes as rows of the size of the append that they begin with. The caller may use the first ones that
+        are whole appends, and then feeds the rest. None if there is no append, or if appends do not come joined.
         """
-        if self._pending or not self._join_appends or self._failed is not None:
+        if self._pending or not self._join_appends or self._failed is not None or len(data) < _NO_DATA_BYTES:
             return None
-        return append_rows(data, start, end, self._max_body)
+        code, length = _read_header(data)
+        size = length - _WRITER_BYTES
+        if code != AppendBlock.code or not 0 <= size <= _ROW_BYTES or not _END_BYTES <= self._max_body >= length:
+            return None
+        layout, same = _row_layout(size)
+        return AppendRows(layout.size, same, layout.iter_unpack(data[: len(data) // layout.size * layout.size]))
 
     def feed(self, data: Buffer, size: int | None = None, start: int = 0, *, most: int | None = None) -> list[Command]:
         """Takes the next bytes (of `data` from `start` to `size`, or all), returns the commands that they complete.

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segstore.server.config import StoreSettings
-from segstore.server.connection import Connection, ConnectionHub, StoreService
+from segstore.server.connection import Connection, ConnectionHub, Session, StoreService
 from segstore.server.durable.committer import Gated
 from segstore.server.fair_queue import FairQueue
 from segstore.server.node import LoopClock
@@ -26,6 +26,7 @@ from segstore.wire import (
     KeepAlive,
     ReadSegment,
     SealSegment,
+    SegmentIsSealed,
     SetupAppend,
     encode,
 )
@@ -96,7 +97,7 @@ class LongWay(Connection):
 
     __slots__ = ()
 
-    def _take_plain(self, nbytes: int) -> int:
+    def _append_at_once(self, session: Session, nbytes: int) -> int:
         return 0
 
 
@@ -267,10 +268,10 @@ async def test_what_nobody_foresaw_ends_the_connection_of_an_append_alone(monkey
     side = Side(Connection, None)
     side.read(append(WRITERS[0], 1, b"first"))
 
-    def fails(*_: object, **__: object) -> int:
+    def fails(*_: object, **__: object) -> list[int]:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(type(side.store.container_for(SEGMENT)), "append_plain", fails)
+    monkeypatch.setattr(type(side.store.container_for(SEGMENT)), "append", fails)
     side.read(append(WRITERS[0], 2, b"second"))
     assert side.transport.closed
     assert side.service.counters.internal_errors == 1
@@ -284,7 +285,7 @@ async def test_a_container_that_comes_back_as_another_one_is_written_to() -> Non
     new = side.store.own(0)
     new.create_segment(SEGMENT, now_ms=5)
     last = new.setup_append(SEGMENT, WRITERS[0], now_ms=5)
-    new.append(SEGMENT, WRITERS[0], 1, 1, b"a", last_event_number=last, now_ms=5)
+    new.append(SEGMENT, WRITERS[0], (1,), (1,), (b"a",), last, 5)
     side.read(append(WRITERS[0], 2, b"b"))
     side.read(append(WRITERS[0], 3, b"c"))
     assert new.segment(SEGMENT).read_bytes(0, 3) == b"abc"
@@ -300,14 +301,14 @@ async def test_what_was_stored_before_the_disk_had_enough_is_acknowledged_while_
     gate.let_go()
     side.transport.written = b""
     container = side.store.container_for(SEGMENT)
-    carried_out = container.append_plain
+    carried_out = container.append
 
-    def fills(*given: Any) -> int:
+    def fills(*given: Any) -> list[int]:
         gate.full = True
         return carried_out(*given)
 
-    monkeypatch.setattr(container, "append_plain", fills)
-    side.read(append(WRITERS[0], 1, b"first"), append(WRITERS[0], 2, b"second"))
+    monkeypatch.setattr(container, "append", fills)
+    side.read(append(WRITERS[0], 1, b"first"), encode(KeepAlive()), append(WRITERS[0], 2, b"second"))
     gate.let_go()
     assert FrameDecoder().feed(side.transport.written) == [DataAppended(1, WRITERS[0], 1, -(1 << 63), 5)]
     gate.full, stalled, gate.stalled = False, gate.stalled, {}
@@ -315,5 +316,27 @@ async def test_what_was_stored_before_the_disk_had_enough_is_acknowledged_while_
         each.go_on()
     await asyncio.sleep(0)
     gate.let_go()
-    assert FrameDecoder().feed(side.transport.written)[1:] == [DataAppended(2, WRITERS[0], 2, 1, 11)]
+    assert FrameDecoder().feed(side.transport.written)[1:] == [KeepAlive(), DataAppended(2, WRITERS[0], 2, 1, 11)]
+    side.close()
+
+
+async def test_an_append_alone_that_fails_drops_the_writer_whose_next_append_closes() -> None:
+    side = Side(Connection, None)
+    side.read(append(WRITERS[0], 1, b"first"), encode(SealSegment(6, SEGMENT, "")))
+    side.transport.written = b""
+    side.read(append(WRITERS[0], 2, b"second"))
+    assert FrameDecoder().feed(side.transport.written) == [SegmentIsSealed(2, SEGMENT, "", 2)]
+    assert not side.transport.closed
+    side.read(append(WRITERS[0], 3, b"third"))
+    assert side.transport.closed
+    side.close()
+
+
+async def test_appends_of_one_writer_that_fail_together_are_all_refused() -> None:
+    side = Side(Connection, None)
+    side.read(encode(SealSegment(6, SEGMENT, "")))
+    side.transport.written = b""
+    side.read(append(WRITERS[0], 1, b"one"), append(WRITERS[0], 2, b"two"))
+    refused = [SegmentIsSealed(number, SEGMENT, "", number) for number in (1, 2)]
+    assert FrameDecoder().feed(side.transport.written) == refused
     side.close()

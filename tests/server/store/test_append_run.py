@@ -1,6 +1,8 @@
 """Appends stored as a run leave what the same appends leave one by one."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 from uuid import UUID
 
 import pytest
@@ -9,7 +11,6 @@ from hypothesis import strategies as st
 
 from segstore.server.store import Appended, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
 from segstore.server.store.chunks import SegmentData
-from segstore.wire.blocks import Append
 
 NAME = "scope/stream/0.#epoch.0"
 WRITER = UUID(int=7)
@@ -17,12 +18,16 @@ WRITER = UUID(int=7)
 appends = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.binary(max_size=40)), min_size=1, max_size=12)
 
 
-def run_of(steps: list[tuple[int, int, bytes]]) -> list[Append]:
-    run, number = [], 0
-    for step, count, data in steps:
-        number += step
-        run.append(Append(NAME, WRITER, number, count, data, None, 1))
-    return run
+class Run(NamedTuple):
+    """Appends of one writer, as `Container.append` takes them."""
+
+    numbers: list[int]
+    counts: list[int]
+    parts: list[bytes]
+
+
+def run_of(steps: list[tuple[int, int, bytes]]) -> Run:
+    return Run(list(accumulate(step for step, _, _ in steps)), [each[1] for each in steps], [each[2] for each in steps])
 
 
 class Journal:
@@ -58,13 +63,11 @@ def test_a_run_is_its_appends_one_by_one(steps: list[tuple[int, int, bytes]], jo
     run = run_of(steps)
     journal: list[Operation] | None = [] if journalled else None
     together, alone = container(journal), container()
-    lengths = together.append_run(NAME, WRITER, run, last_event_number=-(1 << 63), now_ms=5)
+    lengths = together.append(NAME, WRITER, *run, -(1 << 63), 5)
     last, expected = -(1 << 63), []
-    for each in run:
-        expected.append(
-            alone.append(NAME, WRITER, each.event_number, each.event_count, each.data, last_event_number=last, now_ms=5)
-        )
-        last = each.event_number
+    for number, count, part in zip(*run, strict=True):
+        expected += alone.append(NAME, WRITER, (number,), (count,), (part,), last, 5)
+        last = number
     assert lengths == expected
     assert state(together) == state(alone)
     if journal is not None:
@@ -81,8 +84,8 @@ def test_a_run_is_one_entry_of_a_journal_of_appends(steps: list[tuple[int, int, 
     before = len(journal.operations)
     if watched:  # readers are woken by one append after the other
         written.wait(NAME, 1 << 20, "reader")
-    written.append_run(NAME, WRITER, run, last_event_number=-(1 << 63), now_ms=5)
-    assert len(journal.operations) - before == (len(run) if watched else 1)
+    written.append(NAME, WRITER, *run, -(1 << 63), 5)
+    assert len(journal.operations) - before == (len(steps) if watched else 1)
     again = Container()
     for operation in journal.operations:
         again.apply(operation)
@@ -93,11 +96,11 @@ def test_a_run_is_one_entry_of_a_journal_of_appends(steps: list[tuple[int, int, 
 def test_memory_that_ends_within_a_run_leaves_what_was_written_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal()
     written = container(journal)
-    written.append(NAME, WRITER, 1, 1, b"ab", last_event_number=-(1 << 63), now_ms=2)
+    written.append(NAME, WRITER, (1,), (1,), (b"ab",), -(1 << 63), 2)
     monkeypatch.setattr(SegmentData, "_write_across", _no_memory)
-    run = [Append(NAME, WRITER, number, 1, data, None, 1) for number, data in ((2, b"cd"), (3, b"x" * 300))]
+    run = Run([2, 3], [1, 1], [b"cd", b"x" * 300])
     with pytest.raises(MemoryError):
-        written.append_run(NAME, WRITER, run, last_event_number=1, now_ms=3)
+        written.append(NAME, WRITER, *run, 1, 3)
     monkeypatch.undo()
     again = Container()
     for operation in journal.operations:
@@ -113,7 +116,7 @@ def _no_memory(*_: object) -> None:
 def test_a_run_wakes_the_readers_that_wait_for_it() -> None:
     store = container()
     store.wait(NAME, 3, "reader")
-    store.append_run(NAME, WRITER, run_of([(1, 1, b"ab"), (1, 1, b"cd")]), last_event_number=-(1 << 63), now_ms=2)
+    store.append(NAME, WRITER, *run_of([(1, 1, b"ab"), (1, 1, b"cd")]), -(1 << 63), 2)
     assert [woken.token for woken in store.waiters.take_woken()] == ["reader"]
 
 
@@ -122,12 +125,12 @@ def test_a_refused_run_writes_nothing() -> None:
     run = run_of([(1, 1, b"ab"), (1, 1, b"cd")])
     before = state(store)
     with pytest.raises(BadAttribute):
-        store.append_run(NAME, WRITER, run, last_event_number=3, now_ms=2)
+        store.append(NAME, WRITER, *run, 3, 2)
     with pytest.raises(NoSuchSegment):
-        store.append_run("other", WRITER, run, last_event_number=-(1 << 63), now_ms=2)
+        store.append("other", WRITER, *run, -(1 << 63), 2)
     assert state(store) == before
     store.seal_segment(NAME, now_ms=2)
     sealed = state(store)
     with pytest.raises(SegmentSealed):
-        store.append_run(NAME, WRITER, run, last_event_number=-(1 << 63), now_ms=3)
+        store.append(NAME, WRITER, *run, -(1 << 63), 3)
     assert state(store) == sealed

@@ -11,6 +11,7 @@ from segstore.server.store import (
     AttributeUpdate,
     BadAttribute,
     BadOffset,
+    Buffer,
     Container,
     IllegalArgument,
     NoSuchSegment,
@@ -37,10 +38,20 @@ def container() -> Container:
     return container
 
 
+def append(
+    container: Container, name: str, writer: UUID, number: int, events: int, data: Buffer, *,
+    last_event_number: int, now_ms: int, expected_offset: int = -1,
+) -> int:  # fmt: skip
+    """A single append."""
+    alone = (number,), (events,), (data,)
+    (length,) = container.append(name, writer, *alone, last_event_number, now_ms, expected_offset)
+    return length
+
+
 def write(container: Container, name: str, data: bytes, writer: UUID = W) -> int:
     last = container.setup_append(name, writer, now_ms=5)
     number = max(last + 1, 1)
-    return container.append(name, writer, number, 1, data, last_event_number=last, now_ms=5)
+    return append(container, name, writer, number, 1, data, last_event_number=last, now_ms=5)
 
 
 def read(container: Container, name: str, offset: int = 0, size: int = 1000) -> tuple[bytes, bool, bool]:
@@ -117,7 +128,7 @@ def test_the_table_of_a_reader_group_can_be_made_again(container: Container, nam
         lambda c: c.get_attribute("no", A),
         lambda c: c.update_attribute("no", A, 1, 2, now_ms=1),
         lambda c: c.setup_append("no", W, now_ms=1),
-        lambda c: c.append("no", W, 1, 1, b"", last_event_number=0, now_ms=1),
+        lambda c: append(c, "no", W, 1, 1, b"", last_event_number=0, now_ms=1),
         lambda c: c.read("no", -1, 8),
         lambda c: c.wait("no", 0, 1),
         lambda c: c.merge("s", "no", now_ms=1),
@@ -136,8 +147,8 @@ def test_what_does_not_exist_is_named(container: Container, request_: Callable[[
 
 def test_an_append_answers_the_new_length_and_counts_events(container: Container) -> None:
     assert container.setup_append("s", W, now_ms=2) == NULL_VALUE
-    assert container.append("s", W, 5, 1, b"one", last_event_number=NULL_VALUE, now_ms=2) == 3
-    assert container.append("s", W, 9, 4, [b"two", memoryview(b"!")], last_event_number=5, now_ms=3) == 7
+    assert append(container, "s", W, 5, 1, b"one", last_event_number=NULL_VALUE, now_ms=2) == 3
+    assert append(container, "s", W, 9, 4, memoryview(b"two!"), last_event_number=5, now_ms=3) == 7
     assert container.setup_append("s", W, now_ms=4) == 9
     assert container.get_attribute("s", W) == 9
     assert container.get_attribute("s", EVENT_COUNT) == 5
@@ -147,25 +158,25 @@ def test_an_append_answers_the_new_length_and_counts_events(container: Container
 def test_a_writer_that_another_connection_overtook_is_refused(container: Container) -> None:
     write(container, "s", b"one")
     with pytest.raises(BadAttribute) as error:
-        container.append("s", W, 7, 1, b"x", last_event_number=0, now_ms=2)
+        append(container, "s", W, 7, 1, b"x", last_event_number=0, now_ms=2)
     assert (error.value.attribute_id, error.value.previous) == (W, 1)
     assert container.segment_info("s").length == 3
 
 
 def test_the_same_number_again_is_stored_again(container: Container) -> None:
     write(container, "s", b"one")
-    assert container.append("s", W, 1, 1, b"one", last_event_number=1, now_ms=2) == 6
+    assert append(container, "s", W, 1, 1, b"one", last_event_number=1, now_ms=2) == 6
 
 
 def test_a_conditional_append_checks_its_number_before_the_offset(container: Container) -> None:
     write(container, "s", b"one")
     with pytest.raises(BadOffset) as error:
-        container.append("s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=4)
+        append(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=4)
     assert (error.value.expected, error.value.actual) == (4, 3)
     with pytest.raises(BadAttribute):
-        container.append("s", W, 2, 1, b"x", last_event_number=0, now_ms=2, expected_offset=4)
-    assert container.append("s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=3) == 4
-    assert container.append("s", W, 3, 1, b"x", last_event_number=2, now_ms=2, expected_offset=-1) == 5
+        append(container, "s", W, 2, 1, b"x", last_event_number=0, now_ms=2, expected_offset=4)
+    assert append(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=3) == 4
+    assert append(container, "s", W, 3, 1, b"x", last_event_number=2, now_ms=2, expected_offset=-1) == 5
 
 
 def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> None:
@@ -174,7 +185,7 @@ def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> 
     assert container.setup_append("s", W, now_ms=3) == 1
     assert container.setup_append("s", X, now_ms=3) == NULL_VALUE
     with pytest.raises(SegmentSealed):
-        container.append("s", W, 2, 1, b"x", last_event_number=1, now_ms=3)
+        append(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=3)
     with pytest.raises(SegmentSealed):
         container.seal_segment("s", now_ms=3)
 
@@ -182,17 +193,17 @@ def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> 
 def test_a_core_attribute_that_is_absent_cannot_be_a_writer(container: Container) -> None:
     assert container.setup_append("s", EVENT_COUNT, now_ms=2) == NULL_VALUE
     with pytest.raises(BadAttribute):
-        container.append("s", EVENT_COUNT, 5, 1, b"x", last_event_number=NULL_VALUE, now_ms=2)
+        append(container, "s", EVENT_COUNT, 5, 1, b"x", last_event_number=NULL_VALUE, now_ms=2)
     assert container.segment_info("s").length == 0
 
 
 def test_a_core_attribute_that_is_there_is_a_writer_like_any_other(container: Container) -> None:
     last = container.setup_append("s", SCALE_POLICY_RATE, now_ms=2)
     assert last == 100
-    container.append("s", SCALE_POLICY_RATE, 101, 1, b"x", last_event_number=last, now_ms=2)
+    append(container, "s", SCALE_POLICY_RATE, 101, 1, b"x", last_event_number=last, now_ms=2)
     assert container.get_attribute("s", SCALE_POLICY_RATE) == 101
     last = container.setup_append("s", EVENT_COUNT, now_ms=2)
-    container.append("s", EVENT_COUNT, 50, 1, b"y", last_event_number=last, now_ms=2)
+    append(container, "s", EVENT_COUNT, 50, 1, b"y", last_event_number=last, now_ms=2)
     assert container.get_attribute("s", EVENT_COUNT) == 2
 
 
@@ -385,7 +396,7 @@ def test_a_transient_segment_takes_no_update_once_it_has_more_than_sixteen_attri
     with pytest.raises(AttributeLimit):
         container.setup_append(name, X, now_ms=2)
     with pytest.raises(AttributeLimit):
-        container.append(name, W, 2, 1, b"y", last_event_number=1, now_ms=2)
+        append(container, name, W, 2, 1, b"y", last_event_number=1, now_ms=2)
     with pytest.raises(AttributeLimit):
         container.update_attribute(name, A, 1, NULL_VALUE, now_ms=2)
 
@@ -412,7 +423,7 @@ def test_transient_segments_expire_after_their_last_use(container: Container) ->
     assert expired(container, 1600, 600) == [name]
     container.setup_append(name, W, now_ms=1500)
     assert expired(container, 1600, 600) == []
-    container.append(name, W, 1, 1, b"x", last_event_number=NULL_VALUE, now_ms=2000)
+    append(container, name, W, 1, 1, b"x", last_event_number=NULL_VALUE, now_ms=2000)
     assert expired(container, 2599, 600) == []
     assert expired(container, 2600, 600) == [name]
     container.delete_segment(name)
@@ -434,7 +445,7 @@ def test_a_merge_moves_all_bytes_and_counts_the_sources_events(container: Contai
     container.create_segment(TXN, now_ms=1)
     write(container, "s", b"one")
     write(container, TXN, b"two")
-    container.append(TXN, W, 9, 4, b"three", last_event_number=1, now_ms=2)
+    append(container, TXN, W, 9, 4, b"three", last_event_number=1, now_ms=2)
     assert container.merge("s", TXN, now_ms=3) == 11
     assert read(container, "s") == (b"onetwothree", True, False)
     assert container.get_attribute("s", EVENT_COUNT) == 6
@@ -450,7 +461,7 @@ def test_a_transient_source_counts_as_one_event(container: Container) -> None:
     name = container.create_transient_segment("s", W, HEX, now_ms=1)
     for number in range(3):
         last = number or NULL_VALUE
-        container.append(name, W, number + 1, 1, b"chunk", last_event_number=last, now_ms=2)
+        append(container, name, W, number + 1, 1, b"chunk", last_event_number=last, now_ms=2)
     assert container.merge("s", name, now_ms=3) == 15
     assert container.get_attribute("s", EVENT_COUNT) == 1
     assert expired(container, 9999, 1) == []

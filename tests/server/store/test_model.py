@@ -154,7 +154,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 writer,
                 last,
                 1,
-                [data[:5], data[5:]],
+                data,
                 last_event_number=last,
                 now_ms=self.now_ms,
                 expected_offset=expected_offset,

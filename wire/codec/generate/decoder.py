@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.wire.codec.generate.runtime import REFUSALS, UUIDS, Rows, Short, run_length
@@ -429,11 +430,43 @@ def frame_decoder_source(cls: type[Command]) -> tuple[str, dict[str, Any]]:
 
 
 class Joined(NamedTuple):
-    """A block and its end, read as one value: `made` is a subclass of `end` that carries the data of `block`."""
+    """A block and its end that are read as one value, where the end has `alike` as the block has it, `sized` is the
+    size of the block's data, and the end has no data of its own.
+
+    `made` is a subclass of `end` that carries the data of `block`. The block has two fields, `alike` and data.
+    """
 
     block: type[Command]
     end: type[Command]
     made: type[Command]
+    alike: str
+    sized: str
+
+    def layout(self, size: int) -> tuple[struct.Struct, tuple[bytes, ...]]:
+        """Both frames as one row, for blocks with data of `size` bytes: fields as they are on the wire, in order.
+
+        Fields that are the same in all rows come together, as bytes; also returns these.
+        """
+        block, end = low.lower(self.block.parts), low.lower(self.end.parts)
+        head = struct.calcsize(">" + "".join(_format(node) for node in block if not isinstance(node, low.Remainder)))
+        fields: list[tuple[str, int | None]] = [("i", self.block.code), ("i", head + size)]
+        fields += [(f"{size}s", None) if isinstance(node, low.Remainder) else (_format(node), None) for node in block]
+        tail: list[tuple[str, int | None]] = []
+        for node in map(_present, end):
+            if isinstance(node, low.Data):
+                tail.append(("i", 0))
+            else:
+                tail.append((_format(node), size if node.name == self.sized else None))
+        fields += [("i", self.end.code), ("i", struct.calcsize(">" + "".join(code for code, _ in tail))), *tail]
+        layout, same = ">", []
+        for is_known, group in groupby(fields, key=lambda field: field[1] is not None):
+            known = list(group)
+            codes = "".join(code for code, _ in known)
+            if is_known:
+                same.append(struct.pack(">" + codes, *(value for _, value in known)))
+                codes = f"{len(same[-1])}s"
+            layout += codes
+        return struct.Struct(layout), tuple(same)
 
 
 def frames_source(
@@ -481,7 +514,7 @@ def frames_source(
         values = reader.nodes(nodes, body=True)
         reader.end()
         if joined is not None and cls is joined.block:
-            _join(source, joined, values, reader.read["writer_id"])
+            _join(source, joined, values, reader.read[joined.alike])
         line(f"out.append({reader._make(cls, values)})")
         if any(isinstance(node, low.Text) for node in nodes):
             line("if e - f > heavy: f = e; break")
@@ -525,21 +558,22 @@ def _rows(source: Source, cls: type[Command]) -> None:
     source.depth -= 2
 
 
-def _join(source: Source, joined: Joined, block: dict[str, str], writer: str) -> None:
+def _join(source: Source, joined: Joined, block: dict[str, str], alike: str) -> None:
     """Emits the look at the frame behind a block at `f`, which ends at `e`: the end of it, and nothing but?"""
     ahead = Reader(source, "", "e")
     ahead.run = [("i", "code"), ("i", "size")]
     for node in map(_present, low.lower(joined.end.parts)):
         ahead.fixed("i" if isinstance(node, low.Data) else _format(node))
     names = dict(zip((part.names[0] for part in joined.end.parts), (name for _, name in ahead.run[2:]), strict=True))
+    own_data = next(node.name for node in low.lower(joined.end.parts) if isinstance(node, low.Data))
     bytes_ = struct.calcsize(">" + "".join(code for code, _ in ahead.run))
     line = source.line
     line(f"if e + {bytes_} <= end:")
     source.depth += 1
     ahead.flush()
-    whole = f"{names['data']} == 0 and {names['size_of_whole_events']} == len({block['data']})"
+    whole = f"{names[own_data]} == 0 and {names[joined.sized]} == len({block[own_data]})"
     known = f"code == {joined.end.code} and size == {bytes_ - 8} <= limit"
-    line(f"if {known} and {whole} and {names['writer_id']} == {writer}:")
+    line(f"if {known} and {whole} and {names[joined.alike]} == {alike}:")
     source.depth += 1
     values = {**names, **block}
     made = source.constant(joined.made, joined.made.__name__)
