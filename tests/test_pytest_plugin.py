@@ -163,7 +163,7 @@ def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester, p
 
         def test_as_set(segstore_server, segstore_cluster, segstore_trace):
             if {process!r} == "yes":
-                from segstore.testing.servers import InAnotherProcess
+                from segstore.testing import InAnotherProcess
                 with pytest.raises(InAnotherProcess):
                     segstore_server.call(lambda cluster: os.getpid())
             else:

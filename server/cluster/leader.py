@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore.server.cluster.parts import controller_state
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.controller import Controller, Endpoint
-from segstore.server.controller.api import Authority, ControllerServer, Permission, TlsFiles
+from segstore.server.controller import Controller
+from segstore.server.controller.api import Authority, ControllerServer, Permission
 from segstore.server.controller.state import Operation, encode
 from segstore.server.coordination import Configuration, Configured, Disconnected, configured
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Epoch, Fenced, JournalFailed
+from segstore.server.net import Endpoint
 from segstore.server.segments import RemoteSegments
 from segstore.server.shared_folder import Owners, SharedFolder, drop, result_of
 
@@ -114,7 +114,7 @@ class ControllerLeader:
             store.containers,
             token=lambda stream: authority.token(stream, Permission.READ_UPDATE),
             wire_version=store.wire_version,
-            tls=_trusting(self._settings.tls),
+            tls=None if self._settings.tls is None else self._settings.tls.trusting_context(),
             refused=self._refused,
         )
         controller = Controller(segments, self._settings.controller, journal=journal, state=state)
@@ -162,16 +162,6 @@ class ControllerLeader:
         finally:
             # Calls that are still under way must not wait for what will never be durable.
             made.durability.committer.fail("another process leads the controller now", logging.INFO)
-
-
-def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:
-    """Trusts the certificate that the processes share, and nothing else."""
-    if tls is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=tls.own_certificate().decode())
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
 
 
 def _nobody(_: object) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from segstore.server.cluster.members import Members
 from segstore.server.cluster.parts import close_connections, control_api, controller_state
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.config import StoreSettings
+from segstore.server.config import StoreOptions, StoreSettings
 from segstore.server.connection import Clock
 from segstore.server.controller import Controller, ControllerConfig
 from segstore.server.controller.api import Authority, ControllerServer
@@ -23,6 +23,7 @@ from segstore.server.controller.state import Operation, State, encode
 from segstore.server.coordination import Coordinator, InProcessCoordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, NoFaults, Observed, Observer
+from segstore.server.net import Endpoint
 from segstore.server.node import LoopClock, SegmentStoreServer
 from segstore.server.segments import LocalSegments, RecordedSegments
 from segstore.server.store import ChunkPool, MemoryAccount
@@ -80,8 +81,8 @@ class Cluster(Observed):
         elif coordinator is not None or configuration is not None:
             raise ValueError("a coordinator is for several stores, which own containers by it: give stores=2")
         self.controller: Controller | None = None
-        self.controller_address: tuple[str, int] | None = None
-        self.http_address: tuple[str, int] | None = None
+        self.controller_address: Endpoint | None = None
+        self.http_address: Endpoint | None = None
         self._control_api: ControlApi | None = None
         self._authority = authority
         self._served: ControllerServer | None = None
@@ -99,7 +100,7 @@ class Cluster(Observed):
         )
 
     @property
-    def address(self) -> tuple[str, int] | None:
+    def address(self) -> Endpoint | None:
         """Of the first store."""
         return self.stores[0].address
 
@@ -193,7 +194,7 @@ class Cluster(Observed):
             published_host=settings.public_host,
             settled=None if durability is None else durability.committer.settled,
         )
-        self.controller_address = (settings.public_host, self._served.port)
+        self.controller_address = Endpoint(settings.public_host, self._served.port)
 
     def _journal(self, operation: Operation) -> None:
         if self.durability is not None:
@@ -268,10 +269,10 @@ class MockCluster(Cluster):
         ownership: OwnershipSettings | None = None,
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
-        **store: Any,
+        **store: Unpack[StoreOptions],
     ) -> None:
         settings = ClusterSettings(
-            store=StoreSettings(**{"port": 0, "containers": max(4, stores), **store}),
+            store=StoreSettings.model_validate({"port": 0, "containers": max(4, stores), **store}),
             stores=stores,
             controller_port=0,
             controller=controller or ControllerConfig(),
@@ -300,16 +301,14 @@ class MockCluster(Cluster):
         """host:port of the controller."""
         if self.controller_address is None:
             raise RuntimeError("the cluster is not started")
-        host, port = self.controller_address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(self.controller_address)
 
     @property
     def http_url(self) -> str:
         """http://host:port of the control API, if `http_port` was given."""
         if self.http_address is None:
             raise RuntimeError("no control API is served: give http_port=0")
-        host, port = self.http_address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://{self.http_address}"
 
     async def stop(self, *, drain_s: float = 1.0) -> None:
         await super().stop(drain_s=drain_s)

@@ -23,7 +23,7 @@ from segstore.server.cluster.leader import ControllerLeader
 from segstore.server.cluster.parts import close_connections, control_api
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.connection import Clock
-from segstore.server.controller import Controller, Endpoint, wall_clock_ms
+from segstore.server.controller import Controller, wall_clock_ms
 from segstore.server.controller.api import Authority, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
@@ -38,11 +38,11 @@ from segstore.server.coordination import (
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.durable import DataError, Durability
 from segstore.server.faults import Faults
+from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
 from segstore.server.shared_folder import (
     Candidate,
     FolderStorage,
-    Location,
     Owners,
     Present,
     SharedFolder,
@@ -110,8 +110,8 @@ class ClusterProcess:
             SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
         ]
         self.failure: asyncio.Future[str] | None = None
-        self.controller_address: tuple[str, int] | None = None
-        self.http_address: tuple[str, int] | None = None
+        self.controller_address: Endpoint | None = None
+        self.http_address: Endpoint | None = None
         self._path = settings.data
         self._where = zookeeper
         self._patience_s = patience_ms / 1000
@@ -139,7 +139,7 @@ class ClusterProcess:
         return self.stores[0]
 
     @property
-    def address(self) -> tuple[str, int] | None:
+    def address(self) -> Endpoint | None:
         """Of the store."""
         return self.server.address
 
@@ -204,8 +204,7 @@ class ClusterProcess:
                 tls=settings.tls,
                 trust_network=self._trust_network,
             )
-            self.controller_address = (host, self._front.port)
-            where = Location(host, self._front.port)
+            self.controller_address = where = Endpoint(host, self._front.port)
             self._candidate = Candidate(
                 f"{host}:{port}", where, self._lead, self._resign, stale_node=settings.ownership.stale_node
             )
@@ -406,11 +405,10 @@ class ClusterProcess:
     # --- the controller ---------------------------------------------------------------------------------------------
 
     def _leader(self) -> Endpoint | None:
-        leader = None if self._candidate is None else self._candidate.leader
-        return None if leader is None else Endpoint(*leader)
+        return None if self._candidate is None else self._candidate.leader
 
     def _servers(self) -> list[Endpoint]:
-        return [] if self._present is None else [Endpoint(*each) for each in self._present.all]
+        return [] if self._present is None else self._present.all
 
     async def _lead(self) -> None:
         assert self._leader_here is not None

@@ -12,16 +12,10 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.net import Endpoint
 
 CONTROLLER_WRITER: Final = UUID("5e657365-0000-4000-8000-6d61726b6572")
 """The id under which a controller writes events of its own; its numbers in a segment count from 1."""
-
-
-class Endpoint(NamedTuple):
-    """Where a store listens, as clients are told: under TLS a name that its certificate carries."""
-
-    host: str
-    port: int
 
 
 class Load(NamedTuple):
@@ -35,7 +29,7 @@ class SegmentAdmin(Protocol):
     """The segment store, or several, behind their owners' names."""
 
     def owner_of(self, segment: str) -> Endpoint:
-        """The store that owns the container of this segment, whether or not the segment exists."""
+        """Where clients find the store that owns the segment's container, whether or not the segment exists."""
         ...
 
     async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:

@@ -37,6 +37,7 @@ from segstore.server.faults.rules import (
     Error,
     FaultSettings,
     Rule,
+    RuleOptions,
 )
 from segstore.server.faults.waits import (
     FaultWaits,
@@ -59,6 +60,7 @@ __all__ = [
     "Observer",
     "Plan",
     "Rule",
+    "RuleOptions",
     "Seen",
     "StageName",
     "Wait",

@@ -17,14 +17,13 @@ bounded, too. Clients are answered in slices, in turn.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypedDict, cast
 
 from segstore.server.connection import FairQueue, stop_accepting
-from segstore.server.node import AddressInUse, CannotListen
+from segstore.server.net import listening_on
 from segstore.server.replay.problem import Problem, problem, request_frame
 from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, own_item, type_of
 from segstore.wire import (
@@ -54,6 +53,18 @@ _MOST_DELAYED: Final = 4096
 _STEP: Final = 64
 """Number of frames that are decoded at a time."""
 _CONNECT_S: Final = 10.0
+
+
+class TraceOptions(TypedDict, total=False):
+    """The keyword arguments of `TraceServer`."""
+
+    mode: Mode
+    missing: Missing
+    upstream: tuple[str, int] | None
+    pace: float | None
+    tell: Callable[[Problem], object] | None
+    host: str
+    port: int
 
 
 class TraceServer:
@@ -126,13 +137,8 @@ class TraceServer:
     async def start(self) -> None:
         """Listens. Raises AddressInUse, CannotListen."""
         loop, (host, port) = asyncio.get_running_loop(), self._where
-        try:
+        with listening_on(host, port):
             self._server = await loop.create_server(lambda: _Conversation(self), host, port)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(host, port) from error
-            reason = error.strerror or error
-            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
 
     async def stop(self) -> None:
         """Ends all connections. May be called twice."""

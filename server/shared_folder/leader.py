@@ -25,7 +25,7 @@ from segstore.server.coordination import (
     SessionExpired,
     backoff_s,
 )
-from segstore.server.shared_folder.owners import Location
+from segstore.server.net import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Candidate:
     def __init__(
         self,
         name: str,
-        where: Location,
+        where: Endpoint,
         lead: Callable[[], Awaitable[None]],
         resign: Callable[[], Awaitable[None]],
         *,
@@ -64,7 +64,7 @@ class Candidate:
     ) -> None:
         """name: of the store. where: how others find this process. stale_node: as in `OwnershipSettings`."""
         self.leads = False
-        self.leader: Location | None = None
+        self.leader: Endpoint | None = None
         self.on_change: Callable[[], None] = _nobody
         self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
         self._lead = lead
@@ -99,7 +99,7 @@ class Candidate:
             self._know(None)
             await self._stop()
 
-    def _know(self, leader: Location | None) -> None:
+    def _know(self, leader: Endpoint | None) -> None:
         if leader != self.leader:
             self.leader = leader
             self.on_change()
@@ -139,7 +139,7 @@ class Candidate:
             log.warning("node %s says nothing about a leader: %s", CONTROLLER, error)
             self._know(None)
         else:
-            self._know(Location(leader.host, leader.port))
+            self._know(Endpoint(leader.host, leader.port))
         return True
 
     async def _stop(self) -> None:
@@ -156,8 +156,8 @@ class Present:
         all: of all, in the order of their names.
     """
 
-    def __init__(self, where: Location, random: Random | None = None) -> None:
-        self.all: list[Location] = [where]
+    def __init__(self, where: Endpoint, random: Random | None = None) -> None:
+        self.all: list[Endpoint] = [where]
         self._where = where
         self._random = random or Random()
 
@@ -171,7 +171,7 @@ class Present:
                 if own not in names:  # else it is ours, or one of ours that ends with its older session
                     await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
                     continue
-                self.all = [found for each in names if (found := _location(each)) is not None]
+                self.all = [found for each in names if (found := _endpoint(each)) is not None]
                 failed = 0
                 await changed.wait()
             except NodeExists:
@@ -184,9 +184,11 @@ class Present:
                 failed += 1
 
 
-def _location(name: str) -> Location | None:
-    host, _, port = name.rpartition(":")
-    return Location(host, int(port)) if host and port.isdecimal() else None
+def _endpoint(name: str) -> Endpoint | None:
+    try:
+        return Endpoint.parse(name)
+    except ValueError:
+        return None
 
 
 def _nobody() -> None:

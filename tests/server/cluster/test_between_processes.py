@@ -14,10 +14,10 @@ import grpc
 import pytest
 
 from segstore.server.cluster import ClusterProcess, ClusterSettings
-from segstore.server.cluster.leader import _trusting
 from segstore.server.config import StoreSettings
-from segstore.server.controller import ControllerConfig, Endpoint
-from segstore.server.controller.api import Accounts, Authority, ForwardingServer, TlsFiles
+from segstore.server.controller import ControllerConfig
+from segstore.server.controller.api import Accounts, Authority, ForwardingServer
+from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import SERVICE
 from tests.server.certificates import CERTIFICATE, write_certificate
 
@@ -112,7 +112,7 @@ async def test_processes_trust_their_own_certificate_and_no_other_of_its_authori
     chain, key = tmp_path / "chain.pem", write_certificate(tmp_path)[1]
     chain.write_text(f"ours, and who made theirs\n{CERTIFICATE}{other.ca.read_text()}")
     assert TlsFiles(chain, key).own_certificate() == CERTIFICATE.encode()
-    trusting = _trusting(TlsFiles(chain, key))
+    trusting = TlsFiles(chain, key).trusting_context()
 
     async def shakes_hands(certificate: Path, key: Path) -> bool:
         shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -9,8 +9,9 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.controller import CONTROLLER_WRITER, ScalingPolicy, SegmentStoreFailed
 from segstore.server.controller.api import Authority, Permission
+from segstore.server.net import Endpoint
 from segstore.server.segments import RemoteSegments
-from segstore.server.shared_folder import Location, Owners
+from segstore.server.shared_folder import Owners
 from segstore.wire import WIRE_VERSION
 
 SEGMENT = "scope/_MARKstream/0.#epoch.0"
@@ -19,17 +20,17 @@ SEGMENT = "scope/_MARKstream/0.#epoch.0"
 class OneOwner(Owners):
     """All containers are at one store."""
 
-    def __init__(self, where: Location) -> None:
+    def __init__(self, where: Endpoint) -> None:
         super().__init__(1)
         self._where = where
 
-    def of(self, container_id: int) -> Location:
+    def of(self, container_id: int) -> Endpoint:
         return self._where
 
 
 async def test_an_event_of_the_controller_is_appended_once_whoever_asks_again() -> None:
     async with MockSegmentStore() as mock:
-        owners = OneOwner(Location(mock.host, mock.port))
+        owners = OneOwner(Endpoint(mock.host, mock.port))
         for numbers in ((1, 1, 2), (2, 3)):  # the second time as a controller that starts again
             segments = RemoteSegments(owners, 4, token=str, wire_version=WIRE_VERSION)
             try:
@@ -46,7 +47,7 @@ async def test_an_event_of_the_controller_is_appended_once_whoever_asks_again() 
 
 async def test_an_event_for_a_segment_that_takes_none_is_refused() -> None:
     async with MockSegmentStore() as mock:
-        segments = RemoteSegments(OneOwner(Location(mock.host, mock.port)), 4, token=str, wire_version=WIRE_VERSION)
+        segments = RemoteSegments(OneOwner(Endpoint(mock.host, mock.port)), 4, token=str, wire_version=WIRE_VERSION)
         try:
             with pytest.raises(SegmentStoreFailed, match="set up appends to"):
                 await segments.append_event(SEGMENT, 1, b"event")
@@ -68,7 +69,7 @@ async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
     table, transaction = "scope/table_kvtable/0.#epoch.0", f"{SEGMENT}#transaction.{'0' * 32}"
     async with MockSegmentStore(auth_key=key, strict_auth=True, containers=1) as mock:
         segments = RemoteSegments(
-            OneOwner(Location(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
+            OneOwner(Endpoint(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
         )
         try:
             for segment in (SEGMENT, transaction):

@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from segstore.server.controller import Controller, ControllerConfig, ControllerServer, Endpoint, StreamConfig, TlsFiles
+from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
 from segstore.server.controller.api import server as serving
 from segstore.server.controller.state import Operation, TransactionEnded, TransactionStatus
+from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client
@@ -192,7 +193,6 @@ async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
 
 ON_UVLOOP = """
 import grpc, uvloop
-from segstore.server.controller import server as serving
 from segstore.server.controller import Controller, ControllerServer
 from segstore.wire.controller_api import METHODS, messages as m
 
