@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from segstore.explore import Exploration, ExploreOptions
+    from segstore.server.faults import FaultSettings
     from segstore.server.replay import TraceOptions
     from segstore.tap import TapOptions
     from segstore.testing import (
@@ -228,6 +229,15 @@ def segstore_hosts(pytestconfig: pytest.Config) -> Iterator[_Hosts]:
     hosts.stop()
 
 
+def _beside(
+    request: pytest.FixtureRequest, faults: FaultSettings | Path | str | None
+) -> FaultSettings | Path | str | None:
+    """The fault file beside the test, if there is one; otherwise it is looked for where pytest was started."""
+    if isinstance(faults, str | Path) and (beside := request.path.parent / faults).is_file():
+        return beside
+    return faults
+
+
 @pytest.fixture
 def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartServer]:
     """Starts a fresh mock store, or several, when called: segstore_cluster(stores=3, **settings).
@@ -239,9 +249,7 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
     def start(*, process: bool | None = None, **settings: Unpack[ServerOptions]) -> RunningServer:
         __tracebackhide__ = True
-        faults = settings.get("faults")
-        if isinstance(faults, str | Path) and (beside := request.path.parent / faults).is_file():
-            settings["faults"] = beside  # else it is looked for where pytest was started
+        settings["faults"] = _beside(request, settings.get("faults"))
         running.append(segstore_hosts.get(process).serve(**recordings.new(), **settings))
         return running[-1]
 
@@ -309,10 +317,7 @@ def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iter
         **options: Unpack[TapOptions],
     ) -> RunningTap:
         __tracebackhide__ = True
-        faults = options.get("faults")
-        if isinstance(faults, str | Path):
-            beside = request.path.parent / faults
-            options["faults"] = beside if beside.is_file() else Path(faults)
+        options["faults"] = _beside(request, options.get("faults"))
         if controller is None and store is None:
             controller = request.getfixturevalue("segstore_server").controller_uri
         running.append(segstore_hosts.get(process).tap(controller, store, **options))

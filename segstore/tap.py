@@ -15,16 +15,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import uvloop
 
 from segstore import __version__
-from segstore.cli.serving import allow_many_connections, announcement
+from segstore.cli.serving import allow_many_connections, announcement, keep_writing, stopped_by_signal
 from segstore.cli.terminal import log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.connection import Clock
@@ -36,8 +35,6 @@ from segstore.traces import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSu
 from segstore.wire import WIRE_VERSION
 
 log = logging.getLogger(__name__)
-
-_TICK_S: Final = 0.5
 
 
 class TapPorts(TypedDict, total=False):
@@ -59,7 +56,7 @@ class TapOptions(TapPorts, total=False):
     record: Path | None
     record_tokens: bool
     record_values: Mapping[str, str] | None
-    faults: FaultSettings | Path | None
+    faults: FaultSettings | Path | str | None
     clock: Clock | None
     watched: bool
 
@@ -87,15 +84,15 @@ class Tap(TapServer):
         record: Path | None = None,
         record_tokens: bool = False,
         record_values: Mapping[str, str] | None = None,
-        faults: FaultSettings | Path | None = None,
+        faults: FaultSettings | Path | str | None = None,
         clock: Clock | None = None,
         watched: bool = True,
         **settings: Unpack[TapPorts],
     ) -> None:
         if record is not None and record.suffix not in (CAPTURE, FIXTURE):
             raise UnknownSuffix(record)
-        if isinstance(faults, Path):
-            faults = read_faults(faults)
+        if isinstance(faults, Path | str):
+            faults = read_faults(Path(faults))
         given = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
         if len({tls for _, tls in given}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
@@ -153,7 +150,7 @@ class Tap(TapServer):
             record_tokens=self._record_tokens,
             values=self._record_values,
         )
-        self._ticking = asyncio.create_task(_tick(self._file), name="segstore tap records")
+        self._ticking = asyncio.create_task(keep_writing(self._file), name="segstore tap records")
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
         """As `TapServer.stop`, then ends the recording. Raises OSError if the disk did not take all of it."""
@@ -175,12 +172,6 @@ class Tap(TapServer):
             file.path.unlink()
 
 
-async def _tick(recorder: FileRecorder) -> None:
-    while True:
-        await asyncio.sleep(_TICK_S)
-        recorder.tick()
-
-
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
     """What an address means, under its name, and whether it speaks TLS. Raises ValueError."""
     found, tls = parse_uri(uri)
@@ -192,15 +183,7 @@ def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
 
 
 async def _run(tap: Tap, announce: str) -> None:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def asked_to_stop(number: signal.Signals) -> None:
-        if stop.is_set():
-            raise SystemExit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked_to_stop, number)
+    stop = stopped_by_signal()
     async with tap:
         where: dict[str, Endpoint | None] = {
             "segment_store": tap.address,

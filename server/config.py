@@ -125,8 +125,8 @@ class StoreSettings(BaseModel):
     strict_auth: bool = False
     """Require a token for CreateTransientSegment too, unlike the reference."""
     strict_request_ids: bool = False
-    """Put the request id into the refusal of a ReadSegment's token. The reference puts the read's offset there (seed
-    36.30)."""
+    """When the token of a ReadSegment is refused, reply with the request id. The reference replies with the read's
+    offset (seed 36.30)."""
     strict_transient_attributes: bool = False
     """Allow a transient segment no attribute but its writer's event number. PDP-43A says so; the reference allows 16
     (seed 43.3)."""
@@ -138,12 +138,12 @@ class StoreSettings(BaseModel):
     """Close the connection on trailing bytes that the wire version does not know. That is what stores up to version 8
     (Pravega 0.5) did, after they had executed the command; otherwise the bytes are ignored."""
     long_poll_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
-    """Answer a read at the tail with no data after this time. The reference waits without a limit; the Rust client
+    """Answer a waiting tail read without data after this time. The reference waits without a limit; the Rust client
     gives up after 30 s, so the default is below."""
     reuse_names: bool = False
     """Allow the name of a deleted segment to be used again, even if it held data."""
     transient_idle_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Delete a transient segment that was not used for this long."""
+    """Delete transient segments that were not used for this long."""
     tls_cert: Path | None = None
     """Certificate for TLS, with its chain (PEM); needs the key."""
     tls_key: Path | None = None

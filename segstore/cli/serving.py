@@ -17,20 +17,23 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from segstore import __version__
 from segstore.cli.settings import ServeSettings
 from segstore.cli.terminal import log_to_stderr
-from segstore.server.cluster import Cluster, ClusterProcess
+from segstore.server.cluster import Cluster, ClusterNode, ClusterProcess
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults, read_faults
 from segstore.server.net import Endpoint, address_text
 from segstore.server.node import LoopClock
+
+if TYPE_CHECKING:
+    from segstore.traces import FileRecorder
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +110,7 @@ def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None =
     return "\n".join(lines)
 
 
-def _cluster(settings: ServeSettings) -> Cluster | ClusterProcess:
+def _cluster(settings: ServeSettings) -> ClusterNode:
     cluster = settings.cluster
     accounts = None
     if settings.password_file is not None:
@@ -137,10 +140,15 @@ def _cluster(settings: ServeSettings) -> Cluster | ClusterProcess:
     return Cluster(cluster, authority=authority, faults=faults)
 
 
+async def keep_writing(recorder: FileRecorder) -> None:
+    """Writes what has waited long enough, until it is cancelled."""
+    while True:
+        await asyncio.sleep(_TICK_S)
+        recorder.tick()
+
+
 @contextlib.asynccontextmanager
-async def _recording(
-    settings: ServeSettings, cluster: Cluster | ClusterProcess, listens: asyncio.Event
-) -> AsyncIterator[None]:
+async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asyncio.Event) -> AsyncIterator[None]:
     """Records what the stores' connections carry, if that is asked, until the last of them has ended.
 
     listens: set once all ports listen. If that never was and nobody came, the file is removed: the next try needs its
@@ -158,15 +166,9 @@ async def _recording(
         record_tokens=settings.record_tokens,
         max_frame_bytes=settings.cluster.store.limits.max_frame_bytes,
     )
-
-    async def ticking() -> None:
-        while True:
-            await asyncio.sleep(_TICK_S)
-            recorder.tick()
-
     for store in cluster.stores:
         store.hub.recorder = recorder
-    task = asyncio.create_task(ticking(), name="segstore recording")
+    task = asyncio.create_task(keep_writing(recorder), name="segstore recording")
     try:
         yield
     finally:
@@ -177,19 +179,29 @@ async def _recording(
             settings.trace.unlink(missing_ok=True)
 
 
-async def _serve(settings: ServeSettings) -> None:
-    loop, stop, listens = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    starting = asyncio.current_task()
+def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.Event:
+    """An event that SIGTERM or SIGINT sets; it calls `at_first`, too.
 
-    def asked_to_stop(number: signal.Signals) -> None:
+    A second signal raises SystemExit with 128 and its number.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def received(number: signal.Signals) -> None:
         if stop.is_set():
             raise SystemExit(128 + number)
         stop.set()
-        if starting is not None:
-            starting.cancel()  # what others have to do first, as in a cluster of processes, may take long
+        if at_first is not None:
+            at_first()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked_to_stop, number)
+        loop.add_signal_handler(number, received, number)
+    return stop
+
+
+async def _serve(settings: ServeSettings) -> None:
+    listens, starting = asyncio.Event(), asyncio.current_task()
+    # What others have to do first, as in a cluster of processes, may take long.
+    stop = stopped_by_signal(lambda: None if starting is None else starting.cancel())
     try:
         cluster = _cluster(settings)
     except FaultFileError:

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args, ge
 from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from segstore.cli.errors import said
 from segstore.server.cluster import ClusterSettings
 from segstore.server.config import SETTINGS, read_toml, unknown_name
 from segstore.server.controller import read_config
@@ -49,13 +50,13 @@ class ServeSettings(BaseModel):
     record_tokens: bool = False
     """Include delegation tokens in the recording."""
     announce: Literal["text", "json"] = "text"
-    """Format of the line on standard output that says where the parts listen."""
+    """Format of the line that announces the addresses."""
     zookeeper: str | None = Field(default=None, min_length=1)
     """Form one cluster with all processes that name this ZooKeeper and share the data directory."""
     zookeeper_auth: SecretStr | None = None
     """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
     configuration_zookeeper: str | None = Field(default=None, min_length=1)
-    """ZooKeeper that holds scopes and stream policies, if it is another."""
+    """ZooKeeper for scopes and stream policies, if not the same."""
     zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
     """Exit if ZooKeeper is unreachable for this long."""
     trust_network: bool = False
@@ -271,15 +272,11 @@ def read_settings(
             try:
                 found[setting.path] = origin, setting.value(given, folder=folder)
             except (ValueError, OSError) as error:
-                raise BadSetting(f"{origin}: {_reason(error)}") from None
+                raise BadSetting(f"{origin}: {said(error) if isinstance(error, OSError) else error}") from None
         values = {path: value for path, (_, value) in found.items()} | values
     for name, value in (_DEFAULTS | defaults).items():
         values.setdefault(known[name].path, value)
     return _made(values)
-
-
-def _reason(error: Exception) -> str:
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def _of_file(path: Path, known: Mapping[str, Setting]) -> Iterable[tuple[Setting, str, Any, Path]]:

@@ -7,6 +7,9 @@ from segstore.server.cluster.local import (
 from segstore.server.cluster.members import (
     Members,
 )
+from segstore.server.cluster.node import (
+    ClusterNode,
+)
 from segstore.server.cluster.process import (
     ClusterProcess,
 )
@@ -16,6 +19,7 @@ from segstore.server.cluster.settings import (
 
 __all__ = [
     "Cluster",
+    "ClusterNode",
     "ClusterProcess",
     "ClusterSettings",
     "Members",

@@ -42,7 +42,7 @@ class ClusterSettings(BaseModel):
     data: Path | None = None
     """Directory to keep all data in; memory if not given."""
     memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
-    """Size of the segments' bytes to hold in memory with a data directory; 512 MiB if not given."""
+    """With a data directory: bytes of segments to hold in memory; 512 MiB if not given."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -33,21 +33,21 @@ class OwnershipSettings(BaseModel):
     model_config = SETTINGS
 
     session_timeout_ms: float = Field(default=10_000.0, gt=0)
-    """Timeout of the session: without a sign of life for this long, the service may expire it."""
+    """The coordination service expires a session that it has not heard from for this long."""
     session_expired_policy: PolicyName = "shutdown"
     """What a store does when its session has expired: shut down, or open a new session."""
     session_reconnect_retries: int = Field(default=10, ge=0)
     """Maximum number of attempts to open a new session; 0 shuts down."""
     takeover_delay_ms: float = Field(default=500.0, ge=0)
-    """Delay before a container without an owner is taken by a store other than its last owner."""
+    """Delay before a store takes a container that last belonged to another store."""
     preload: bool = False
-    """Open a container that comes back from another owner at once, not on first use."""
+    """Open containers that come back from another owner at once, not on first use."""
     stale_node: Literal["wait", "replace"] = "wait"
-    """What to do with a node that an older session of this store left: wait until it is gone, or replace it."""
+    """What to do with a node left by an older session of this store: wait until it is gone, or replace it."""
     load_report_interval_ms: float = Field(default=5_000.0, gt=0)
     """Interval between the load reports of a store."""
     rebalance: bool = True
-    """Give containers to stores that have fewer."""
+    """Move containers to stores that own fewer."""
 
 
 def backoff_s(attempt: int, random: Random) -> float:

@@ -49,7 +49,6 @@ class Candidate:
     Attributes:
         leads: whether it is this one.
         leader: where the leader is, as far as is known.
-        on_change: is called when that is another.
     """
 
     def __init__(
@@ -58,14 +57,17 @@ class Candidate:
         where: Endpoint,
         lead: Callable[[], Awaitable[None]],
         resign: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
         *,
         stale_node: str,
         random: Random | None = None,
     ) -> None:
-        """name: of the store. where: how others find this process. stale_node: as in `OwnershipSettings`."""
+        """name: of the store. where: how others find this process. on_change: called when the leader is another.
+        stale_node: as in `OwnershipSettings`.
+        """
         self.leads = False
         self.leader: Endpoint | None = None
-        self.on_change: Callable[[], None] = _nobody
+        self._on_change = on_change
         self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
         self._lead = lead
         self._resign = resign
@@ -102,7 +104,7 @@ class Candidate:
     def _know(self, leader: Endpoint | None) -> None:
         if leader != self.leader:
             self.leader = leader
-            self.on_change()
+            self._on_change()
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
         """Acts on the node as it is; False: it is to be looked at again at once."""
@@ -189,7 +191,3 @@ def _endpoint(name: str) -> Endpoint | None:
         return Endpoint.parse(name)
     except ValueError:
         return None
-
-
-def _nobody() -> None:
-    """Nobody wants to know."""
