@@ -368,7 +368,7 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
 )
 def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        serving._cluster(ServeSettings.model_validate({option: "127.0.0.1:1"}))
+        serving._cluster(ServeSettings.model_validate({"coordination": {option: "127.0.0.1:1"}}))
 
 
 def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from segstore.cli.commands import main
 from segstore.cli.serve import serve
 from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, groups, misspelt, read_settings, settings
 from segstore.server import StoreSettings
-from segstore.server.cluster import ClusterSettings
+from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
 
 ALL = settings()
@@ -47,9 +47,9 @@ def test_a_setting_is_in_one_group_and_leads_to_one_field() -> None:
             found = getattr(found, name)
 
 
-@pytest.mark.parametrize("model", [StoreSettings, OwnershipSettings, ServeSettings, ClusterSettings])
+@pytest.mark.parametrize("model", [StoreSettings, OwnershipSettings, ServeSettings, ClusterSettings, ZooKeeperSettings])
 def test_every_field_of_the_models_is_a_setting(model: Any) -> None:
-    nested = {"cluster", "store", "limits", "ownership", "controller"}
+    nested = {"cluster", "coordination", "store", "limits", "ownership", "controller"}
     assert model.model_fields.keys() - nested <= {each.path[-1] for each in ALL.values()}
 
 

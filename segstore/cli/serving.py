@@ -123,20 +123,8 @@ def _cluster(settings: ServeSettings) -> ClusterNode:
     if settings.faults is not None or cluster.http_port is not None:  # rules may be added there
         faults = Faults(LoopClock(), None if settings.faults is None else read_faults(settings.faults))
     authority = Authority(accounts, cluster.store.signing_key, ttl_s=settings.token_ttl_s, now_s=time.time)
-    if settings.zookeeper is not None:
-        return ClusterProcess(
-            cluster,
-            settings.zookeeper,
-            configuration_zookeeper=settings.configuration_zookeeper,
-            patience_ms=settings.zookeeper_patience_ms,
-            authority=authority,
-            faults=faults,
-            zookeeper_auth=settings.zookeeper_auth,
-            trust_network=settings.trust_network,
-        )
-    for name in ("configuration_zookeeper", "zookeeper_auth"):
-        if getattr(settings, name) is not None:
-            raise ValueError(f"{name} needs zookeeper, which makes processes one cluster")
+    if settings.coordination.zookeeper is not None:
+        return ClusterProcess(cluster, settings.coordination, authority=authority, faults=faults)
     return Cluster(cluster, authority=authority, faults=faults)
 
 

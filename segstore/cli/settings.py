@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, 
 from pydantic.fields import FieldInfo
 
 from segstore.cli.errors import said
-from segstore.server.cluster import ClusterSettings
+from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.config import SETTINGS, read_toml, unknown_name
 from segstore.server.controller import read_config
 from segstore.server.secret_file import read_secret
@@ -51,16 +51,8 @@ class ServeSettings(BaseModel):
     """Include delegation tokens in the recording."""
     announce: Literal["text", "json"] = "text"
     """Format of the line that announces the addresses."""
-    zookeeper: str | None = Field(default=None, min_length=1)
-    """Form one cluster with all processes that name this ZooKeeper and share the data directory."""
-    zookeeper_auth: SecretStr | None = None
-    """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
-    configuration_zookeeper: str | None = Field(default=None, min_length=1)
-    """ZooKeeper for scopes and stream policies, if not the same."""
-    zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
-    """Exit if ZooKeeper is unreachable for this long."""
-    trust_network: bool = False
-    """Allow passwords and tokens to be sent without TLS to addresses that ZooKeeper names."""
+    coordination: ZooKeeperSettings = ZooKeeperSettings()
+    """The ZooKeeper of a cluster of several processes."""
 
     @model_validator(mode="after")
     def _is_not_open_by_mistake(self) -> Self:

@@ -15,6 +15,7 @@ from segstore.server.cluster.process import (
 )
 from segstore.server.cluster.settings import (
     ClusterSettings,
+    ZooKeeperSettings,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "ClusterSettings",
     "Members",
     "MockCluster",
+    "ZooKeeperSettings",
 ]

@@ -14,12 +14,10 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from pydantic import SecretStr
-
 from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader
 from segstore.server.cluster.node import ClusterNode
-from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.connection import Clock
 from segstore.server.controller import Controller, wall_clock_ms
 from segstore.server.controller.api import Authority, ForwardingServer
@@ -66,30 +64,22 @@ class ClusterProcess(ClusterNode):
     def __init__(
         self,
         settings: ClusterSettings,
-        zookeeper: str,
+        zookeeper: ZooKeeperSettings,
         *,
-        patience_ms: float = 60_000,
         authority: Authority | None = None,
         faults: Faults | None = None,
         clock: Clock | None = None,
-        configuration_zookeeper: str | None = None,
-        zookeeper_auth: SecretStr | None = None,
-        trust_network: bool = False,
     ) -> None:
-        """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
-        patience_ms: so long ZooKeeper may be silent before this process ends. configuration_zookeeper: the one that
-        holds scopes and stream policies, if it is another; this process does not end when it is lost. zookeeper_auth:
-        "user:password" for both, see `ZooKeeperCoordinator`. trust_network: allows credentials and tokens to be sent
-        without TLS to the addresses that nodes of ZooKeeper name.
-
-        Raises ValueError for settings that are not for a process of several.
-        """
+        """Raises ValueError for settings that are not for a process of several."""
+        where = zookeeper.zookeeper
+        if where is None:
+            raise ValueError("a cluster of processes needs zookeeper")
         if settings.data is None:
             raise ValueError("zookeeper needs data: a folder that all processes share, as containers move between them")
         if settings.stores != 1 or settings.store.own is not None:
             raise ValueError("with zookeeper a process has one store, and what it owns is found out: no stores, no own")
         guarded = settings.store.auth_key is not None or (authority is not None and not authority.is_open)
-        if guarded and settings.tls is None and not trust_network:
+        if guarded and settings.tls is None and not zookeeper.trust_network:
             raise ValueError(
                 "without TLS, passwords and tokens would be sent unprotected to any address in ZooKeeper; give "
                 "tls_cert and tls_key, or trust_network if this is intended"
@@ -99,13 +89,13 @@ class ClusterProcess(ClusterNode):
             SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
         ]
         self._path = settings.data
-        self._where = zookeeper
-        self._patience_s = patience_ms / 1000
+        self._where = where
+        self._patience_s = zookeeper.zookeeper_patience_ms / 1000
         self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
-        self._trust_network = trust_network
-        self._zookeeper_auth = zookeeper_auth
-        self._coordinator = self._service(zookeeper)
-        self._configured_where = configuration_zookeeper or zookeeper
+        self._trust_network = zookeeper.trust_network
+        self._zookeeper_auth = zookeeper.zookeeper_auth
+        self._coordinator = self._service(where)
+        self._configured_where = zookeeper.configuration_zookeeper or where
         self.configuration = Configuration(self._service(self._configured_where))
         self._folder: SharedFolder | None = None
         self._storage: FolderStorage | None = None

@@ -8,13 +8,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from segstore.server.config import SETTINGS, StoreSettings
 from segstore.server.controller import ControllerConfig
 from segstore.server.coordination import OwnershipSettings
 from segstore.server.durable import MIN_MEMORY_BYTES
 from segstore.server.net import TlsFiles, public_host
+
+
+class ZooKeeperSettings(BaseModel):
+    """The ZooKeeper that makes several processes one cluster."""
+
+    model_config = SETTINGS
+
+    zookeeper: str | None = Field(default=None, min_length=1)
+    """Form one cluster with all processes that name this ZooKeeper and share the data directory. An ensemble is a list
+    HOST:PORT,HOST:PORT; a path at the end (HOST:PORT/PATH) tells clusters at the same ZooKeeper apart."""
+    zookeeper_auth: SecretStr | None = None
+    """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
+    configuration_zookeeper: str | None = Field(default=None, min_length=1)
+    """ZooKeeper for scopes and stream policies, if not the same. A process does not exit when it is lost."""
+    zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
+    """Exit if ZooKeeper is unreachable for this long."""
+    trust_network: bool = False
+    """Allow passwords and tokens to be sent without TLS to addresses that ZooKeeper names."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for name in ("configuration_zookeeper", "zookeeper_auth"):
+            if self.zookeeper is None and getattr(self, name) is not None:
+                raise ValueError(f"{name} needs zookeeper, which makes processes one cluster")
+        return self
 
 
 class ClusterSettings(BaseModel):

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.cluster import ClusterProcess, ClusterSettings
+from segstore.server.cluster import ClusterProcess, ClusterSettings, ZooKeeperSettings
 from segstore.server.config import StoreSettings
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority, ForwardingServer
@@ -92,7 +92,7 @@ def test_a_process_that_would_send_secrets_in_clear_is_refused_unless_the_networ
 ) -> None:
     def made(**options: Any) -> ClusterProcess:
         settings = ClusterSettings(store=StoreSettings(**more, **tls), data=tmp_path / "data")
-        return ClusterProcess(settings, "127.0.0.1:1", authority=authority, **options)
+        return ClusterProcess(settings, ZooKeeperSettings(zookeeper="127.0.0.1:1", **options), authority=authority)
 
     tls: dict[str, Path] = {}
     with pytest.raises(ValueError, match="give tls_cert and tls_key, or trust_network if this is intended"):
