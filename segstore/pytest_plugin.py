@@ -19,22 +19,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import pytest
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from segstore.explore import Exploration
+    from segstore.explore import Exploration, ExploreOptions
+    from segstore.server.faults import FaultSettings
+    from segstore.server.replay import TraceOptions
+    from segstore.tap import TapOptions
     from segstore.testing import (
+        Explore,
         RunningFaults,
         RunningServer,
         RunningTap,
         RunningTrace,
+        ServerOptions,
         ServerProcess,
         Servers,
         ServerThread,
+        StartServer,
+        StartTap,
+        StartTrace,
     )
 
 _RECORDED: Final = "segstore_recorded"
@@ -221,8 +229,17 @@ def segstore_hosts(pytestconfig: pytest.Config) -> Iterator[_Hosts]:
     hosts.stop()
 
 
+def _beside(
+    request: pytest.FixtureRequest, faults: FaultSettings | Path | str | None
+) -> FaultSettings | Path | str | None:
+    """The fault file beside the test, if there is one; otherwise it is looked for where pytest was started."""
+    if isinstance(faults, str | Path) and (beside := request.path.parent / faults).is_file():
+        return beside
+    return faults
+
+
 @pytest.fixture
-def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningServer]]:
+def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartServer]:
     """Starts a fresh mock store, or several, when called: segstore_cluster(stores=3, **settings).
 
     process: whether in a process of their own; as the setting `segstore_process` says, if left out.
@@ -230,11 +247,9 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
     recordings = _Recordings(request.node)
     running: list[RunningServer] = []
 
-    def start(*, process: bool | None = None, **settings: Any) -> RunningServer:
+    def start(*, process: bool | None = None, **settings: Unpack[ServerOptions]) -> RunningServer:
         __tracebackhide__ = True
-        faults = settings.get("faults")
-        if isinstance(faults, str | Path) and (beside := request.path.parent / faults).is_file():
-            settings["faults"] = beside  # else it is looked for where pytest was started
+        settings["faults"] = _beside(request, settings.get("faults"))
         running.append(segstore_hosts.get(process).serve(**recordings.new(), **settings))
         return running[-1]
 
@@ -269,7 +284,7 @@ def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def segstore_server(segstore_cluster: Callable[..., RunningServer], request: pytest.FixtureRequest) -> RunningServer:
+def segstore_server(segstore_cluster: StartServer, request: pytest.FixtureRequest) -> RunningServer:
     """A fresh mock store, as the marker `segstore` says: host, port, controller_uri, requests, wait_for."""
     settings = _settings(request)
     try:
@@ -287,7 +302,7 @@ def segstore_faults(segstore_server: RunningServer) -> RunningFaults:
 
 
 @pytest.fixture
-def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningTap]]:
+def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartTap]:
     """Stands between clients and a Pravega when called: segstore_tap("tcp://HOST:PORT", faults="faults.yaml").
 
     Without a controller or store=, that is `segstore_server`. Options are those of `segstore.tap.Tap`.
@@ -295,13 +310,14 @@ def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iter
     running: list[RunningTap] = []
 
     def start(
-        controller: str | None = None, store: str | None = None, *, process: bool | None = None, **options: Any
+        controller: str | None = None,
+        store: str | None = None,
+        *,
+        process: bool | None = None,
+        **options: Unpack[TapOptions],
     ) -> RunningTap:
         __tracebackhide__ = True
-        faults = options.get("faults")
-        if isinstance(faults, str | Path):
-            beside = request.path.parent / faults
-            options["faults"] = beside if beside.is_file() else Path(faults)
+        options["faults"] = _beside(request, options.get("faults"))
         if controller is None and store is None:
             controller = request.getfixturevalue("segstore_server").controller_uri
         running.append(segstore_hosts.get(process).tap(controller, store, **options))
@@ -334,7 +350,7 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
 
 
 @pytest.fixture
-def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[Callable[..., RunningTrace]]:
+def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartTrace]:
     """Answers clients from a trace when called: segstore_trace("file", mode="match", missing="error", pace=None).
 
     With missing="pass" and no `upstream`, what is not in the trace goes to `segstore_server`. At the end of the test a
@@ -348,7 +364,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         check: bool | None = None,
         complete: bool = False,
         process: bool | None = None,
-        **options: Any,
+        **options: Unpack[TraceOptions],
     ) -> RunningTrace:
         __tracebackhide__ = True
         path = _find(request, file)
@@ -374,7 +390,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
 
 
 @pytest.fixture
-def segstore_explore() -> Callable[..., Exploration]:
+def segstore_explore() -> Explore:
     """Runs a client once for each point at which its connection can be cut: found = segstore_explore(client).
 
     The client is a function, which has a thread of its own, or a coroutine function. It is given a fresh store for each
@@ -388,7 +404,7 @@ def segstore_explore() -> Callable[..., Exploration]:
     from segstore.explore import explore
     from segstore.testing import WouldBlock, in_a_thread
 
-    def run(client: Callable[..., Any], **options: Any) -> Exploration:
+    def run(client: Callable[..., Any], **options: Unpack[ExploreOptions]) -> Exploration:
         __tracebackhide__ = True
         made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
         if in_a_coroutine():

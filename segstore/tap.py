@@ -15,29 +15,50 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TypedDict, Unpack
 
 import uvloop
 
 from segstore import __version__
-from segstore.cli.serving import allow_many_connections, announcement
+from segstore.cli.serving import allow_many_connections, announcement, keep_writing, stopped_by_signal
 from segstore.cli.terminal import log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.connection import Clock
-from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
+from segstore.server.net import Endpoint
 from segstore.server.node import LoopClock
-from segstore.server.tap import TapServer, TapSettings, joined
+from segstore.server.tap import TapServer, TapSettings
 from segstore.traces import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
 from segstore.wire import WIRE_VERSION
 
 log = logging.getLogger(__name__)
 
-_TICK_S: Final = 0.5
+
+class TapPorts(TypedDict, total=False):
+    """Fields of `TapSettings` as keyword arguments."""
+
+    host: str
+    port: int
+    controller_port: int
+    published_host: str | None
+    ca: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    connect_timeout_s: float
+
+
+class TapOptions(TapPorts, total=False):
+    """The keyword arguments of `Tap`."""
+
+    record: Path | None
+    record_tokens: bool
+    record_values: Mapping[str, str] | None
+    faults: FaultSettings | Path | str | None
+    clock: Clock | None
+    watched: bool
 
 
 class Tap(TapServer):
@@ -63,22 +84,22 @@ class Tap(TapServer):
         record: Path | None = None,
         record_tokens: bool = False,
         record_values: Mapping[str, str] | None = None,
-        faults: FaultSettings | Path | None = None,
+        faults: FaultSettings | Path | str | None = None,
         clock: Clock | None = None,
         watched: bool = True,
-        **settings: Any,
+        **settings: Unpack[TapPorts],
     ) -> None:
         if record is not None and record.suffix not in (CAPTURE, FIXTURE):
             raise UnknownSuffix(record)
-        if isinstance(faults, Path):
-            faults = read_faults(faults)
+        if isinstance(faults, Path | str):
+            faults = read_faults(Path(faults))
         given = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
         if len({tls for _, tls in given}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
-        addresses: dict[str, Any] = {name: where for (name, where), _ in given}
         made = None
         if watched or faults is not None:
             made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
+        addresses = dict(where for where, _ in given)
         super().__init__(TapSettings(**addresses, tls=any(tls for _, tls in given), **settings), faults=made)
         self._record = record
         self._record_tokens = record_tokens
@@ -91,7 +112,7 @@ class Tap(TapServer):
     @property
     def controller_uri(self) -> str:
         """host:port of the controller, through the tap."""
-        return joined(self._there(self.controller_address, "controller"))
+        return str(self._there(self.controller_address, "controller"))
 
     @property
     def host(self) -> str:
@@ -129,7 +150,7 @@ class Tap(TapServer):
             record_tokens=self._record_tokens,
             values=self._record_values,
         )
-        self._ticking = asyncio.create_task(_tick(self._file), name="segstore tap records")
+        self._ticking = asyncio.create_task(keep_writing(self._file), name="segstore tap records")
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
         """As `TapServer.stop`, then ends the recording. Raises OSError if the disk did not take all of it."""
@@ -151,12 +172,6 @@ class Tap(TapServer):
             file.path.unlink()
 
 
-async def _tick(recorder: FileRecorder) -> None:
-    while True:
-        await asyncio.sleep(_TICK_S)
-        recorder.tick()
-
-
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
     """What an address means, under its name, and whether it speaks TLS. Raises ValueError."""
     found, tls = parse_uri(uri)
@@ -168,17 +183,9 @@ def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
 
 
 async def _run(tap: Tap, announce: str) -> None:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-    def asked_to_stop(number: signal.Signals) -> None:
-        if stop.is_set():
-            raise SystemExit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked_to_stop, number)
+    stop = stopped_by_signal()
     async with tap:
-        where: dict[str, tuple[str, int] | None] = {
+        where: dict[str, Endpoint | None] = {
             "segment_store": tap.address,
             "controller": tap.controller_address,
             "admin": None,
@@ -190,16 +197,19 @@ async def _run(tap: Tap, announce: str) -> None:
         log.info("draining %d connections", len(tap.links))
 
 
-def run_tap(announce: str = "text", **options: Any) -> None:
+def run_tap(
+    controller: str | None = None, store: str | None = None, announce: str = "text", **options: Unpack[TapOptions]
+) -> None:
     """Runs until a signal; options are those of `Tap`. Raises what `Tap` and `Tap.start` raise.
 
     A second signal raises SystemExit with 128 and its number.
     """
+    options["watched"] = False
     log_to_stderr()
     logging.getLogger("segstore.server.tap.server").setLevel(logging.INFO)
     allow_many_connections()
 
     async def main() -> None:
-        await _run(Tap(watched=False, **options), announce)
+        await _run(Tap(controller, store, **options), announce)
 
     uvloop.run(main())

@@ -4,9 +4,10 @@ async with MockSegmentStore() as mock:
     ...  # any client of the wire can talk to mock.host, mock.port
 """
 
-from segstore.server.config import LimitSettings, StoreSettings
+from segstore.server.config import LimitSettings, StoreOptions, StoreSettings
 from segstore.server.faults import FaultFileError, FaultSettings, Rule, read_faults
-from segstore.server.node import AddressInUse, MockSegmentStore, SegmentStoreServer
+from segstore.server.net import AddressInUse
+from segstore.server.node import MockSegmentStore, SegmentStoreServer
 
 __all__ = [
     "AddressInUse",
@@ -16,6 +17,7 @@ __all__ = [
     "MockSegmentStore",
     "Rule",
     "SegmentStoreServer",
+    "StoreOptions",
     "StoreSettings",
     "read_faults",
 ]

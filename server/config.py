@@ -1,123 +1,158 @@
 """Settings of a segment store, checked once at the edge.
 
-Frozen, keyword-only, units in the names. Where a default follows the reference, the docstring says whose it is.
+Each field's docstring says what it is; its first sentence is the help of the option of `segstore serve`. Where a
+default follows the reference, the docstring says whose it is.
 """
 
 from __future__ import annotations
 
+import difflib
+import tomllib
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Annotated, Any, Final, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from segstore.server.net import TlsFiles
 from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 
 _MIB = 1024 * 1024
 
+SETTINGS: Final = ConfigDict(
+    frozen=True,
+    extra="forbid",
+    hide_input_in_errors=True,  # the input may contain a key
+    use_attribute_docstrings=True,
+)
+"""How the models of settings are configured."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds. Raises OSError, and ValueError, whose text is a sentence."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # also for an invalid encoding
+        raise ValueError(f"{path}: this is not TOML: {error}") from error
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """That a name is not known, with the one that was probably meant, or all."""
+    near = difflib.get_close_matches(name, known := list(known), 1)
+    return f"there is no such {kind}" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
+
 
 class LimitSettings(BaseModel):
-    """What peers may hold, and for how long.
+    """What peers may hold, and for how long."""
 
-    max_frame_bytes: longest frame taken, header included (`WireCommands.MAX_WIRECOMMAND_SIZE`).
-    connection_outstanding_bytes: replies that may wait for one peer to read them; above it, the peer's requests are
-        neither read nor carried out. One reply more than this can wait, and what one read brought is kept for later.
-        The reference bounds what one connection has in flight at 128 MiB.
-    total_outstanding_bytes: what is held for all peers together: replies that wait, frames and append blocks that
-        have come in part, requests kept for later, reads that wait at a tail. Above half of it, the replies that may
-        wait for one peer shrink to its share; above it, one of the largest is closed. It is passed by no
-        more than what the replies to one read of one connection take (1 MiB and one reply).
-    connection_waiting_reads: reads at the tail of a segment that may wait for one peer; one more closes it.
-    connection_writer_bytes: memory that the names and numbers of one peer's writers may take; more closes it.
-    connection_transient_segments: transient segments of one peer that may exist at a time; one more closes it.
-    segment_attributes: extended attributes of a segment, including one for each writer that was ever set up; a request
-        for one more closes the connection. The reference has no bound: it writes them to its storage.
-    max_memory_bytes: what all stores of a process hold in memory, estimated: bytes, segments, attributes, keys of
-        tables, writers, and the state of a controller beside them. With a data directory the bytes are not counted. A
-        request that needs more closes its connection, and a controller call that needs more is refused; reads,
-        truncations, merges and deletions still work. None for no bound.
-    request_keys: keys, entries or attributes that one request may name; more are refused as an illegal argument. The
-        official client sends at most 256 (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`); the reference's store bounds only
-        their bytes. A request with a list of more than 16 times as many is not read, and its connection is closed.
-    request_segments: segments that one request may merge; more are refused as an illegal argument. The reference's
-        controller sends at most 100 (`CommitRequestHandler`).
-    max_connections: one more replaces the oldest connection that has requested nothing for at least a second; if there
-        is none, it is closed at once. None for the store's share of the file descriptors (`descriptors`).
-    silent_timeout_s: when three quarters of these are open, a connection that has requested nothing since it was
-        opened, for this long, is closed.
-    first_frame_timeout_s: a peer that has sent no whole frame by then is closed; a TLS handshake may take as long.
-    frame_timeout_s: a frame or an append block that was begun must be whole by then, or its connection is closed.
-        Bytes that come meanwhile do not prolong it; time in which the store does not read the peer does not count.
-    stalled_peer_timeout_s: a peer that has read nothing of its waiting replies for so long is closed.
-    linger_s: a connection that was closed has so long to take the replies that were written before, then it is cut.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SETTINGS
 
     max_frame_bytes: int = Field(default=MAX_FRAME_BYTES, ge=8, le=MAX_FRAME_BYTES)
+    """Maximum size of a frame, header included (`WireCommands.MAX_WIRECOMMAND_SIZE`)."""
     connection_outstanding_bytes: int = Field(default=8 * _MIB, gt=0)
+    """Maximum size of the replies that wait for one peer to read them. Above it, requests of the peer are neither read
+    nor executed. One more reply can wait, and requests that were read with others are buffered. The reference bounds
+    what one connection has in flight at 128 MiB."""
     total_outstanding_bytes: int = Field(default=512 * _MIB, gt=0)
+    """Maximum size of what is held for all peers together: waiting replies, incomplete frames and append blocks,
+    buffered requests, reads that wait at a tail. Above half of it, the replies that may wait for one peer shrink to its
+    share; above it, one of the largest connections is closed. It is exceeded by at most the replies to one read of one
+    connection (1 MiB and one reply)."""
     connection_waiting_reads: int = Field(default=10_000, gt=0)
+    """Maximum number of tail reads that wait for one peer; one more closes its connection."""
     connection_writer_bytes: int = Field(default=8 * _MIB, gt=0)
+    """Maximum size of the names and numbers of one peer's writers; more closes its connection."""
     connection_transient_segments: int = Field(default=1000, gt=0)
+    """Maximum number of transient segments of one peer; one more closes its connection."""
     segment_attributes: int = Field(default=MAX_ATTRIBUTES, gt=0)
+    """Maximum number of extended attributes of a segment, including one for each writer that was ever set up. A request
+    for one more closes the connection. The reference has no bound: it writes them to its storage."""
     max_memory_bytes: int | None = Field(default=None, gt=0)
+    """Maximum size of what is stored in memory; `segstore serve` defaults to half of the machine's memory. It is an
+    estimate over segments with their bytes, attributes, table keys, writers, and the state of the controller; with a
+    data directory the bytes are not counted. A request that needs more closes its connection, and a controller call
+    that needs more is refused; reads, truncations, merges and deletions still work."""
     request_keys: int = Field(default=1024, gt=0)
+    """Maximum number of keys, entries or attributes in one request; more are refused as an illegal argument. The
+    official client sends at most 256 (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`); the reference's store bounds only their
+    bytes. A request with more than 16 times as many is not read, and its connection is closed."""
     request_segments: int = Field(default=256, gt=0)
+    """Maximum number of segments that one request may merge; more are refused as an illegal argument. The reference's
+    controller sends at most 100 (`CommitRequestHandler`)."""
     max_connections: int | None = Field(default=None, gt=0)
+    """Maximum number of connections; as many as file descriptors allow if not given. One more replaces the oldest
+    connection that has requested nothing for at least a second; if there is none, the new one is closed at once."""
     silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    """Close a connection without requests after this long, if three quarters of the connections are open."""
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    """Close a connection that has not sent a whole frame by then. A TLS handshake may take as long."""
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    """Close a connection whose frame or append block is not complete by then. Bytes that arrive meanwhile do not extend
+    the time; time in which the store does not read the peer does not count."""
     stalled_peer_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    """Close a connection whose peer has read nothing of its waiting replies for this long."""
     linger_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    """Time that a closed connection has to read the replies already written."""
+
+
+def _numbers(given: object) -> object:
+    if not isinstance(given, str | list):
+        return given
+    try:
+        return frozenset(int(each) for each in (given.split(",") if isinstance(given, str) else map(str, given)))
+    except ValueError:
+        raise ValueError(f"{given!r} is no list of containers such as 0,2") from None
 
 
 class StoreSettings(BaseModel):
-    """One segment store.
+    """One segment store."""
 
-    host, port: where the data port listens; port 0 picks a free one.
-    admin_port: where the admin commands are served; None for nowhere.
-    containers: how many there are in the cluster (`pravegaservice.container.count`).
-    own: those that this store owns; None for all.
-    auth_key: key of the delegation tokens; None for no authentication.
-    strict_auth: CreateTransientSegment needs a token too, which the reference does not ask.
-    strict_request_ids: the refusal of a ReadSegment's token carries the request id, where the reference puts the
-        read's offset (seed 36.30).
-    strict_transient_attributes: a transient segment takes no attribute but its writer's event number, as PDP-43A has
-        it; the reference allows 16 (seed 43.3).
-    stack_traces: failure replies of the data port carry them; those of the admin port always do, as in the reference.
-    wire_version: the newest version that Hello announces; frames are read and written as it did.
-    strict_wire_version: bytes behind the last field that the version knew close the connection, as they did up to
-        version 8 (Pravega 0.5), once the command itself has been carried out; they are ignored otherwise.
-    long_poll_s: a read at the tail is answered empty after this time. The reference waits for ever; the Rust client
-        gives up after 30 s, so the default stays below.
-    reuse_names: a segment that held data may be created again under its name.
-    transient_idle_s: a transient segment that was not used for so long is deleted.
-    tls_cert, tls_key: PEM files; both or neither.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # the input may contain the key
+    model_config = SETTINGS
 
     host: str = Field(default="127.0.0.1", min_length=1)
+    """Address that all ports listen on."""
     port: int = Field(default=12345, ge=0, le=65535)
+    """Port of the segment store; 0 picks a free one."""
     admin_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port for admin commands of the segment store; none if not given."""
     containers: int = Field(default=4, gt=0)
-    own: frozenset[int] | None = None
+    """Number of containers in the cluster (`pravegaservice.container.count`)."""
+    own: Annotated[frozenset[int] | None, BeforeValidator(_numbers)] = None
+    """Containers that this store owns, such as 0,2; all if not given."""
     auth_key: SecretStr | None = Field(default=None, min_length=1)
+    """Key of the delegation tokens; no tokens are required if not given."""
     strict_auth: bool = False
+    """Require a token for CreateTransientSegment too, unlike the reference."""
     strict_request_ids: bool = False
+    """When the token of a ReadSegment is refused, reply with the request id. The reference replies with the read's
+    offset (seed 36.30)."""
     strict_transient_attributes: bool = False
+    """Allow a transient segment no attribute but its writer's event number. PDP-43A says so; the reference allows 16
+    (seed 43.3)."""
     stack_traces: bool = False
+    """Include stack traces in failure replies. Those of the admin port always do, as in the reference."""
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
+    """Newest wire version to announce; frames are read and written as in that version."""
     strict_wire_version: bool = False
+    """Close the connection on trailing bytes that the wire version does not know. That is what stores up to version 8
+    (Pravega 0.5) did, after they had executed the command; otherwise the bytes are ignored."""
     long_poll_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
+    """Answer a waiting tail read without data after this time. The reference waits without a limit; the Rust client
+    gives up after 30 s, so the default is below."""
     reuse_names: bool = False
+    """Allow the name of a deleted segment to be used again, even if it held data."""
     transient_idle_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Delete transient segments that were not used for this long."""
     tls_cert: Path | None = None
+    """Certificate for TLS, with its chain (PEM); needs the key."""
     tls_key: Path | None = None
+    """Private key of the certificate (PEM)."""
     limits: LimitSettings = LimitSettings()
+    """What peers may hold."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> StoreSettings:
+    def _fits_together(self) -> Self:
         if self.own is not None and (outside := sorted(each for each in self.own if not 0 <= each < self.containers)):
             raise ValueError(f"own names container {outside[0]}, but there are {self.containers}, counted from 0")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -125,6 +160,34 @@ class StoreSettings(BaseModel):
         return self
 
     @property
+    def tls(self) -> TlsFiles | None:
+        """The files for TLS at all ports; None for none."""
+        return TlsFiles.of(self.tls_cert, self.tls_key)
+
+    @property
     def signing_key(self) -> str | None:
         """`auth_key` as plain text."""
         return None if self.auth_key is None else self.auth_key.get_secret_value()
+
+
+class StoreOptions(TypedDict, total=False):
+    """The fields of `StoreSettings` as keyword arguments."""
+
+    host: str
+    port: int
+    admin_port: int | None
+    containers: int
+    own: Collection[int] | None
+    auth_key: SecretStr | str | None
+    strict_auth: bool
+    strict_request_ids: bool
+    strict_transient_attributes: bool
+    stack_traces: bool
+    wire_version: int
+    strict_wire_version: bool
+    long_poll_s: float
+    reuse_names: bool
+    transient_idle_s: float
+    tls_cert: Path | None
+    tls_key: Path | None
+    limits: LimitSettings

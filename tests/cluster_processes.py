@@ -20,8 +20,8 @@ from typing import Self
 from segstore.client import ClientSettings, connect
 from segstore.client.errors import OutcomeUnknown
 from segstore.client.retry import Backoff
+from segstore.server.net import Endpoint
 from segstore.server.segments.remote import StoreConnection
-from segstore.server.shared_folder import Location
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, StreamSegmentInfo
 
 __all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos", "lasting_port"]
@@ -232,13 +232,13 @@ async def are_at(uri: str, scope: str, stores: int) -> None:
         segments = await client.controller.current_segments(scope, "s")
         while True:
             found = [await client.controller.endpoint_of(scope, "s", each.segment_id) for each in segments]
-            where = [Location(each.host, each.port) for each in found]
+            where = [Endpoint(each.host, each.port) for each in found]
             if len(set(where)) == stores and await _serve(where, [each.name for each in segments]):
                 return
             await asyncio.sleep(0.05)
 
 
-async def _serve(where: list[Location], segments: list[str]) -> bool:
+async def _serve(where: list[Endpoint], segments: list[str]) -> bool:
     """Whether each store answers for its segment; it may be that one is frozen and has been named for too long."""
     for location, segment in zip(where, segments, strict=True):
         try:

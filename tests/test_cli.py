@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import uvloop
 from click.testing import CliRunner, Result
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from segstore import __version__
 from segstore.cli import serving
 from segstore.cli.commands import main
+from segstore.cli.settings import ServeSettings
+from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings
 from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
@@ -153,7 +155,7 @@ def test_encode_names_the_line_and_the_field_that_do_not_fit(given: str | bytes,
         (["decode", "/no/such/file"], "no such file"),
         (["encode", "--format", "morse"], "'morse' is not one of"),
         (["fly"], "no such command 'fly'"),
-        (["serve", "--port", "70000"], "70000 is not in the range"),
+        (["serve", "--port", "70000"], "--port: input should be less than or equal to 65535, not '70000'"),
         (["serve", "--own", "a"], "'a' is no list of containers"),
         (["serve", "--own", "7", "--containers", "4"], "own names container 7, but there are 4"),
         (["serve", "--long-poll-s", "0"], "--long-poll-s: input should be greater than 0"),
@@ -170,7 +172,7 @@ def test_wrong_options_end_with_status_2_and_one_sentence(arguments: list[str], 
 
 
 def test_serve_takes_every_option_from_the_first_version_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    served: list[serving.ServeOptions] = []
+    served: list[ServeSettings] = []
     monkeypatch.setattr(serving, "serve", served.append)
     given = (
         "--port 0 --controller-port 0 --admin-port 0 --http-port 0 --stack-traces --strict-auth --reuse-names "
@@ -181,25 +183,21 @@ def test_serve_takes_every_option_from_the_first_version_on(monkeypatch: pytest.
     result = run("serve", *given.split(), *paths)
     assert result.exit_code == 0, result.stderr
     (options,) = served
-    assert options.own == frozenset({0, 2})
-    assert (options.port, options.controller_port, options.admin_port, options.http_port) == (0, 0, 0, 0)
-    assert (options.stack_traces, options.strict_auth, options.reuse_names, options.announce) == (
-        True,
-        True,
-        True,
-        "json",
-    )
-    assert (options.long_poll_s, options.wire_version, options.transient_idle_s) == (1.5, 12, 9.0)
-    assert (options.data, options.limits.max_connections, options.token_ttl_s) == (tmp_path, 7, 8)
+    cluster, store = options.cluster, options.cluster.store
+    assert (store.host, store.containers, store.own) == ("127.0.0.2", 4, frozenset({0, 2}))
+    assert (store.port, cluster.controller_port, store.admin_port, cluster.http_port) == (0, 0, 0, 0)
+    assert (store.stack_traces, store.strict_auth, store.reuse_names, options.announce) == (True, True, True, "json")
+    assert (store.long_poll_s, store.wire_version, store.transient_idle_s) == (1.5, 12, 9.0)
+    assert (cluster.data, store.limits.max_connections, options.token_ttl_s) == (tmp_path, 7, 8)
 
 
 # --- serve: keys and passwords ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[serving.ServeOptions]:
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
     """What `serve` would run with."""
-    options: list[serving.ServeOptions] = []
+    options: list[ServeSettings] = []
     monkeypatch.setattr(serving, "serve", options.append)
     monkeypatch.delenv("SEGSTORE_AUTH_KEY", raising=False)
     return options
@@ -214,7 +212,7 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def test_a_key_without_users_and_users_without_a_key_are_refused_unless_they_are_meant(
-    served: list[serving.ServeOptions], key_file: Path
+    served: list[ServeSettings], key_file: Path
 ) -> None:
     key, users = ("--auth-key-file", str(key_file)), ("--password-file", str(key_file))
     for given, says in (
@@ -232,13 +230,14 @@ def test_a_key_without_users_and_users_without_a_key_are_refused_unless_they_are
 
 
 def test_a_key_alone_is_enough_where_there_is_no_controller() -> None:
-    assert serving.ServeOptions(auth_key="k", controller_port=None).signing_key == "k"
+    with_a_key = StoreSettings(auth_key=SecretStr("k"))
+    assert ServeSettings(cluster=ClusterSettings(store=with_a_key)).cluster.store.signing_key == "k"
     with pytest.raises(ValueError, match="--open-controller"):
-        serving.ServeOptions(auth_key="k", controller_port=0)
+        ServeSettings(cluster=ClusterSettings(store=with_a_key, controller_port=0))
 
 
 def test_the_key_comes_from_a_file_or_the_environment_or_with_a_warning_from_the_command_line(
-    served: list[serving.ServeOptions], key_file: Path, monkeypatch: pytest.MonkeyPatch
+    served: list[ServeSettings], key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve = ("serve", "--open-controller")
     assert run(*serve, "--auth-key-file", str(key_file)).stderr == ""
@@ -248,7 +247,13 @@ def test_the_key_comes_from_a_file_or_the_environment_or_with_a_warning_from_the
     monkeypatch.setenv("SEGSTORE_AUTH_KEY", "of the environment")
     assert run(*serve).stderr == ""
     assert run(*serve, "--auth-key-file", str(key_file)).stderr == ""
-    assert [each.signing_key for each in served] == ["from a file", "as it stands", "of the environment", "from a file"]
+    keys = [each.cluster.store.signing_key for each in served]
+    assert keys == [
+        "from a file",
+        "as it stands",
+        "of the environment",
+        "from a file",
+    ]
     both = run(*serve, "--auth-key-file", str(key_file), "--auth-key", "as it stands")
     assert (both.exit_code, both.stderr) == (2, "main serve: give either --auth-key or --auth-key-file, not both\n")
 
@@ -258,7 +263,7 @@ def test_the_key_comes_from_a_file_or_the_environment_or_with_a_warning_from_the
     [(b"", "is empty"), (b"\n", "is empty"), (b"secret\xff", "not UTF-8 at byte 6"), (b"s" * 5000, "more than 4096")],
 )
 def test_a_file_that_holds_no_key_is_refused_without_what_it_holds(
-    served: list[serving.ServeOptions], key_file: Path, data: bytes, says: str
+    served: list[ServeSettings], key_file: Path, data: bytes, says: str
 ) -> None:
     key_file.write_bytes(data)
     refused = run("serve", "--auth-key-file", str(key_file))
@@ -269,32 +274,38 @@ def test_a_file_that_holds_no_key_is_refused_without_what_it_holds(
 
 
 def test_a_key_that_others_can_read_is_taken_with_a_warning(
-    served: list[serving.ServeOptions], key_file: Path, caplog: pytest.LogCaptureFixture
+    served: list[ServeSettings], key_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key_file.chmod(0o644)
     assert run("serve", "--open-controller", "--auth-key-file", str(key_file)).exit_code == 0
     assert f"chmod 600 {key_file}" in caplog.text
-    assert served[0].signing_key == "from a file"
+    assert served[0].cluster.store.signing_key == "from a file"
 
 
-def test_settings_show_no_secret(served: list[serving.ServeOptions], key_file: Path) -> None:
-    options = ("--auth-key", "a-secret", "--open-controller", "--zookeeper-auth-file", str(key_file))
+def test_settings_show_no_secret(served: list[ServeSettings], key_file: Path) -> None:
+    options = (
+        "--auth-key",
+        "a-secret",
+        "--open-controller",
+        "--zookeeper",
+        "h:1",
+        "--zookeeper-auth-file",
+        str(key_file),
+    )
     run("serve", *options)
     shown = f"{served[0]!r} {served[0]} {served[0].model_dump()} {served[0].model_dump_json()}"
     assert "a-secret" not in shown
     assert "from a file" not in shown
-    for wrong in ({"own": {9}}, {"port": -1}, {"tls_cert": key_file}, {"unknown": 1}, {"controller_port": 0}):
-        with pytest.raises(ValidationError) as refused:
-            serving.ServeOptions(**{"auth_key": "a-secret", **wrong})
-        assert "a-secret" not in str(refused.value)
-    with pytest.raises(ValidationError) as refused:
-        ClusterSettings(store={"auth_key": "a-secret", "port": -1}, memory_bytes=1)  # type: ignore[arg-type]
-    assert "a-secret" not in str(refused.value)
+    for wrong in ({"own": {9}}, {"port": -1}, {"tls_cert": key_file}, {"unknown": 1}):
+        for cluster in ({}, {"controller_port": 0}, {"memory_bytes": 1}):
+            with pytest.raises(ValidationError) as refused:
+                ServeSettings.model_validate({"cluster": {"store": {"auth_key": "a-secret", **wrong}, **cluster}})
+            assert "a-secret" not in str(refused.value)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(options: serving.ServeOptions) -> None:
-        raise OSError(98, f"port {options.port} is taken")
+    def taken(options: ServeSettings) -> None:
+        raise OSError(98, f"port {options.cluster.store.port} is taken")
 
     monkeypatch.setattr(serving, "serve", taken)
     result = run("serve", "--port", "7")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from segstore.cli.serving import announcement, pointers
+from segstore.server.net import Endpoint
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "guide"
@@ -26,8 +27,9 @@ def blocks(name: str, language: str) -> list[str]:
 
 
 def test_a_newcomer_reads_in_the_guide_what_serve_says() -> None:
+    listening = {"segment_store": Endpoint("127.0.0.1", 12345), "controller": Endpoint("127.0.0.1", 9090)}
     said = [
-        announcement({"segment_store": ("127.0.0.1", 12345), "controller": ("127.0.0.1", 9090), "admin": None}, "text"),
+        announcement(listening, "text"),
         pointers("127.0.0.1:9090", tls=False, passwords=False),
     ]
     assert "\n".join(said) + "\n" in blocks("newcomer.md", "text")

@@ -21,8 +21,10 @@ import pytest
 
 from segstore.cli import serving
 from segstore.cli.serving import announcement
+from segstore.cli.settings import ServeSettings, read_settings
 from segstore.server.controller import AutoScaling, ControllerConfig
 from segstore.server.controller.api import Permission
+from segstore.server.net import Endpoint
 from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
@@ -115,7 +117,12 @@ def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_pa
 
 
 def test_the_announcement_as_json_names_every_part_with_its_address() -> None:
-    addresses = {"segment_store": ("127.0.0.1", 5), "controller": None, "admin": ("::1", 6), "http": None}
+    addresses = {
+        "segment_store": Endpoint("127.0.0.1", 5),
+        "controller": None,
+        "admin": Endpoint("::1", 6),
+        "http": None,
+    }
     assert json.loads(announcement(addresses, "json")) == {
         "segment_store": "127.0.0.1:5",
         "controller": None,
@@ -125,7 +132,12 @@ def test_the_announcement_as_json_names_every_part_with_its_address() -> None:
 
 
 def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
-    addresses = {"segment_store": ("127.0.0.1", 5), "controller": None, "admin": ("::1", 6), "http": None}
+    addresses = {
+        "segment_store": Endpoint("127.0.0.1", 5),
+        "controller": None,
+        "admin": Endpoint("::1", 6),
+        "http": None,
+    }
     assert announcement(addresses, "text") == "segstore listens: segment store 127.0.0.1:5, admin [::1]:6"
 
 
@@ -170,6 +182,7 @@ def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals) -> None:
 NEVER_STARTED = """
 import asyncio, sys
 from segstore.cli import serving
+from segstore.cli.settings import ServeSettings
 
 class Waiting:
     stores = ()
@@ -181,8 +194,8 @@ class Waiting:
     async def __aexit__(self, *_):
         raise AssertionError("what did not start is not ended")
 
-serving._cluster = lambda options: Waiting()
-serving.serve(serving.ServeOptions())
+serving._cluster = lambda settings: Waiting()
+serving.serve(ServeSettings())
 print("ended")
 """
 
@@ -293,8 +306,9 @@ def test_a_start_that_fails_leaves_no_recording(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ttl_s", [None, 8, -1])
 def test_delegation_tokens_are_good_for_as_long_as_is_said(ttl_s: int | None) -> None:
-    given: dict[str, Any] = {} if ttl_s is None else {"token_ttl_s": ttl_s}
-    cluster: Any = serving._cluster(serving.ServeOptions(auth_key="k" * 64, **given))
+    given = {} if ttl_s is None else {"token_ttl_s": str(ttl_s)}
+    settings = read_settings({"auth_key": "k" * 64, "open_controller": True, **given}, {}, None)
+    cluster: Any = serving._cluster(settings)
     token = cluster._authority.token("prn::/scope:a", Permission.READ)
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims.get("exp") == (None if ttl_s == -1 else claims["iat"] + (ttl_s or 600))
@@ -303,11 +317,11 @@ def test_delegation_tokens_are_good_for_as_long_as_is_said(ttl_s: int | None) ->
 def test_the_controller_has_the_settings_of_its_file_but_for_what_options_say(tmp_path: Path) -> None:
     path = tmp_path / "controller.toml"
     path.write_text("commit_delay_ms = 5\nscale_delay_ms = 6\nlease_cap_ms = 7\n[scaling]\ntick_ms = 8\n")
-    cluster: Any = serving._cluster(serving.ServeOptions(controller_config=path, scale_delay_ms=0, lease_cap_ms=9))
+    given = {"controller_config": str(path), "scale_delay_ms": "0", "lease_cap_ms": "9"}
+    settings = read_settings(given, {}, None).cluster.controller
     expected = ControllerConfig(commit_delay_ms=5, lease_cap_ms=9, scaling=AutoScaling(tick_ms=8))
-    assert cluster.settings.controller == expected
-    alone: Any = serving._cluster(serving.ServeOptions(commit_delay_ms=3))
-    assert alone.settings.controller == ControllerConfig(commit_delay_ms=3)
+    assert settings == expected
+    assert read_settings({"commit_delay_ms": "3"}, {}, None).cluster.controller == ControllerConfig(commit_delay_ms=3)
 
 
 def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_2(tmp_path: Path) -> None:
@@ -322,9 +336,9 @@ def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_
 @pytest.mark.parametrize("somebody_came", [False, True])
 async def test_of_a_start_that_fails_the_recording_stays_if_somebody_came(tmp_path: Path, somebody_came: bool) -> None:
     # As at a process of a cluster, which waits for others while its port is open.
-    options, hub = serving.ServeOptions(trace=tmp_path / "run.wtrace"), SimpleNamespace(recorder=None)
+    settings, hub = ServeSettings(trace=tmp_path / "run.wtrace"), SimpleNamespace(recorder=None)
     cluster: Any = SimpleNamespace(stores=[SimpleNamespace(hub=hub)])
-    async with serving._recording(options, cluster, asyncio.Event()):
+    async with serving._recording(settings, cluster, asyncio.Event()):
         recorder: Any = hub.recorder
         if somebody_came:
             recorder.opened()

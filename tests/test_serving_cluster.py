@@ -15,13 +15,14 @@ import pytest
 from pydantic import SecretStr
 
 from segstore.cli import serving
+from segstore.cli.settings import ServeSettings
 from segstore.client import connect
 from segstore.server.coordination import Configuration, CoordinationError
 from segstore.server.coordination.types import Unreachable
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.coordination.zookeeper.session import ZooKeeperSession
+from segstore.server.net import Endpoint
 from segstore.server.segments.remote import StoreConnection
-from segstore.server.shared_folder import Location
 from segstore.server.shared_folder.identity import CLUSTER
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
@@ -170,7 +171,7 @@ async def test_a_process_that_stood_still_answers_no_read_from_what_it_had(pair:
         await writer.write(b"before")
         owner = await client.controller.endpoint_of(scope, "s", 0)
     frozen, other = sorted(pair.all, key=lambda each: each.store != f"{owner.host}:{owner.port}")
-    asked = await StoreConnection.open(Location(owner.host, owner.port), WIRE_VERSION, None)
+    asked = await StoreConnection.open(Endpoint(owner.host, owner.port), WIRE_VERSION, None)
     try:
         before = await asked.ask(GetStreamSegmentInfo(0, segment, ""))
         assert isinstance(before, StreamSegmentInfo)
@@ -367,7 +368,7 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
 )
 def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        serving._cluster(serving.ServeOptions(**{option: "127.0.0.1:1"}))
+        serving._cluster(ServeSettings.model_validate({"coordination": {option: "127.0.0.1:1"}}))
 
 
 def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from segstore.cli.commands import main
 from segstore.client import ClientSettings, connect
 from segstore.client.errors import PeerRefused
 from segstore.server import StoreSettings
-from segstore.server.cluster import ClusterProcess, ClusterSettings
+from segstore.server.cluster import ClusterProcess, ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
 from segstore.server.durable import Epoch, epochs_of
 from segstore.server.shared_folder import SharedFolder
@@ -46,7 +46,7 @@ async def processes(data: Path, place: str, number: int) -> AsyncIterator[list[C
     settings = ClusterSettings(
         store=StoreSettings(port=0, containers=CONTAINERS), controller_port=0, data=data, ownership=OWNERSHIP
     )
-    made = [ClusterProcess(settings, place) for _ in range(number)]
+    made = [ClusterProcess(settings, ZooKeeperSettings(zookeeper=place)) for _ in range(number)]
     async with AsyncExitStack() as stack:
         for each in made:
             stack.push_async_callback(each.stop, drain_s=0)
@@ -152,7 +152,7 @@ async def test_a_process_has_started_when_what_it_owns_is_open(
     settings = ClusterSettings(
         store=StoreSettings(port=0, containers=CONTAINERS), controller_port=0, data=data, ownership=OWNERSHIP
     )
-    process = ClusterProcess(settings, place)
+    process = ClusterProcess(settings, ZooKeeperSettings(zookeeper=place))
     starting = asyncio.create_task(process.start())
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are generated: the reference of every command from the schema, and of every version.
+"""Writes the pages of docs/ that are generated: the references of commands, of wire versions, and of settings.
 
     python tools/make_docs.py [--check]
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from segstore.cli.settings import groups
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
 from segstore.wire.codec import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
@@ -236,7 +237,49 @@ def wire_versions() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"protocol.md": protocol, "wire-versions.md": wire_versions}
+def settings() -> str:
+    """docs/reference/settings.md."""
+    lines = [
+        "# Settings of `segstore serve`",
+        "",
+        "Generated from the settings' models by `make docs`.",
+        "",
+        "Each setting can be given in three ways, which take precedence in this order:",
+        "",
+        "1. as an option: `--admin-port 9000`",
+        "2. as an environment variable, `SEGSTORE_` and the name in capitals: `SEGSTORE_ADMIN_PORT=9000`",
+        "3. as a key of the settings file, which `--config FILE` or `SEGSTORE_CONFIG` names: `admin_port = 9000`",
+        "",
+        "```toml",
+        "# segstore.toml",
+        "port = 12345",
+        "admin_port = 9000",
+        'data = "data"            # relative paths start at the folder of this file',
+        "own = [0, 2]",
+        "rebalance = false        # as an option: --no-rebalance; as a variable: SEGSTORE_REBALANCE=false",
+        "```",
+        "",
+        "A value that is not valid, or an unknown key of the file, ends `segstore serve` with status 2 and a sentence",
+        "that names the option, the variable, or the file and the key. An empty variable is not set. An unknown",
+        "variable is ignored, because others may use the prefix, but one that resembles a setting is warned about.",
+        "Kubernetes sets `SEGSTORE_PORT` to a URL in pods beside a service named `segstore`; rename the service, or",
+        "set `enableServiceLinks: false`.",
+    ]
+    for group, members in groups().items():
+        lines += ["", f"## {group}", "", "| Setting | Option | Default | |", "|---|---|---|---|"]
+        for each in members:
+            usage = each.usage.replace("|", "\\|")
+            default = str(each.default).lower() if each.is_flag else each.shown_default
+            shown = f"`{default}`" if default else ""
+            lines.append(f"| `{each.name}` | `{usage}` | {shown} | {each.description} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "protocol.md": protocol,
+    "wire-versions.md": wire_versions,
+    "reference/settings.md": settings,
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -251,9 +294,9 @@ def main(arguments: list[str]) -> int:
             continue
         stale += 1
         if check:
-            print(f"{path}: not what the schema says; run `make docs`", file=sys.stderr)
+            print(f"{path}: not up to date; run `make docs`", file=sys.stderr)
         else:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
             print(f"wrote {path}")
     return 1 if check and stale else 0

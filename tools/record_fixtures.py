@@ -166,13 +166,13 @@ def _recorder(path: Path, name: str) -> Any:
 
 def _segments_over_the_wire(host: str, port: int) -> Any:
     """What the controller asks of a store, asked over a connection."""
+    from segstore.server.net import Endpoint, Owners
     from segstore.server.segments import RemoteSegments
-    from segstore.server.shared_folder import Location, Owners
     from segstore.wire import WIRE_VERSION
 
     class OneOwner(Owners):
         def of(self, container_id: int) -> Location:
-            return Location(host, port)
+            return Endpoint(host, port)
 
     return RemoteSegments(OneOwner(1), 1, token=lambda _: "", wire_version=WIRE_VERSION)
 

@@ -36,10 +36,12 @@ class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in old
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
-        host, colon, port = str(value).rpartition(":")
-        if not colon or not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{value!r} is no HOST:PORT", param, ctx)
-        return host.strip("[]") or "127.0.0.1", int(port)
+        from segstore.server.net import Endpoint
+
+        try:
+            return Endpoint.parse(f"127.0.0.1{value}" if str(value).startswith(":") else value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def _records(path: Path) -> list[Record]:

@@ -7,6 +7,7 @@ from segstore.explore.command import (
 from segstore.explore.explorer import (
     ClientFailed,
     Exploration,
+    ExploreOptions,
     explore,
     explore_command,
     explore_trace,
@@ -16,6 +17,7 @@ __all__ = [
     "ClientFailed",
     "CommandError",
     "Exploration",
+    "ExploreOptions",
     "explore",
     "explore_command",
     "explore_trace",

@@ -23,7 +23,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 from uuid import UUID
 
 from segstore.explore.command import names_place, start, words_of
@@ -111,6 +111,18 @@ class Exploration(NamedTuple):
     def __str__(self) -> str:
         missed = [f"not reached: {each}" for each in self.unreached]
         return "\n".join([f"{self.runs} runs, {len(self.findings)} broke", *map(str, self.findings), *missed])
+
+
+class ExploreOptions(TypedDict, total=False):
+    """The keyword arguments of `explore`."""
+
+    match: str
+    cuts: Sequence[Where]
+    timeout_s: float
+    keep_order: bool
+    check: Callable[[Mock], str | None] | None
+    make_store: Callable[[], Mock]
+    wanted: dict[str, list[bytes]] | None
 
 
 async def explore(

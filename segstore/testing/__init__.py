@@ -3,6 +3,13 @@
 from segstore.testing.hosts import (
     InAnotherProcess,
 )
+from segstore.testing.options import (
+    Explore,
+    ServerOptions,
+    StartServer,
+    StartTap,
+    StartTrace,
+)
 from segstore.testing.servers import (
     AsyncView,
     Running,
@@ -20,15 +27,20 @@ from segstore.testing.servers import (
 
 __all__ = [
     "AsyncView",
+    "Explore",
     "InAnotherProcess",
     "Running",
     "RunningFaults",
     "RunningServer",
     "RunningTap",
     "RunningTrace",
+    "ServerOptions",
     "ServerProcess",
     "ServerThread",
     "Servers",
+    "StartServer",
+    "StartTap",
+    "StartTrace",
     "Waits",
     "WouldBlock",
     "in_a_thread",

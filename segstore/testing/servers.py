@@ -28,15 +28,18 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import ControllerConfig
-from segstore.server.faults import Action, Decision, FaultSettings, Rule, Seen, StageName
-from segstore.server.replay import Problem
+from segstore.server.faults import Action, Decision, FaultSettings, Rule, RuleOptions, Seen, StageName
+from segstore.server.replay import Problem, TraceOptions
 from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
 from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, end
+from segstore.testing.options import ServerOptions
 from segstore.wire.trace import Record
+
+if TYPE_CHECKING:
+    from segstore.tap import TapOptions
 
 __tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
 
@@ -78,32 +81,18 @@ async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
 class Servers(Host):
     """Where servers run: `ServerThread` or `ServerProcess`."""
 
-    def serve(
-        self,
-        *,
-        stores: int = 1,
-        controller: ControllerConfig | Mapping[str, Any] | None = None,
-        users: Iterable[str] | None = None,
-        faults: FaultSettings | Path | str | None = None,
-        record: Path | None = None,
-        record_tokens: bool = False,
-        record_values: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> RunningServer:
+    def serve(self, **settings: Unpack[ServerOptions]) -> RunningServer:
         """Starts a store, or several, on free ports.
 
         controller: the settings of the controller. users: lines of a password file for it. faults: a fault file, or
         what is in one. record: a new file that the stores' traffic is recorded to, with what `record_values` says in
-        its head; record_tokens: whether it contains delegation tokens. Others: fields of `StoreSettings`, and those
-        that `MockCluster` names. With `auth_key` the controller makes tokens that the stores accept. Raises ValueError
-        for an invalid setting, FaultFileError, OSError.
+        its head; record_tokens: whether it contains delegation tokens. The others are as in `MockCluster`. With
+        `auth_key` the controller makes tokens that the stores accept. Raises ValueError for an invalid setting,
+        FaultFileError, OSError.
         """
-        given = {"controller": controller, "users": users, "faults": faults, "record": record}
-        recorded = {"record_tokens": record_tokens, "record_values": record_values}
-        key = self.create(Served.start, stores=stores, **recorded, **given, **settings)
-        return RunningServer(self, key, watched=settings.get("watched", True))
+        return RunningServer(self, self.create(Served.start, **settings), watched=settings.get("watched", True))
 
-    def replay(self, trace: Path | Iterable[Record], **options: Any) -> RunningTrace:
+    def replay(self, trace: Path | Iterable[Record], **options: Unpack[TraceOptions]) -> RunningTrace:
         """Starts a server that answers from a trace, a file or records; options are those of `TraceServer`.
 
         Raises OSError, TraceError, ValueError.
@@ -111,7 +100,7 @@ class Servers(Host):
         trace = trace if isinstance(trace, Path) else list(trace)
         return RunningTrace(self, self.create(ServedTrace.start, trace=trace, **options))
 
-    def tap(self, controller: str | None = None, store: str | None = None, **options: Any) -> RunningTap:
+    def tap(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> RunningTap:
         """Starts a tap before a controller, a store or both; options are those of `segstore.tap.Tap`.
 
         Raises ValueError for what does not do, FaultFileError, OSError.
@@ -341,7 +330,10 @@ class RunningFaults:
         return self._server._do(Watched.faults, name, *given)
 
     def add(
-        self, match: str | Rule = "", do: str | Action | Mapping[str, Any] | Sequence[Any] = (), **rest: Any
+        self,
+        match: str | Rule = "",
+        do: str | Action | Mapping[str, Any] | Sequence[Any] = (),
+        **rest: Unpack[RuleOptions],
     ) -> str:
         """As `Faults.add`: a rule behind the others; its name."""
         name: str = self._server._do(Watched.add_fault, match, do, rest)

@@ -7,17 +7,23 @@ from segstore.server.cluster.local import (
 from segstore.server.cluster.members import (
     Members,
 )
+from segstore.server.cluster.node import (
+    ClusterNode,
+)
 from segstore.server.cluster.process import (
     ClusterProcess,
 )
 from segstore.server.cluster.settings import (
     ClusterSettings,
+    ZooKeeperSettings,
 )
 
 __all__ = [
     "Cluster",
+    "ClusterNode",
     "ClusterProcess",
     "ClusterSettings",
     "Members",
     "MockCluster",
+    "ZooKeeperSettings",
 ]

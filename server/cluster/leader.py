@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from segstore.server.cluster.parts import controller_state
+from segstore.server.cluster.node import controller_state
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.controller import Controller, Endpoint
-from segstore.server.controller.api import Authority, ControllerServer, Permission, TlsFiles
+from segstore.server.controller import Controller
+from segstore.server.controller.api import Authority, ControllerServer, Permission
 from segstore.server.controller.state import Operation, encode
 from segstore.server.coordination import Configuration, Configured, Disconnected, configured
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Epoch, Fenced, JournalFailed
+from segstore.server.net import Endpoint
 from segstore.server.segments import RemoteSegments
 from segstore.server.shared_folder import Owners, SharedFolder, drop, result_of
 
@@ -43,8 +43,6 @@ class ControllerLeader:
 
     Attributes:
         leading: what is open; None while another process leads.
-        on_failure: is called with one sentence when the controller cannot be written to any more, though it is ours.
-        on_lost: is called when another process was found to lead.
     """
 
     def __init__(
@@ -56,12 +54,17 @@ class ControllerLeader:
         authority: Authority,
         servers: Callable[[], Sequence[Endpoint]],
         refused: Mapping[int, str],
+        *,
+        on_failure: Callable[[str], None],
+        on_lost: Callable[[], None],
     ) -> None:
         """owners: where the segments are. servers: where all processes serve the controller's calls. refused: the
-        containers that cannot be opened, and why."""
+        containers that cannot be opened, and why. on_failure: called with one sentence if the controller can no longer
+        be written to, though it is ours. on_lost: called if another process was found to lead.
+        """
         self.leading: Leading | None = None
-        self.on_failure: Callable[[str], None] = _nobody
-        self.on_lost: Callable[[], None] = _nothing
+        self._on_failure = on_failure
+        self._on_lost = on_lost
         self._settings = settings
         self._folder = folder
         self._owners = owners
@@ -106,7 +109,7 @@ class ControllerLeader:
             await durability.committer.settled()
             if epoch.is_over:  # what was answered may be of before
                 if self.leading is not None and self.leading.epoch is epoch:
-                    self.on_lost()
+                    self._on_lost()
                 raise JournalFailed(str(Fenced(epoch.folder, epoch.number)))
 
         segments = RemoteSegments(
@@ -114,7 +117,7 @@ class ControllerLeader:
             store.containers,
             token=lambda stream: authority.token(stream, Permission.READ_UPDATE),
             wire_version=store.wire_version,
-            tls=_trusting(self._settings.tls),
+            tls=None if self._settings.tls is None else self._settings.tls.trusting_context(),
             refused=self._refused,
         )
         controller = Controller(segments, self._settings.controller, journal=journal, state=state)
@@ -135,9 +138,9 @@ class ControllerLeader:
         if self.leading is not made:
             return
         if made.epoch.is_known_over:
-            self.on_lost()
+            self._on_lost()
         else:
-            self.on_failure(why)
+            self._on_failure(why)
 
     async def _opened(self) -> None:
         """Nothing is being opened any more."""
@@ -162,21 +165,3 @@ class ControllerLeader:
         finally:
             # Calls that are still under way must not wait for what will never be durable.
             made.durability.committer.fail("another process leads the controller now", logging.INFO)
-
-
-def _trusting(tls: TlsFiles | None) -> ssl.SSLContext | None:
-    """Trusts the certificate that the processes share, and nothing else."""
-    if tls is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=tls.own_certificate().decode())
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
-
-
-def _nobody(_: object) -> None:
-    """Nobody wants to know."""
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""

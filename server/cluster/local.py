@@ -7,48 +7,38 @@ it asks of the owning store directly, as one more caller of the same state, not 
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Unpack
 
 from segstore.server.cluster.members import Members
-from segstore.server.cluster.parts import close_connections, control_api, controller_state
+from segstore.server.cluster.node import ClusterNode, controller_state
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.config import StoreSettings
+from segstore.server.config import StoreOptions, StoreSettings
 from segstore.server.connection import Clock
 from segstore.server.controller import Controller, ControllerConfig
 from segstore.server.controller.api import Authority, ControllerServer
 from segstore.server.controller.state import Operation, State, encode
 from segstore.server.coordination import Coordinator, InProcessCoordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
-from segstore.server.faults import Faults, FaultSettings, NoFaults, Observed, Observer
+from segstore.server.faults import Faults, FaultSettings, Observer
+from segstore.server.net import Endpoint
 from segstore.server.node import LoopClock, SegmentStoreServer
 from segstore.server.segments import LocalSegments, RecordedSegments
 from segstore.server.store import ChunkPool, MemoryAccount
 from segstore.wire.names import container_of
 
-if TYPE_CHECKING:
-    from segstore.server.control_api import ControlApi
-
 _PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
 """For tests: what nobody owns is taken soon."""
 
 
-class Cluster(Observed):
-    """Stores and a controller, started and stopped together.
+class Cluster(ClusterNode):
+    """Stores and a controller in one process. Attributes: those of `ClusterNode`, and
 
-    Attributes:
-        settings: as given.
-        stores: the stores, in order.
-        members: who owns what, where there are several stores; None for one.
-        controller: None where there is none.
-        controller_address: (host, port) that clients are to use, once started.
-        http_address: (host, port) of the control API, once started; None where there is none.
-        durability: the data directory; None where everything is in memory.
-        failure: with a data directory, once started: done when nothing can be written there any more, with a sentence
-            that says why. From then on nothing is acknowledged.
+    members: who owns what, where there are several stores; None for one.
+    durability: the data directory; None where everything is in memory.
     """
+
+    controller: Controller | None = None
 
     def __init__(
         self,
@@ -64,28 +54,22 @@ class Cluster(Observed):
         coordinator: where several stores get their sessions; None for a service in this process. configuration: the
         service that holds scopes and stream policies; None for the same one.
         """
-        self.settings = settings
-        self.observer = None if faults is None else faults.observer
+        super().__init__(settings, faults)
         self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
         self.durability = None if settings.data is None else self._make_durability(settings.data)
         self._pool = ChunkPool(memory=self._memory) if self.durability is None else self.durability.pool
-        self.failure: asyncio.Future[str] | None = None
         self._controller_state: State | None = None
         self._clock = clock
-        self._faults = faults
         self.stores = [self._make_store(number, each) for number, each in enumerate(settings.of_stores())]
         self.members: Members | None = None
         if settings.stores > 1:
             self.members = Members(self.stores, settings.ownership, settings.public_host, coordinator, configuration)
         elif coordinator is not None or configuration is not None:
             raise ValueError("a coordinator is for several stores, which own containers by it: give stores=2")
-        self.controller: Controller | None = None
-        self.controller_address: tuple[str, int] | None = None
-        self.http_address: tuple[str, int] | None = None
-        self._control_api: ControlApi | None = None
         self._authority = authority
         self._served: ControllerServer | None = None
         self._asked: RecordedSegments | None = None
+        self._with_controller = True
 
     def _make_store(self, number: int, settings: StoreSettings) -> SegmentStoreServer:
         return SegmentStoreServer(
@@ -98,18 +82,6 @@ class Cluster(Observed):
             pool=self._pool,
         )
 
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Of the first store."""
-        return self.stores[0].address
-
-    @property
-    def faults(self) -> Faults:
-        """What is to go wrong at the stores. Raises NoFaults."""
-        if self._faults is None:
-            raise NoFaults
-        return self._faults
-
     def _make_durability(self, data: Path) -> Durability:
         containers, own = self.settings.store.containers, self.settings.store.own
         made = Durability(
@@ -119,7 +91,7 @@ class Cluster(Observed):
             memory_bytes=self.settings.memory_bytes,
             memory=self._memory,
         )
-        made.on_failure = self._failed
+        made.on_failure = self._cannot_write
         return made
 
     async def _recover(self, durability: Durability) -> None:
@@ -127,13 +99,7 @@ class Cluster(Observed):
         durability.open()
         durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
         self._controller_state = controller_state(durability)
-        self.failure = asyncio.get_running_loop().create_future()
         await durability.start()
-
-    def _failed(self, why: str) -> None:
-        close_connections(self.stores, why)
-        if self.failure is not None and not self.failure.done():
-            self.failure.set_result(why)
 
     async def start(self, *, with_controller: bool = True) -> None:
         """Listens everywhere or nowhere; without the controller, that can follow.
@@ -141,29 +107,21 @@ class Cluster(Observed):
         Raises CannotListen, OSError; DataError for the data directory. One that was stopped keeps its directory to
         itself: make another to go on from there.
         """
-        try:
-            if self.durability is not None:
-                await self._recover(self.durability)
-            if self.members is not None:
-                self.members.take()
-            for store in self.stores:
-                await store.start()
-            if self.members is not None:
-                await self.members.start()
-            if with_controller and self.settings.controller_port is not None:
-                await self.start_controller()
-            self._control_api = await control_api(
-                self.settings,
-                self.stores,
-                self._faults,
-                lambda: self.controller,
-                controller_address=lambda: self.controller_address,
-                members=self.members,
-            )
-            self.http_address = None if self._control_api is None else self._control_api.address
-        except BaseException:
-            await self.stop(drain_s=0)
-            raise
+        self._with_controller = with_controller
+        await super().start()
+
+    async def _start(self) -> None:
+        if self.durability is not None:
+            await self._recover(self.durability)
+        if self.members is not None:
+            self.members.take()
+        for store in self.stores:
+            await store.start()
+        if self.members is not None:
+            await self.members.start()
+        if self._with_controller and self.settings.controller_port is not None:
+            await self.start_controller()
+        await self._start_control_api(members=self.members)
 
     async def start_controller(self) -> None:
         """Starts the controller of stores that were started without; nothing if it runs. Raises OSError."""
@@ -193,7 +151,7 @@ class Cluster(Observed):
             published_host=settings.public_host,
             settled=None if durability is None else durability.committer.settled,
         )
-        self.controller_address = (settings.public_host, self._served.port)
+        self.controller_address = Endpoint(settings.public_host, self._served.port)
 
     def _journal(self, operation: Operation) -> None:
         if self.durability is not None:
@@ -201,33 +159,18 @@ class Cluster(Observed):
         if self.members is not None:
             self.members.configuration.changed_by(operation)
 
-    async def stop(self, *, drain_s: float = 5.0) -> None:
-        """Stops the control API and the controller, then the stores. May be called twice."""
-        control_api, self._control_api = self._control_api, None
-        if control_api is not None:
-            await control_api.stop()
+    async def _stop_controller(self, grace_s: float) -> None:
         served, self._served = self._served, None
         if served is not None:
-            await served.aclose(min(drain_s, 1.0))
+            await served.aclose(grace_s)
         if self._asked is not None:
             self._asked.close()
-        for store in self.stores:
-            await store.stop(drain_s=drain_s)
+
+    async def _stop_owning(self) -> None:
         if self.members is not None:
             await self.members.stop()
         if self.durability is not None:
             await self.durability.close()
-        if self._faults is not None:
-            self._faults.report()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 class MockCluster(Cluster):
@@ -268,10 +211,10 @@ class MockCluster(Cluster):
         ownership: OwnershipSettings | None = None,
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
-        **store: Any,
+        **store: Unpack[StoreOptions],
     ) -> None:
         settings = ClusterSettings(
-            store=StoreSettings(**{"port": 0, "containers": max(4, stores), **store}),
+            store=StoreSettings.model_validate({"port": 0, "containers": max(4, stores), **store}),
             stores=stores,
             controller_port=0,
             controller=controller or ControllerConfig(),
@@ -300,16 +243,14 @@ class MockCluster(Cluster):
         """host:port of the controller."""
         if self.controller_address is None:
             raise RuntimeError("the cluster is not started")
-        host, port = self.controller_address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(self.controller_address)
 
     @property
     def http_url(self) -> str:
         """http://host:port of the control API, if `http_port` was given."""
         if self.http_address is None:
             raise RuntimeError("no control API is served: give http_port=0")
-        host, port = self.http_address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://{self.http_address}"
 
     async def stop(self, *, drain_s: float = 1.0) -> None:
         await super().stop(drain_s=drain_s)

@@ -13,17 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-from pydantic import SecretStr
 
 from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader
-from segstore.server.cluster.parts import close_connections, control_api
-from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.cluster.node import ClusterNode
+from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.connection import Clock
-from segstore.server.controller import Controller, Endpoint, wall_clock_ms
+from segstore.server.controller import Controller, wall_clock_ms
 from segstore.server.controller.api import Authority, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
@@ -38,11 +34,11 @@ from segstore.server.coordination import (
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.durable import DataError, Durability
 from segstore.server.faults import Faults
+from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
 from segstore.server.shared_folder import (
     Candidate,
     FolderStorage,
-    Location,
     Owners,
     Present,
     SharedFolder,
@@ -50,9 +46,6 @@ from segstore.server.shared_folder import (
     identify,
 )
 from segstore.server.store import Container
-
-if TYPE_CHECKING:
-    from segstore.server.control_api import ControlApi
 
 log = logging.getLogger(__name__)
 
@@ -62,65 +55,47 @@ _AGAIN_S = 0.5
 _OVER = (SessionState.LOST, SessionState.CLOSED)
 
 
-class ClusterProcess:
-    """What `segstore serve --zookeeper` runs.
+class ClusterProcess(ClusterNode):
+    """What `segstore serve --zookeeper` runs. Attributes: those of `ClusterNode`, and
 
-    Attributes:
-        settings: as given.
-        stores: the one that is here.
-        controller: while this process leads it.
-        configuration: scopes and stream policies, of a session with the service for them.
-        controller_address, http_address: as in `Cluster`.
-        failure: done when this process cannot go on, with a sentence that says why.
+    configuration: scopes and stream policies, of a session with the service for them.
     """
 
     def __init__(
         self,
         settings: ClusterSettings,
-        zookeeper: str,
+        zookeeper: ZooKeeperSettings,
         *,
-        patience_ms: float = 60_000,
         authority: Authority | None = None,
         faults: Faults | None = None,
         clock: Clock | None = None,
-        configuration_zookeeper: str | None = None,
-        zookeeper_auth: SecretStr | None = None,
-        trust_network: bool = False,
     ) -> None:
-        """zookeeper: HOST:PORT, with commas several, and a path at the end for a cluster beside others.
-        patience_ms: so long ZooKeeper may be silent before this process ends. configuration_zookeeper: the one that
-        holds scopes and stream policies, if it is another; this process does not end when it is lost. zookeeper_auth:
-        "user:password" for both, see `ZooKeeperCoordinator`. trust_network: allows credentials and tokens to be sent
-        without TLS to the addresses that nodes of ZooKeeper name.
-
-        Raises ValueError for settings that are not for a process of several.
-        """
+        """Raises ValueError for settings that are not for a process of several."""
+        where = zookeeper.zookeeper
+        if where is None:
+            raise ValueError("a cluster of processes needs zookeeper")
         if settings.data is None:
             raise ValueError("zookeeper needs data: a folder that all processes share, as containers move between them")
         if settings.stores != 1 or settings.store.own is not None:
             raise ValueError("with zookeeper a process has one store, and what it owns is found out: no stores, no own")
         guarded = settings.store.auth_key is not None or (authority is not None and not authority.is_open)
-        if guarded and settings.tls is None and not trust_network:
+        if guarded and settings.tls is None and not zookeeper.trust_network:
             raise ValueError(
                 "without TLS, passwords and tokens would be sent unprotected to any address in ZooKeeper; give "
                 "tls_cert and tls_key, or trust_network if this is intended"
             )
-        self.settings = settings
+        super().__init__(settings, faults)
         self.stores = [
             SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
         ]
-        self.failure: asyncio.Future[str] | None = None
-        self.controller_address: tuple[str, int] | None = None
-        self.http_address: tuple[str, int] | None = None
         self._path = settings.data
-        self._where = zookeeper
-        self._patience_s = patience_ms / 1000
-        self._faults = faults
+        self._where = where
+        self._patience_s = zookeeper.zookeeper_patience_ms / 1000
         self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
-        self._trust_network = trust_network
-        self._zookeeper_auth = zookeeper_auth
-        self._coordinator = self._service(zookeeper)
-        self._configured_where = configuration_zookeeper or zookeeper
+        self._trust_network = zookeeper.trust_network
+        self._zookeeper_auth = zookeeper.zookeeper_auth
+        self._coordinator = self._service(where)
+        self._configured_where = zookeeper.configuration_zookeeper or where
         self.configuration = Configuration(self._service(self._configured_where))
         self._folder: SharedFolder | None = None
         self._storage: FolderStorage | None = None
@@ -131,17 +106,11 @@ class ClusterProcess:
         self._present: Present | None = None
         self._leader_here: ControllerLeader | None = None
         self._following: asyncio.Task[None] | None = None
-        self._control_api: ControlApi | None = None
 
     @property
     def server(self) -> SegmentStoreServer:
         """The store."""
         return self.stores[0]
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Of the store."""
-        return self.server.address
 
     @property
     def controller(self) -> Controller | None:
@@ -166,20 +135,10 @@ class ClusterProcess:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Listens, owns what nobody owns, and returns when all containers and the controller are somebody's, and those
-        that are its own are served.
-
-        Raises CannotListen, OSError; CoordinationError for ZooKeeper; DataError for the folder.
-        """
-        self.failure = asyncio.get_running_loop().create_future()
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop(drain_s=0)
-            raise
-
     async def _start(self) -> None:
+        """Owns what nobody owns, and returns when all containers and the controller are somebody's, and those that are
+        its own are served. Raises CoordinationError for ZooKeeper.
+        """
         settings, server = self.settings, self.server
         session = await self._coordinator.connect()
         try:
@@ -188,7 +147,7 @@ class ClusterProcess:
             await session.aclose()
         await self._start_configuration(folder)
         storage = self._storage = FolderStorage(folder, self._make_container, settings.memory_bytes)
-        storage.on_failure = self._store_failed
+        storage.on_failure = self._cannot_write
         storage.before_loss = server.hub.flush
         server.store.separate_journals = True
         server.hub.gate = storage.gate
@@ -204,12 +163,15 @@ class ClusterProcess:
                 tls=settings.tls,
                 trust_network=self._trust_network,
             )
-            self.controller_address = (host, self._front.port)
-            where = Location(host, self._front.port)
+            self.controller_address = where = Endpoint(host, self._front.port)
             self._candidate = Candidate(
-                f"{host}:{port}", where, self._lead, self._resign, stale_node=settings.ownership.stale_node
+                f"{host}:{port}",
+                where,
+                self._lead,
+                self._resign,
+                self._front.leader_changed,
+                stale_node=settings.ownership.stale_node,
             )
-            self._candidate.on_change = self._front.leader_changed
             self._present = Present(where)
         ownership = self._ownership = ContainerOwnership(
             f"{host}:{port}",
@@ -222,22 +184,23 @@ class ClusterProcess:
             drop_caches=self.configuration.drop,
         )
         storage.on_lost = ownership.lost
-        leader = self._leader_here = ControllerLeader(
-            settings, folder, self._owners, self.configuration, self._authority, self._servers, ownership.refused
+        self._leader_here = ControllerLeader(
+            settings,
+            folder,
+            self._owners,
+            self.configuration,
+            self._authority,
+            self._servers,
+            ownership.refused,
+            on_failure=self._cannot_write,
+            on_lost=self._overtaken,
         )
-        leader.on_failure, leader.on_lost = self._store_failed, self._overtaken
         await ownership.start()
         self._following = asyncio.create_task(self._follow(), name="cluster process")
-        self._control_api = await control_api(
-            settings,
-            self.stores,
-            self._faults,
-            lambda: self.controller,
-            controller_address=lambda: self.controller_address,
+        await self._start_control_api(
             owner_elsewhere=self._owners.of,
             why_not_moved="a cluster of processes shares them out by itself, through ZooKeeper",
         )
-        self.http_address = None if self._control_api is None else self._control_api.address
         await self._settle()
 
     async def _start_configuration(self, folder: SharedFolder) -> None:
@@ -294,43 +257,21 @@ class ClusterProcess:
             max_attributes=settings.limits.segment_attributes,
         )
 
-    def _fail(self, why: str) -> None:
-        if self.failure is not None and not self.failure.done():
-            self.failure.set_result(why)
-
-    def _store_failed(self, why: str) -> None:
-        close_connections(self.stores, why)
-        self._fail(why)
-
-    async def stop(self, *, drain_s: float = 5.0) -> None:
-        """Stops what is served, gives back what is owned, ends the session. May be called twice."""
-        control_api, self._control_api = self._control_api, None
-        if control_api is not None:
-            await control_api.stop()
+    async def _stop_controller(self, grace_s: float) -> None:
         front, self._front = self._front, None
         if front is not None:  # before this process stops leading, so that calls in flight can be answered
-            await front.aclose(min(drain_s, 1.0))
+            await front.aclose(grace_s)
         following, self._following = self._following, None
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-        await self.server.stop(drain_s=drain_s)
+
+    async def _stop_owning(self) -> None:
         if self._storage is not None:
             await self._storage.aclose()
         if self._ownership is not None:
             await self._ownership.stop()
         await self.configuration.aclose()
-        if self._faults is not None:
-            self._faults.report()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     # --- with each session ------------------------------------------------------------------------------------------
 
@@ -406,11 +347,10 @@ class ClusterProcess:
     # --- the controller ---------------------------------------------------------------------------------------------
 
     def _leader(self) -> Endpoint | None:
-        leader = None if self._candidate is None else self._candidate.leader
-        return None if leader is None else Endpoint(*leader)
+        return None if self._candidate is None else self._candidate.leader
 
     def _servers(self) -> list[Endpoint]:
-        return [] if self._present is None else [Endpoint(*each) for each in self._present.all]
+        return [] if self._present is None else self._present.all
 
     async def _lead(self) -> None:
         assert self._leader_here is not None

@@ -8,43 +8,66 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from segstore.server.config import StoreSettings
+from segstore.server.config import SETTINGS, StoreSettings
 from segstore.server.controller import ControllerConfig
-from segstore.server.controller.api import TlsFiles
 from segstore.server.coordination import OwnershipSettings
 from segstore.server.durable import MIN_MEMORY_BYTES
+from segstore.server.net import TlsFiles, public_host
+
+
+class ZooKeeperSettings(BaseModel):
+    """The ZooKeeper that makes several processes one cluster."""
+
+    model_config = SETTINGS
+
+    zookeeper: str | None = Field(default=None, min_length=1)
+    """Form one cluster with all processes that name this ZooKeeper and share the data directory. An ensemble is a list
+    HOST:PORT,HOST:PORT; a path at the end (HOST:PORT/PATH) tells clusters at the same ZooKeeper apart."""
+    zookeeper_auth: SecretStr | None = None
+    """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
+    configuration_zookeeper: str | None = Field(default=None, min_length=1)
+    """ZooKeeper for scopes and stream policies, if not the same. A process does not exit when it is lost."""
+    zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
+    """Exit if ZooKeeper is unreachable for this long."""
+    trust_network: bool = False
+    """Allow passwords and tokens to be sent without TLS to addresses that ZooKeeper names."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for name in ("configuration_zookeeper", "zookeeper_auth"):
+            if self.zookeeper is None and getattr(self, name) is not None:
+                raise ValueError(f"{name} needs zookeeper, which makes processes one cluster")
+        return self
 
 
 class ClusterSettings(BaseModel):
-    """A cluster in one process.
+    """A cluster in one process, or one process of a cluster of several."""
 
-    store: settings of each store; with several, `own` must be left open, and only the first has its port.
-    stores: how many.
-    controller_port: where the controller listens; 0 picks a free one, None is for no controller.
-    controller: how the controller behaves.
-    http_port: where the control API listens; 0 picks a free port, None is for none.
-    http_token_file: file with the token that its requests must carry; None for no token, allowed on loopback only.
-    published_host: the name under which clients are sent to the stores; None is `host`, but "localhost" with TLS on a
-        loopback address, because a certificate names hosts.
-    ownership: how several stores own their containers.
-    data: the directory that everything is kept in, see `segstore.server.durable.durable`; None for memory.
-    memory_bytes: how much of the segments' bytes is in memory at a time, with `data`.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # the input may contain a key
+    model_config = SETTINGS
 
     store: StoreSettings = StoreSettings()
+    """Settings of each store. With several, `own` must be left open, and only the first has its port."""
     stores: int = Field(default=1, ge=1)
+    """Number of segment stores that share the containers; the first has the port."""
     controller_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the controller (gRPC); 0 picks a free one."""
     controller: ControllerConfig = ControllerConfig()
+    """How the controller behaves."""
     http_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the live page, the control API and metrics (HTTP); 0 picks a free one, none if not given."""
     http_token_file: Path | None = None
+    """File with the token that requests to the control API must carry; required off loopback."""
     published_host: str | None = None
+    """Host name that clients are sent to; the host of the ports if not given. With TLS on a loopback address the
+    default is "localhost", because a certificate names hosts."""
     ownership: OwnershipSettings = OwnershipSettings()
+    """How several stores own their containers."""
     data: Path | None = None
+    """Directory to keep all data in; memory if not given."""
     memory_bytes: int | None = Field(default=None, ge=MIN_MEMORY_BYTES)
+    """With a data directory: bytes of segments to hold in memory; 512 MiB if not given."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -57,18 +80,12 @@ class ClusterSettings(BaseModel):
     @property
     def public_host(self) -> str:
         """The name that clients are given."""
-        if self.published_host is not None:
-            return self.published_host
-        host = self.store.host
-        if self.store.tls_cert is not None and (host.startswith("127.") or host == "::1"):
-            return "localhost"
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return self.published_host or public_host(self.store.host, tls=self.tls is not None)
 
     @property
     def tls(self) -> TlsFiles | None:
         """The files for TLS at all ports; None for none."""
-        cert, key = self.store.tls_cert, self.store.tls_key
-        return None if cert is None or key is None else TlsFiles(cert, key)
+        return self.store.tls
 
     def of_stores(self) -> list[StoreSettings]:
         """The settings of each store. Raises ValueError if they cannot share the containers."""

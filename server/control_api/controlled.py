@@ -15,6 +15,7 @@ from segstore.server.control_api.routes import Watch
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
+from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
 from segstore.server.store import StoreError
 
@@ -28,14 +29,6 @@ def _nothing(*_: Any) -> None:
     return None
 
 
-def host_and_port(address: tuple[str, int] | None) -> str | None:
-    """An address as people write it."""
-    if address is None:
-        return None
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 @dataclass(frozen=True)
 class Controlled:
     """stores: of this process. faults: of all of them, None where nothing can go wrong on request. controller: gives
@@ -47,11 +40,11 @@ class Controlled:
     stores: Sequence[SegmentStoreServer]
     faults: Faults | None = None
     controller: Callable[[], Controller | None] = _nothing
-    controller_address: Callable[[], tuple[str, int] | None] = _nothing
+    controller_address: Callable[[], Endpoint | None] = _nothing
     data: Path | None = None
     members: Members | None = None
     why_not_moved: str = _ALONE
-    owner_elsewhere: Callable[[int], tuple[str, int] | None] = _nothing
+    owner_elsewhere: Callable[[int], Endpoint | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)
     watch: Watch = field(default_factory=Watch)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)

@@ -14,7 +14,6 @@ Off loopback it listens only with a token, because any caller can change the ser
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import re
 import socket
@@ -30,7 +29,7 @@ from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
 from segstore.server.descriptors import shares
-from segstore.server.node import AddressInUse, CannotListen
+from segstore.server.net import CannotListen, Endpoint, listening_on
 from segstore.server.secret_file import read_secret
 
 log = logging.getLogger(__name__)
@@ -125,7 +124,7 @@ class ControlApi:
     nothing else; None for no token, which is allowed on loopback only.
 
     Attributes:
-        address: (host, port) once started, None before.
+        address: once started, None before.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class ControlApi:
         token_file: Path | None = None,
     ) -> None:
         self.controlled = controlled
-        self.address: tuple[str, int] | None = None
+        self.address: Endpoint | None = None
         self._host = host
         self._port = port
         self._names = tuple(names)
@@ -150,9 +149,9 @@ class ControlApi:
         token = None if self._token_file is None else self._token(self._token_file)
         listening = await self._bind()
         try:
-            self.address = listening.getsockname()[:2]
-            if token is None and not is_loopback(self.address[0]):
-                raise self._cannot(f"{self.address[0]} is not loopback, so a token is required: --http-token-file")
+            self.address = Endpoint(*listening.getsockname()[:2])
+            if token is None and not is_loopback(self.address.host):
+                raise self._cannot(f"{self.address.host} is not loopback, so a token is required: --http-token-file")
             self.controlled.count_writers()
             app = Guard(make_app(self.controlled), bound=self._host, names=self._names, token=token)
             config = uvicorn.Config(
@@ -177,22 +176,17 @@ class ControlApi:
             raise
 
     async def _bind(self) -> socket.socket:
-        host, port = self._host, self._port
-        listening: socket.socket | None = None
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
+        host, port, loop = self._host, self._port, asyncio.get_running_loop()
+        with listening_on(host, port, "HTTP", "--http-port"):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, kind, protocol, _, address = found[0]
             listening = socket.socket(family, kind, protocol)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-        except OSError as error:
-            if listening is not None:
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(address)
+            except OSError:
                 listening.close()
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(host, port, "HTTP", "--http-port") from error
-            raise self._cannot(error.strerror or error, error.errno) from error
+                raise
         return listening
 
     def _token(self, path: Path) -> bytes:

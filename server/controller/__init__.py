@@ -11,7 +11,6 @@ from segstore.server.controller.api import (
     Authority,
     ControllerServer,
     Permission,
-    TlsFiles,
 )
 from segstore.server.controller.config import (
     AutoScaling,
@@ -34,10 +33,10 @@ from segstore.server.controller.policies import (
 from segstore.server.controller.segment_admin import (
     CONTROLLER_WRITER,
     REPLIES,
-    Endpoint,
     Load,
     SegmentAdmin,
 )
+from segstore.server.net import Endpoint
 
 __all__ = [
     "CONTROLLER_WRITER",
@@ -57,7 +56,6 @@ __all__ = [
     "SegmentAdmin",
     "SegmentStoreFailed",
     "StreamConfig",
-    "TlsFiles",
     "read_config",
     "wall_clock_ms",
 ]

@@ -2,95 +2,87 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
+
+from segstore.server.config import SETTINGS, read_toml, unknown_name
 
 _SLACK_MS: Final = 30_000
 
 
 class AutoScaling(BaseModel):
-    """When load scales a stream.
+    """When load scales a stream."""
 
-    Attributes:
-        enabled: whether streams with a rate policy scale by themselves; on.
-        tick_ms: how often rates are taken; 5 s, as in Pravega's `SegmentAggregates`.
-        minute_ms: what "a minute" is in the 2, 5, 10 and 20 minutes of the thresholds; shorter ones make a stream react
-            sooner to the same rate, so that tests of scaling need not wait.
-        cooldown_minutes: how long a new segment is not scaled; 10, as in `AutoScalerConfig`.
-        mute_minutes: the least time between two requests of a segment; 10, as there.
-        silence_minutes: a segment that takes no events for this long is cold; 20, as there (`cache.expiry.seconds`).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SETTINGS
 
     enabled: bool = True
+    """Scale streams that have a rate policy."""
     tick_ms: int = Field(default=5_000, ge=1)
+    """Interval between measurements of the rates; 5 s, as in Pravega's `SegmentAggregates`."""
     minute_ms: int = Field(default=60_000, ge=1)
+    """Length of "a minute" in the 2, 5, 10 and 20 minutes of the thresholds. With a shorter one a stream reacts sooner
+    to the same rate, so that tests of scaling need not wait."""
     cooldown_minutes: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    """Time for which a new segment is not scaled; 10, as in `AutoScalerConfig`."""
     mute_minutes: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    """Minimum time between two requests of a segment; 10, as there."""
     silence_minutes: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+    """A segment without events for this long is cold; 20, as there (`cache.expiry.seconds`)."""
 
 
 class ControllerConfig(BaseModel):
-    """What a controller does beyond its API.
+    """What a controller does beyond its API."""
 
-    Attributes:
-        commit_delay_ms: from commitTransaction or abortTransaction to the end of it; 0: done before the answer.
-        scale_delay_ms: from scale to the new epoch; 0: done before the answer.
-        lease_slack_ms: how long after its lease a transaction is left alone. Clients ask for 90 s and ping about every
-            90 s, so a lease that is taken by its word ends under a client that does nothing wrong; None: 30 s, and none
-            at all where `lease_cap_ms` is set.
-        lease_cap_ms: leases are cut to this; None: not at all. Lets tests see a lease end without a wait of minutes.
-        min_lease_ms, max_lease_ms: shorter and longer ones are refused; 10 s and 600 s, as in Pravega's `Config`.
-        max_transaction_ms: the longest life of a transaction; one day, as there. It is also never more than a thousand
-            leases.
-        completed_ttl_ms: how long the outcome of a transaction is remembered; 24 hours, as there.
-        completed_max: for how many transactions of a stream the outcome is remembered; up to a tenth more at times.
-        completed_listed: how many of these are listed; the 500 that ended last, as there.
-        retention_every_ms: how often a stream cut is kept and the retention policy looked at; 30 minutes, as there.
-        watermark_every_ms: how often the times that writers noted become a watermark; 10 s, as there.
-        watermark_streams: whether the stream of watermarks is created with its stream, and listed, as in Pravega. By
-            default off: it is created when first used, and not listed.
-        system_scope: whether there is a scope `_system`, as in Pravega; it is empty here. By default off.
-        group_writes_with_read_permission: whether READ is enough to use reader groups; on, as in Pravega
-            (`readerGroupStreams.writesWithReadPermissions.enable`).
-        max_segments: maximum number of segments of a stream at a time, and of partitions of a table; 4,096. The stream
-            cuts of one request may name twice as many. Pravega has no bound.
-        max_transactions: maximum number of open transactions of a stream; 10,000. Pravega has no bound.
-        max_writers: maximum number of writers of a stream whose times are remembered for its watermarks; 10,000.
-            Pravega has no bound.
-        page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.
-        retry_ms: the wait before work that the segment store failed to do is tried again; 1 s.
-        scaling: when load scales a stream.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SETTINGS
 
     commit_delay_ms: int = Field(default=0, ge=0)
+    """Duration of a commit or abort of a transaction; with 0 it is done before the reply."""
     scale_delay_ms: int = Field(default=0, ge=0)
+    """Duration of scaling; with 0 it is done before the reply."""
     lease_slack_ms: int | None = Field(default=None, ge=0)
+    """Time after its lease for which a transaction stays open. Clients ask for 90 s and ping about every 90 s, so an
+    exact lease would end under a correct client. If not given: 30 s, or 0 with a cap of leases."""
     lease_cap_ms: int | None = Field(default=None, ge=0)
+    """Longest lease of a transaction; longer ones are cut. Lets tests see a lease expire without waiting minutes."""
     min_lease_ms: int = Field(default=10_000, ge=0)
+    """Shorter leases are refused; 10 s, as in Pravega's `Config`."""
     max_lease_ms: int = Field(default=600_000, ge=1)
+    """Longer leases are refused; 600 s, as there."""
     max_transaction_ms: int = Field(default=86_400_000, ge=1)
+    """Maximum duration of a transaction; one day, as there. It is never more than a thousand leases."""
     completed_ttl_ms: int = Field(default=86_400_000, ge=0)
+    """How long the outcome of a transaction is remembered; 24 hours, as there."""
     completed_max: int = Field(default=10_000, ge=1)
+    """Number of transactions of a stream whose outcome is remembered; at times up to a tenth more."""
     completed_listed: int = Field(default=500, ge=0)
+    """Number of these that are listed; the last 500, as there."""
     retention_every_ms: int = Field(default=1_800_000, ge=1)
+    """Interval at which a stream cut is kept and the retention policy is applied; 30 minutes, as there."""
     watermark_every_ms: int = Field(default=10_000, ge=1)
+    """Interval at which the times of writers become a watermark; 10 s, as there."""
     watermark_streams: bool = False
+    """Create the stream of watermarks with its stream, and list it, as Pravega does. Otherwise it is created on first
+    use, and not listed."""
     system_scope: bool = False
+    """Have a scope `_system`, as Pravega does; it is empty here."""
     group_writes_with_read_permission: bool = True
+    """Allow the use of reader groups with READ, as Pravega does
+    (`readerGroupStreams.writesWithReadPermissions.enable`)."""
     max_segments: int = Field(default=4_096, ge=1, le=65_536)
+    """Maximum number of segments of a stream at a time, and of partitions of a table. The stream cuts of one request
+    may name twice as many. Pravega has no bound."""
     max_transactions: int = Field(default=10_000, ge=1)
+    """Maximum number of open transactions of a stream. Pravega has no bound."""
     max_writers: int = Field(default=10_000, ge=1)
+    """Maximum number of writers of a stream whose times are remembered for watermarks. Pravega has no bound."""
     page_size: int = Field(default=1_000, ge=1)
+    """Number of names in a page of a listing; 1,000, as in `ControllerServiceImpl`."""
     retry_ms: int = Field(default=1_000, ge=1)
+    """Delay before work that the segment store failed to do is retried."""
     scaling: AutoScaling = AutoScaling()
+    """When load scales a stream."""
 
     @property
     def max_cut_entries(self) -> int:
@@ -110,10 +102,7 @@ def read_config(path: Path) -> ControllerConfig:
 
     Raises OSError, and ValueError with one sentence that names the file and the field.
     """
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also for an invalid encoding
-        raise ValueError(f"{path}: this is not TOML: {error}") from error
+    given = read_toml(path)
     try:
         return ControllerConfig.model_validate(given, strict=True)
     except ValidationError as error:
@@ -123,7 +112,5 @@ def read_config(path: Path) -> ControllerConfig:
         *tables, field = map(str, first["loc"])
         why = first["msg"]
         if first["type"] == "extra_forbidden":
-            known = (AutoScaling if tables else ControllerConfig).model_fields
-            near = difflib.get_close_matches(field, known, 1)
-            why = "there is no such field" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
+            why = unknown_name("field", field, (AutoScaling if tables else ControllerConfig).model_fields)
         raise ValueError(f"{path}: {'.'.join((*tables, field))}: {why}") from error

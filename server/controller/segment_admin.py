@@ -17,6 +17,7 @@ from uuid import UUID
 
 from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
+from segstore.server.net import Endpoint
 from segstore.server.store import EVENT_COUNT, NULL_VALUE
 from segstore.wire import (
     AppendBlockEnd,
@@ -51,13 +52,6 @@ log = logging.getLogger(__name__)
 
 CONTROLLER_WRITER: Final = UUID("5e657365-0000-4000-8000-6d61726b6572")
 """The id under which a controller writes events of its own; its numbers in a segment count from 1."""
-
-
-class Endpoint(NamedTuple):
-    """Where a store listens, as clients are told: under TLS a name that its certificate carries."""
-
-    host: str
-    port: int
 
 
 class Load(NamedTuple):
@@ -97,7 +91,9 @@ class SegmentAdmin(ABC):
 
     @abstractmethod
     def owner_of(self, segment: str) -> Endpoint:
-        """The store that owns the container of this segment, whether or not the segment exists. Raises NobodyOwns."""
+        """Where clients find the store that owns the segment's container, whether or not the segment exists. Raises
+        NobodyOwns.
+        """
 
     @abstractmethod
     async def ask(self, segment: str, did: str, request: Command) -> Command:

@@ -13,8 +13,9 @@ import logging
 from random import Random
 from typing import Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from segstore.server.config import SETTINGS
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Unreachable
 
 log = logging.getLogger(__name__)
@@ -27,28 +28,26 @@ _JITTER = 0.2
 
 
 class OwnershipSettings(BaseModel):
-    """How a store owns containers.
+    """How a store owns containers."""
 
-    session_timeout_ms: after so long without a word from the store, the service may end its session.
-    session_expired_policy: what it does when its session has expired.
-    session_reconnect_retries: how often `reconnect` tries for a new session; 0 is `shutdown`.
-    takeover_delay_ms: how long a container is left to its last owner before another takes it.
-    preload: open a container that another has had in between at once, not on its first use.
-    stale_node: what is done with a node of an older session of ours: wait until it is gone, or replace it by version.
-    load_report_interval_ms: how often the store says how much it has to do.
-    rebalance: give containers up while other stores have fewer.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SETTINGS
 
     session_timeout_ms: float = Field(default=10_000.0, gt=0)
+    """The coordination service expires a session that it has not heard from for this long."""
     session_expired_policy: PolicyName = "shutdown"
+    """What a store does when its session has expired: shut down, or open a new session."""
     session_reconnect_retries: int = Field(default=10, ge=0)
+    """Maximum number of attempts to open a new session; 0 shuts down."""
     takeover_delay_ms: float = Field(default=500.0, ge=0)
+    """Delay before a store takes a container that last belonged to another store."""
     preload: bool = False
+    """Open containers that come back from another owner at once, not on first use."""
     stale_node: Literal["wait", "replace"] = "wait"
+    """What to do with a node left by an older session of this store: wait until it is gone, or replace it."""
     load_report_interval_ms: float = Field(default=5_000.0, gt=0)
+    """Interval between the load reports of a store."""
     rebalance: bool = True
+    """Move containers to stores that own fewer."""
 
 
 def backoff_s(attempt: int, random: Random) -> float:

@@ -6,7 +6,7 @@ from segstore.server.faults.faults import Faults, NoFaults
 from segstore.server.faults.file import FaultFileError, read_faults
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.observe import Observed, Observer, Seen, StageName
-from segstore.server.faults.rules import Action, FaultSettings, Rule
+from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
 
 __all__ = [
     "Action",
@@ -24,6 +24,7 @@ __all__ = [
     "Observed",
     "Observer",
     "Rule",
+    "RuleOptions",
     "Seen",
     "Send",
     "StageName",

@@ -20,14 +20,14 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic import ValidationError
 
 from segstore.server.faults.decisions import Decider, Decision, Plan, Tally, Wait
 from segstore.server.faults.file import read_faults, rule_problem
 from segstore.server.faults.observe import Observer, Seen
-from segstore.server.faults.rules import Action, FaultSettings, Rule
+from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
 from segstore.wire import COMMANDS
 
 if TYPE_CHECKING:
@@ -122,7 +122,10 @@ class Faults:
     # --- rules ------------------------------------------------------------------------------------------------------
 
     def add(
-        self, match: str | Rule = "", do: str | Action | Mapping[str, Any] | Sequence[Any] = (), **rest: Any
+        self,
+        match: str | Rule = "",
+        do: str | Action | Mapping[str, Any] | Sequence[Any] = (),
+        **rest: Unpack[RuleOptions],
     ) -> str:
         """Adds a rule behind the others and returns its name.
 

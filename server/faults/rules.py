@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
@@ -249,6 +249,20 @@ Action = Annotated[
     BeforeValidator(_from_word),
 ]
 """One of the actions above, an object with its key, or a word: `close after`, `drop reply`, `WrongHost`."""
+
+
+class RuleOptions(TypedDict, total=False):
+    """The fields of `Rule` as keyword arguments, beside `match` and `do`."""
+
+    name: str
+    on: What
+    store: int | None
+    each: Literal["connection", "segment", "writer", "flow"] | None
+    nth: int | Sequence[int]
+    skip: int
+    every: int
+    probability: float
+    times: int | None
 
 
 class Rule(BaseModel):

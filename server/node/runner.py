@@ -7,21 +7,20 @@ same for tests: it picks free ports and shows its state.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import secrets
-import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from segstore.server.config import StoreSettings
+from segstore.server.config import StoreOptions, StoreSettings
 from segstore.server.connection import Clock, Connection, ConnectionHub, Listening, StoreService, TimerHandle
 from segstore.server.descriptors import shares
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, NoFaults, Observed, Observer
+from segstore.server.net import Endpoint, listening_on
 from segstore.server.store import ChunkPool, MemoryAccount, Segment, SegmentStore
 
 if TYPE_CHECKING:
@@ -38,33 +37,6 @@ _AT_ONCE = 256
 """Segments that are looked after in one loop iteration."""
 
 
-class CannotListen(OSError):
-    """The store cannot listen as it was told to; the text is one sentence that says why.
-
-    Attributes:
-        host, port: where it was to listen.
-    """
-
-    def __init__(self, message: str, host: str, port: int, number: int | None = None) -> None:
-        super().__init__(number, message)
-        self.host = host
-        self.port = port
-
-    def __str__(self) -> str:
-        return str(self.strerror)
-
-
-class AddressInUse(CannotListen):
-    """The port is taken; the text says which and what to do."""
-
-    def __init__(self, host: str, port: int, use: str = "", option: str = "") -> None:
-        """use, option: what the port is for, and the option that sets it, where a process has several ports."""
-        whose = f"port {port} on {host}, for {use}," if use else f"port {port} on {host}"
-        other = f"choose another with {option}" if option else "choose another"
-        message = f"{whose} is taken by another process; {other}, or 0 for a free one"
-        super().__init__(message, host, port, errno.EADDRINUSE)
-
-
 class LoopClock:
     """The wall clock, and the timers of the running loop."""
 
@@ -79,7 +51,7 @@ class SegmentStoreServer:
 
     Attributes:
         settings, store, service, hub, faults: its parts, for looking at.
-        address, admin_address: (host, port) once started; None before, and for an admin port that is not served.
+        address, admin_address: once started; None before, and for an admin port that is not served.
     """
 
     def __init__(
@@ -120,8 +92,8 @@ class SegmentStoreServer:
         self._durability = durability
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
         self.hub = ConnectionHub(self.service, stores=stores, faults=faults, number=number)
-        self.address: tuple[str, int] | None = None
-        self.admin_address: tuple[str, int] | None = None
+        self.address: Endpoint | None = None
+        self.admin_address: Endpoint | None = None
         self._listening: list[Listening] = []
         self._housekeeping: asyncio.Task[None] | None = None
         self._stopping = asyncio.Lock()
@@ -139,12 +111,12 @@ class SegmentStoreServer:
             raise
         self._housekeeping = asyncio.create_task(self._keep_house(), name="segstore housekeeping")
 
-    async def _listen(self, port: int, *, admin: bool) -> tuple[str, int]:
-        host, limits, context = self.settings.host, self.settings.limits, self._ssl(port)
+    async def _listen(self, port: int, *, admin: bool) -> Endpoint:
+        host, limits, files = self.settings.host, self.settings.limits, self.settings.tls
         tls: dict[str, Any] = {}
-        if context is not None:
+        if files is not None:
             tls = {
-                "ssl": context,
+                "ssl": files.server_context(host, port),
                 "ssl_handshake_timeout": limits.first_frame_timeout_s,
                 "ssl_shutdown_timeout": limits.linger_s,
             }
@@ -156,28 +128,10 @@ class SegmentStoreServer:
             handshakes=share.handshakes,
             tls=tls,
         )
-        try:
+        with listening_on(host, port):
             await listening.start(host, port, _BACKLOG)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(host, port) from error
-            reason = error.strerror or error
-            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
         self._listening.append(listening)
-        return listening.address
-
-    def _ssl(self, port: int) -> ssl.SSLContext | None:
-        certificate, key = self.settings.tls_cert, self.settings.tls_key
-        if certificate is None or key is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(certificate, key)
-        except OSError as error:
-            reason = "it is not PEM, or the two do not belong together" if isinstance(error, ssl.SSLError) else error
-            message = f"the certificate {certificate} with the key {key} cannot be used: {reason}"
-            raise CannotListen(message, self.settings.host, port, error.errno) from error
-        return context
+        return Endpoint(*listening.address)
 
     async def _keep_house(self) -> None:
         """Index entries of idle segments, and transient segments that nobody uses."""
@@ -272,7 +226,7 @@ class MockSegmentStore(Observed):
         watched: bool | None = None,
         http_port: int | None = None,
         http_token_file: Path | None = None,
-        **settings: Any,
+        **settings: Unpack[StoreOptions],
     ) -> None:
         clock = clock or LoopClock()
         watched = self.watched_by_default if watched is None else watched
@@ -280,7 +234,9 @@ class MockSegmentStore(Observed):
             raise ValueError("faults need watched=True")
         self.observer = Observer() if watched else None
         made = Faults(clock, faults, observer=self.observer) if watched else None
-        self.server = SegmentStoreServer(StoreSettings(**{"port": 0, **settings}), clock=clock, faults=made)
+        self.server = SegmentStoreServer(
+            StoreSettings.model_validate({"port": 0, **settings}), clock=clock, faults=made
+        )
         self._http_port = http_port
         self._http_token_file = http_token_file
         self._control_api: ControlApi | None = None
@@ -294,21 +250,21 @@ class MockSegmentStore(Observed):
 
     @property
     def host(self) -> str:
-        return self._address(self.server.address)[0]
+        return self._address(self.server.address).host
 
     @property
     def port(self) -> int:
-        return self._address(self.server.address)[1]
+        return self._address(self.server.address).port
 
     @property
     def admin_port(self) -> int:
-        return self._address(self.server.admin_address)[1]
+        return self._address(self.server.admin_address).port
 
     @property
     def http_url(self) -> str:
         """http://host:port of the control API."""
-        host, port = self._address(None if self._control_api is None else self._control_api.address)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        address = None if self._control_api is None else self._control_api.address
+        return f"http://{self._address(address)}"
 
     @property
     def store(self) -> SegmentStore:
@@ -321,7 +277,7 @@ class MockSegmentStore(Observed):
         return {name: each for part in self.store.containers.values() for name, each in part.segments.items()}
 
     @staticmethod
-    def _address(address: tuple[str, int] | None) -> tuple[str, int]:
+    def _address(address: Endpoint | None) -> Endpoint:
         if address is None:
             raise RuntimeError("the store does not listen there: it is not started, or the port is not set")
         return address

@@ -12,12 +12,14 @@ from segstore.server.replay.script import (
     read_script,
 )
 from segstore.server.replay.server import (
+    TraceOptions,
     TraceServer,
 )
 
 __all__ = [
     "Problem",
     "Step",
+    "TraceOptions",
     "TraceServer",
     "of_clients",
     "read_script",

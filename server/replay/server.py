@@ -17,16 +17,15 @@ bounded, too. Clients are answered in slices, in turn.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypedDict, cast
 from uuid import UUID
 
 from segstore.server.connection import stop_accepting
 from segstore.server.fair_queue import FairQueue
-from segstore.server.node import AddressInUse, CannotListen
+from segstore.server.net import listening_on
 from segstore.server.replay.problem import Problem, problem
 from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, type_of
 from segstore.wire import (
@@ -58,6 +57,18 @@ _MOST_DELAYED: Final = 4096
 _STEP: Final = 64
 """Number of frames that are decoded at a time."""
 _CONNECT_S: Final = 10.0
+
+
+class TraceOptions(TypedDict, total=False):
+    """The keyword arguments of `TraceServer`."""
+
+    mode: Mode
+    missing: Missing
+    upstream: tuple[str, int] | None
+    pace: float | None
+    tell: Callable[[Problem], object] | None
+    host: str
+    port: int
 
 
 class TraceServer:
@@ -130,13 +141,8 @@ class TraceServer:
     async def start(self) -> None:
         """Listens. Raises AddressInUse, CannotListen."""
         loop, (host, port) = asyncio.get_running_loop(), self._where
-        try:
+        with listening_on(host, port):
             self._server = await loop.create_server(lambda: _Conversation(self), host, port)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(host, port) from error
-            reason = error.strerror or error
-            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
 
     async def stop(self) -> None:
         """Ends all connections. May be called twice."""

@@ -16,8 +16,9 @@ from typing import Final
 
 import msgspec
 
-from segstore.server.controller import Endpoint, NobodyOwns, SegmentAdmin, SegmentStoreFailed
-from segstore.server.shared_folder import Location, Owners
+from segstore.server.controller import NobodyOwns, SegmentAdmin, SegmentStoreFailed
+from segstore.server.net import Endpoint
+from segstore.server.shared_folder import Owners
 from segstore.wire import Command, WireError, WrongHost
 from segstore.wire.names import container_of
 from segstore.wire.protocol import ClientProtocol
@@ -40,7 +41,7 @@ class StoreConnection:
         self._reading = asyncio.create_task(self._read(), name="controller's connection to a store")
 
     @classmethod
-    async def open(cls, where: Location, version: int, tls: ssl.SSLContext | None) -> StoreConnection:
+    async def open(cls, where: Endpoint, version: int, tls: ssl.SSLContext | None) -> StoreConnection:
         """Raises OSError."""
         reader, writer = await asyncio.open_connection(
             where.host, where.port, ssl=tls, server_hostname=None if tls is None else where.host
@@ -110,14 +111,14 @@ class RemoteSegments(SegmentAdmin):
         self._tls = tls
         self._patience_s = patience_s
         self._refused = refused
-        self._connections: dict[Location, asyncio.Task[StoreConnection]] = {}
+        self._connections: dict[Endpoint, asyncio.Task[StoreConnection]] = {}
 
     def owner_of(self, segment: str) -> Endpoint:
         container_id = container_of(segment, self._containers)
         found = self._owners.of(container_id)
         if found is None:
             raise NobodyOwns(segment, "be found for", self._refused.get(container_id, ""))
-        return Endpoint(*found)
+        return found
 
     async def aclose(self) -> None:
         """Ends all connections. May be called twice."""
@@ -130,7 +131,7 @@ class RemoteSegments(SegmentAdmin):
 
     # --- one request ------------------------------------------------------------------------------------------------
 
-    async def _connection(self, where: Location) -> StoreConnection:
+    async def _connection(self, where: Endpoint) -> StoreConnection:
         task = self._connections.get(where)
         if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_over):
             if not (task.cancelled() or task.exception()):

@@ -9,7 +9,6 @@ from segstore.server.shared_folder.leader import (
     Present,
 )
 from segstore.server.shared_folder.owners import (
-    Location,
     Owners,
 )
 from segstore.server.shared_folder.storage import (
@@ -25,7 +24,6 @@ from segstore.server.shared_folder.verify import (
 __all__ = [
     "Candidate",
     "FolderStorage",
-    "Location",
     "Owners",
     "Present",
     "SharedFolder",

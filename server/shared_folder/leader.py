@@ -25,7 +25,7 @@ from segstore.server.coordination import (
     SessionExpired,
     backoff_s,
 )
-from segstore.server.shared_folder.owners import Location
+from segstore.server.net import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +49,25 @@ class Candidate:
     Attributes:
         leads: whether it is this one.
         leader: where the leader is, as far as is known.
-        on_change: is called when that is another.
     """
 
     def __init__(
         self,
         name: str,
-        where: Location,
+        where: Endpoint,
         lead: Callable[[], Awaitable[None]],
         resign: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
         *,
         stale_node: str,
         random: Random | None = None,
     ) -> None:
-        """name: of the store. where: how others find this process. stale_node: as in `OwnershipSettings`."""
+        """name: of the store. where: how others find this process. on_change: called when the leader is another.
+        stale_node: as in `OwnershipSettings`.
+        """
         self.leads = False
-        self.leader: Location | None = None
-        self.on_change: Callable[[], None] = _nobody
+        self.leader: Endpoint | None = None
+        self._on_change = on_change
         self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
         self._lead = lead
         self._resign = resign
@@ -99,10 +101,10 @@ class Candidate:
             self._know(None)
             await self._stop()
 
-    def _know(self, leader: Location | None) -> None:
+    def _know(self, leader: Endpoint | None) -> None:
         if leader != self.leader:
             self.leader = leader
-            self.on_change()
+            self._on_change()
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
         """Acts on the node as it is; False: it is to be looked at again at once."""
@@ -139,7 +141,7 @@ class Candidate:
             log.warning("node %s says nothing about a leader: %s", CONTROLLER, error)
             self._know(None)
         else:
-            self._know(Location(leader.host, leader.port))
+            self._know(Endpoint(leader.host, leader.port))
         return True
 
     async def _stop(self) -> None:
@@ -156,8 +158,8 @@ class Present:
         all: of all, in the order of their names.
     """
 
-    def __init__(self, where: Location, random: Random | None = None) -> None:
-        self.all: list[Location] = [where]
+    def __init__(self, where: Endpoint, random: Random | None = None) -> None:
+        self.all: list[Endpoint] = [where]
         self._where = where
         self._random = random or Random()
 
@@ -171,7 +173,7 @@ class Present:
                 if own not in names:  # else it is ours, or one of ours that ends with its older session
                     await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
                     continue
-                self.all = [found for each in names if (found := _location(each)) is not None]
+                self.all = [found for each in names if (found := _endpoint(each)) is not None]
                 failed = 0
                 await changed.wait()
             except NodeExists:
@@ -184,10 +186,8 @@ class Present:
                 failed += 1
 
 
-def _location(name: str) -> Location | None:
-    host, _, port = name.rpartition(":")
-    return Location(host, int(port)) if host and port.isdecimal() else None
-
-
-def _nobody() -> None:
-    """Nobody wants to know."""
+def _endpoint(name: str) -> Endpoint | None:
+    try:
+        return Endpoint.parse(name)
+    except ValueError:
+        return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -26,17 +26,11 @@ from segstore.server.coordination import (
     container_path,
     store_path,
 )
+from segstore.server.net import Endpoint
 
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.1
-
-
-class Location(NamedTuple):
-    """Where a store listens."""
-
-    host: str
-    port: int
 
 
 class Owners:
@@ -46,10 +40,10 @@ class Owners:
         self._count = containers
         self._random = random or Random()
         self._names: dict[int, str] = {}
-        self._locations: dict[str, Location] = {}
+        self._locations: dict[str, Endpoint] = {}
         self._changed: list[asyncio.Future[None]] = []
 
-    def of(self, container_id: int) -> Location | None:
+    def of(self, container_id: int) -> Endpoint | None:
         """Where a container is; None while nobody is known to have it."""
         return self._locations.get(self._names.get(container_id, ""))
 
@@ -89,7 +83,7 @@ class Owners:
                 node = await session.get(container_path(int(child)))
                 if node is not None:
                     names[int(child)] = node.data.decode(errors="replace")
-        locations: dict[str, Location] = {}
+        locations: dict[str, Endpoint] = {}
         for name in set(names.values()):
             known = self._locations.get(name) or await self._locate(session, name)
             if known is not None:
@@ -98,7 +92,7 @@ class Owners:
         return len(locations) == len(set(names.values()))
 
     @staticmethod
-    async def _locate(session: CoordinationSession, name: str) -> Location | None:
+    async def _locate(session: CoordinationSession, name: str) -> Endpoint | None:
         if not name or "/" in name or "\0" in name:  # no name of a store
             return None
         node = await session.get(store_path(name))
@@ -108,9 +102,9 @@ class Owners:
             report = LoadReport.decode(node.data)
         except msgspec.MsgspecError:
             return None
-        return Location(report.host, report.port)
+        return Endpoint(report.host, report.port)
 
-    def _know(self, names: dict[int, str], locations: dict[str, Location]) -> None:
+    def _know(self, names: dict[int, str], locations: dict[str, Endpoint]) -> None:
         self._names, self._locations = names, locations
         waiting, self._changed = self._changed, []
         for each in waiting:

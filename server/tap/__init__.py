@@ -1,8 +1,5 @@
 """A tap: passes a cluster's traffic on, records it, and applies fault rules."""
 
-from segstore.server.tap.link import (
-    joined,
-)
 from segstore.server.tap.server import (
     TapServer,
     TapSettings,
@@ -11,5 +8,4 @@ from segstore.server.tap.server import (
 __all__ = [
     "TapServer",
     "TapSettings",
-    "joined",
 ]

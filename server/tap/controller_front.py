@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 from google.protobuf.message import DecodeError
 
-from segstore.server.controller import Endpoint
-from segstore.server.controller.api import InFlight, TlsFiles, listen, new_server, trailing_of
+from segstore.server.controller.api import InFlight, listen, new_server, trailing_of
+from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 
 log = logging.getLogger(__name__)
@@ -92,15 +92,14 @@ class ControllerFront(_Handler):
         gRPC's own; None to speak to the controller without TLS.
         """
         if controller.port == port and controller.host in (host, published_host, "localhost"):
-            raise OSError(errno.EINVAL, f"the controller at {controller.host}:{port} is this port itself")
+            raise OSError(errno.EINVAL, f"the controller at {controller} is this port itself")
         server = new_server(_MOST_MESSAGE)
         bound = await listen(server, host, port, tls)
-        address = f"[{controller.host}]:{controller.port}" if ":" in controller.host else ":".join(map(str, controller))
         if trust is None:
-            channel = grpc.aio.insecure_channel(address, options=_CHANNEL)
+            channel = grpc.aio.insecure_channel(str(controller), options=_CHANNEL)
         else:
             trusted = grpc.ssl_channel_credentials(trust or None)
-            channel = grpc.aio.secure_channel(address, trusted, options=_CHANNEL)
+            channel = grpc.aio.secure_channel(str(controller), trusted, options=_CHANNEL)
         self = cls(server, channel, controller, through, published_host)
         self.port = bound
         await server.start()
@@ -174,7 +173,7 @@ class ControllerFront(_Handler):
         """Says once that the controller cannot be reached, until it was."""
         reached = code is not grpc.StatusCode.UNAVAILABLE
         if self._reached and not reached:
-            log.warning("the controller at %s:%d: %s", *self.controller, details)
+            log.warning("the controller at %s: %s", self.controller, details)
         self._reached = reached
 
     async def _replaced(self, method: str, message: bytes) -> bytes:

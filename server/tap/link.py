@@ -19,8 +19,8 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from segstore.server.controller import Endpoint
 from segstore.server.faults import end_by_reset
+from segstore.server.net import Endpoint
 from segstore.server.tap.inspection import Inspection
 from segstore.wire import Hello
 from segstore.wire.trace import Direction
@@ -43,8 +43,7 @@ def joined(endpoint: Any) -> str:
     """host:port, with an IPv6 address in brackets."""
     if not isinstance(endpoint, tuple):
         return str(endpoint)
-    host, port = endpoint[:2]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(Endpoint(*endpoint[:2]))
 
 
 class Door(Protocol):

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.server.connection import stop_accepting
-from segstore.server.controller import Endpoint
 from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, NoFaults, Observed
-from segstore.server.node import AddressInUse, CannotListen
-from segstore.server.tap.link import Link, Side, joined
+from segstore.server.net import Endpoint, TlsFiles, listening_on, public_host
+from segstore.server.tap.link import Link, Side
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class TooManyStores(OSError):
     """The controller has named more stores than there can be."""
 
     def __init__(self, store: Endpoint) -> None:
-        super().__init__(f"{joined(store)} would be the store number {MOST_STORES + 1} that the controller names")
+        super().__init__(f"{store} would be the store number {MOST_STORES + 1} that the controller names")
         self.store = store
 
 
@@ -93,11 +92,7 @@ class TapSettings(BaseModel):
     @property
     def public_host(self) -> str:
         """The name that clients are given."""
-        if self.published_host is not None:
-            return self.published_host
-        if self.tls_cert is not None and (self.host.startswith("127.") or self.host == "::1"):
-            return "localhost"
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return self.published_host or public_host(self.host, tls=self.tls_cert is not None)
 
 
 class _Door:
@@ -138,7 +133,7 @@ class _Door:
         door = self if side.direction is Direction.REPLY else met[0]
         if not door.is_tap:
             door.is_tap = True
-            log.error("the store %s is the tap itself: nothing is forwarded to it", joined(door.store))
+            log.error("the store %s is the tap itself: nothing is forwarded to it", door.store)
         return False
 
     def lost(self, side: Side) -> None:
@@ -237,29 +232,20 @@ class TapServer(Observed):
                 self.upstream_context = ssl.create_default_context(cafile=settings.ca)
             except ssl.SSLError as cause:
                 raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(settings.ca)) from cause
-        if settings.tls_cert is not None:
-            self._own_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            try:
-                self._own_context.load_cert_chain(settings.tls_cert, settings.tls_key)
-            except OSError as error:
-                unfit = "it is not PEM, or the two do not belong together"
-                reason = unfit if isinstance(error, ssl.SSLError) else error
-                said = f"the certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used: {reason}"
-                raise CannotListen(said, settings.host, settings.port, error.errno) from error
+        if (own := TlsFiles.of(settings.tls_cert, settings.tls_key)) is not None:
+            self._own_context = own.server_context(settings.host, settings.port)
 
     async def _start_front(self, controller: Endpoint) -> ControllerFront:
-        from segstore.server.controller.api import TlsFiles
         from segstore.server.tap.controller_front import ControllerFront  # and gRPC, for who asks for it
 
         settings = self.settings
-        own = None if settings.tls_cert is None or settings.tls_key is None else settings
         return await ControllerFront.start(
             settings.host,
             settings.controller_port,
             controller=controller,
             through=self.through,
             published_host=settings.public_host,
-            tls=None if own is None else TlsFiles(settings.tls_cert, settings.tls_key),  # type: ignore[arg-type]  # looked at
+            tls=TlsFiles.of(settings.tls_cert, settings.tls_key),
             trust=None if not settings.tls else b"" if settings.ca is None else settings.ca.read_bytes(),
         )
 
@@ -273,13 +259,13 @@ class TapServer(Observed):
                 door = _Door(self, store, len(self._doors))
                 await self._open(door)
                 self._doors[store] = door
-                log.info("the store %s is reached at %s", joined(store), joined(door.address))
+                log.info("the store %s is reached at %s", store, door.address)
         return Endpoint(self.settings.public_host, door.address.port)
 
     async def _open(self, door: _Door) -> None:
         settings = self.settings
         host, port = settings.host, settings.port + door.number if settings.port else 0
-        try:
+        with listening_on(host, port):
             if self.closing:
                 raise OSError(errno.ESHUTDOWN, "the tap shuts down")
             if port > 65535:
@@ -287,11 +273,6 @@ class TapServer(Observed):
             door.server = await asyncio.get_running_loop().create_server(
                 lambda: door.link().client, host, port, backlog=_BACKLOG, ssl=self._own_context
             )
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(host, port) from error
-            reason = error.strerror or error
-            raise CannotListen(f"cannot listen on {host} port {port}: {reason}", host, port, error.errno) from error
         door.address = Endpoint(*door.server.sockets[0].getsockname()[:2])
 
     def over(self, link: Link) -> None:

@@ -10,9 +10,10 @@ import msgspec
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
-from segstore.server.control_api.controlled import Controlled, host_and_port
+from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
 from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.net import address_text
 from segstore.server.node import SegmentStoreServer
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
 
@@ -43,15 +44,15 @@ def router(controlled: Controlled) -> APIRouter:
         return Served(
             segstore=controlled.version,
             started_ms=controlled.started_ms,
-            controller=host_and_port(controlled.controller_address()),
+            controller=address_text(controlled.controller_address()),
             data=None if controlled.data is None else shown(str(controlled.data)),
             tls=settings.tls_cert is not None,
             containers=controlled.containers,
             stores=[
                 StoreInfo(
                     store=each.number,
-                    address=host_and_port(each.address),
-                    admin_address=host_and_port(each.admin_address),
+                    address=address_text(each.address),
+                    admin_address=address_text(each.admin_address),
                     serving=each.address is not None and not each.hub.closing,
                 )
                 for each in controlled.stores

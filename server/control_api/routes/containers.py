@@ -11,9 +11,10 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path
 
-from segstore.server.control_api.controlled import Controlled, host_and_port
+from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo
 from segstore.server.control_api.problems import ApiProblem
+from segstore.server.net import address_text
 from segstore.server.node import SegmentStoreServer
 
 _MOVE_S: Final = 10.0
@@ -64,7 +65,7 @@ def _told(controlled: Controlled, number: int) -> ContainerInfo:
         return ContainerInfo(
             container=number,
             store=None,
-            address=host_and_port(where),
+            address=address_text(where),
             open=False,
             segments=None,
         )
@@ -72,7 +73,7 @@ def _told(controlled: Controlled, number: int) -> ContainerInfo:
     return ContainerInfo(
         container=number,
         store=here.number,
-        address=host_and_port(here.address),
+        address=address_text(here.address),
         open=opened is not None,
         segments=None if opened is None else len(opened.segments),
     )

@@ -16,7 +16,6 @@ from segstore.server.controller.api.in_flight import (
 )
 from segstore.server.controller.api.server import (
     ControllerServer,
-    TlsFiles,
     listen,
     new_server,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "ForwardingServer",
     "InFlight",
     "Permission",
-    "TlsFiles",
     "listen",
     "new_server",
     "trailing_of",

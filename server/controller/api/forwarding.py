@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 
 from segstore.server.controller.api.in_flight import InFlight, trailing_of
-from segstore.server.controller.api.server import TlsFiles, bounds, listen, new_server
+from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 
 _HANDED_ON: Final = "segstore-handed-on"
@@ -132,13 +132,11 @@ class ForwardingServer(_Handler):
     def _channel(self, leader: Endpoint) -> grpc.aio.Channel:
         channel = self._channels.get(leader)
         if channel is None:
-            host, port = leader
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             if self._tls is None:
-                channel = grpc.aio.insecure_channel(address, options=_CHANNEL)
+                channel = grpc.aio.insecure_channel(str(leader), options=_CHANNEL)
             else:
                 trusted = grpc.ssl_channel_credentials(self._tls.own_certificate())
-                channel = grpc.aio.secure_channel(address, trusted, options=_CHANNEL)
+                channel = grpc.aio.secure_channel(str(leader), trusted, options=_CHANNEL)
             self._channels[leader] = channel
         return channel
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -29,10 +27,10 @@ from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import Closed, ControllerError
 from segstore.server.controller.pace import CALLER, units_of
-from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.shares import Shares
 from segstore.server.descriptors import shares
 from segstore.server.durable import JournalFailed
+from segstore.server.net import AddressInUse, CannotListen, Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 
 _log = logging.getLogger(__name__)
@@ -47,7 +45,6 @@ _OPTIONS: Final = (
     # A connection without a call for so long gives up its place; a client makes another for its next call.
     ("grpc.max_connection_idle_ms", 300_000),
 )
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 _ENDING_S: Final = 1.0
 """How long interrupted calls may wait until their changes are durable."""
@@ -75,19 +72,6 @@ _STATUS_FIELDS: Final = ("status", "result", "state")
 """What a response's enum field is called."""
 
 
-class TlsFiles(NamedTuple):
-    """A certificate with its chain, and its key, both PEM."""
-
-    certificate: Path
-    key: Path
-
-    def own_certificate(self) -> bytes:
-        """The certificate without its chain (PEM). Trust in it does not extend to others of the same authority."""
-        data = self.certificate.read_bytes()
-        found = _CERTIFICATE.search(data)
-        return data if found is None else found[0]
-
-
 def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
     """Server options that bound the size of a request and the calls in flight of a connection."""
     return (
@@ -103,12 +87,11 @@ def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
-    """Binds a server that has not started; the port. Raises OSError, and the server is of no more use then."""
+    """Binds a server that has not started; the port. Raises CannotListen, and the server is of no more use then."""
     if _taken(host, port):
         await server.stop(None)
-        said = f"port {port} on {host}, for the controller, is taken by another process"
-        raise OSError(errno.EADDRINUSE, f"{said}; choose another with --controller-port, or 0 for a free one")
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise AddressInUse(host, port, "the controller", "--controller-port")
+    address = str(Endpoint(host, port))
     try:
         if tls is None:
             return server.add_insecure_port(address)
@@ -116,7 +99,7 @@ async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | 
         return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     except RuntimeError as error:  # grpc's only word for every reason
         await server.stop(None)
-        raise OSError(f"the controller cannot listen on {address}") from error
+        raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
 
 
 def _taken(host: str, port: int) -> bool:
@@ -179,7 +162,7 @@ class ControllerServer:
             settled: returns when all that was done is durable; no call is answered before. None: all is at once.
                 Raises `JournalFailed`, and calls are answered UNAVAILABLE then.
 
-        Raises `OSError` if it cannot listen there.
+        Raises `CannotListen`; `OSError` for a file of `tls`.
         """
         server = new_server(*bounds(controller.config))
         self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), settled)

@@ -29,7 +29,6 @@ from segstore.server.controller.errors import (
 )
 from segstore.server.controller.pace import PER_TICK
 from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
-from segstore.server.controller.segment_admin import Endpoint
 from segstore.server.controller.state import (
     MARK_PREFIX,
     Core,
@@ -53,6 +52,7 @@ from segstore.server.controller.state import (
 from segstore.server.controller.state import StreamSealed as Sealed
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.transactions import Transactions
+from segstore.server.net import Endpoint
 from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low
 from segstore.wire.names import is_stream_name, split_segment_id
 from segstore.wire.schema import utf16

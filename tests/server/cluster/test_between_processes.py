@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.cluster import ClusterProcess, ClusterSettings
-from segstore.server.cluster.leader import _trusting
+from segstore.server.cluster import ClusterProcess, ClusterSettings, ZooKeeperSettings
 from segstore.server.config import StoreSettings
-from segstore.server.controller import ControllerConfig, Endpoint
-from segstore.server.controller.api import Accounts, Authority, ForwardingServer, TlsFiles
+from segstore.server.controller import ControllerConfig
+from segstore.server.controller.api import Accounts, Authority, ForwardingServer
+from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import SERVICE
 from tests.server.certificates import CERTIFICATE, write_certificate
 
@@ -92,7 +92,7 @@ def test_a_process_that_would_send_secrets_in_clear_is_refused_unless_the_networ
 ) -> None:
     def made(**options: Any) -> ClusterProcess:
         settings = ClusterSettings(store=StoreSettings(**more, **tls), data=tmp_path / "data")
-        return ClusterProcess(settings, "127.0.0.1:1", authority=authority, **options)
+        return ClusterProcess(settings, ZooKeeperSettings(zookeeper="127.0.0.1:1", **options), authority=authority)
 
     tls: dict[str, Path] = {}
     with pytest.raises(ValueError, match="give tls_cert and tls_key, or trust_network if this is intended"):
@@ -112,7 +112,7 @@ async def test_processes_trust_their_own_certificate_and_no_other_of_its_authori
     chain, key = tmp_path / "chain.pem", write_certificate(tmp_path)[1]
     chain.write_text(f"ours, and who made theirs\n{CERTIFICATE}{other.ca.read_text()}")
     assert TlsFiles(chain, key).own_certificate() == CERTIFICATE.encode()
-    trusting = _trusting(TlsFiles(chain, key))
+    trusting = TlsFiles(chain, key).trusting_context()
 
     async def shakes_hands(certificate: Path, key: Path) -> bool:
         shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -400,7 +400,7 @@ async def test_a_resignation_that_is_cancelled_lets_go_of_all_and_nobody_waits_f
             did.append(why)
 
     nothing: Any = SimpleNamespace(withdraw=lambda: did.append("withdrawn"))
-    leader = ControllerLeader(nothing, nothing, nothing, nothing, nothing, list, {})
+    leader = ControllerLeader(nothing, nothing, nothing, nothing, nothing, list, {}, on_failure=print, on_lost=print)
     parts: Any = {each: Part(each) for each in ("epoch", "durability", "controller", "calls", "segments")}
     leader.leading = Leading(**parts)
     with pytest.raises(asyncio.CancelledError):
@@ -426,7 +426,7 @@ async def test_a_controllers_opening_that_is_cancelled_is_given_up_and_waited_fo
     folder = SharedFolder(tmp_path, "ours", CONTAINERS)
     folder.make()
     nothing: Any = SimpleNamespace()
-    leader = ControllerLeader(nothing, folder, nothing, nothing, nothing, list, {})
+    leader = ControllerLeader(nothing, folder, nothing, nothing, nothing, list, {}, on_failure=print, on_lost=print)
     inner, begun, go_on = leader._open, threading.Event(), threading.Event()
 
     def slow() -> tuple[Epoch, Durability]:

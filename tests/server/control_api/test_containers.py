@@ -13,6 +13,7 @@ import pytest
 from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api.routes import containers
+from segstore.server.net import Endpoint
 from tests.server.control_api.support import asking, refusal
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -150,6 +151,6 @@ async def test_a_page_of_another_origin_moves_nothing() -> None:
 async def test_a_container_of_another_process_is_shown_with_its_address() -> None:
     async with asking(containers=2, own=frozenset({0})) as (mock, http):
         assert mock._control_api is not None
-        object.__setattr__(mock._control_api.controlled, "owner_elsewhere", lambda _: ("::1", 7))
+        object.__setattr__(mock._control_api.controlled, "owner_elsewhere", lambda _: Endpoint("::1", 7))
         (_, other) = (await http.get("/v1/containers")).json()["containers"]
         assert other == {"container": 1, "store": None, "address": "[::1]:7", "open": False, "segments": None}

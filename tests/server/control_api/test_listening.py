@@ -19,7 +19,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.descriptors import shares
-from segstore.server.node import CannotListen
+from segstore.server.net import CannotListen
 from segstore.testing import ServerThread
 from tests.server.control_api.support import asking, raw
 from tests.test_serving import served

@@ -10,7 +10,8 @@ import pytest
 
 from segstore.server import AddressInUse, LimitSettings, MockSegmentStore, SegmentStoreServer, StoreSettings
 from segstore.server.descriptors import shares
-from segstore.server.node import CannotListen, runner
+from segstore.server.net import CannotListen
+from segstore.server.node import runner
 from segstore.server.store import NULL_VALUE
 from segstore.wire import (
     CreateTransientSegment,

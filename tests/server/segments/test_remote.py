@@ -10,9 +10,10 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.controller import CONTROLLER_WRITER, ScalingPolicy, SegmentStoreFailed
 from segstore.server.controller.api import Authority, Permission
+from segstore.server.net import Endpoint
 from segstore.server.segments import RemoteSegments
 from segstore.server.segments.remote import StoreConnection
-from segstore.server.shared_folder import Location, Owners
+from segstore.server.shared_folder import Owners
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, encode
 
 SEGMENT = "scope/_MARKstream/0.#epoch.0"
@@ -21,17 +22,17 @@ SEGMENT = "scope/_MARKstream/0.#epoch.0"
 class OneOwner(Owners):
     """All containers are at one store."""
 
-    def __init__(self, where: Location) -> None:
+    def __init__(self, where: Endpoint) -> None:
         super().__init__(1)
         self._where = where
 
-    def of(self, container_id: int) -> Location:
+    def of(self, container_id: int) -> Endpoint:
         return self._where
 
 
 async def test_an_event_of_the_controller_is_appended_once_whoever_asks_again() -> None:
     async with MockSegmentStore() as mock:
-        owners = OneOwner(Location(mock.host, mock.port))
+        owners = OneOwner(Endpoint(mock.host, mock.port))
         for numbers in ((1, 1, 2), (2, 3)):  # the second time as a controller that starts again
             segments = RemoteSegments(owners, 4, token=str, wire_version=WIRE_VERSION)
             try:
@@ -48,7 +49,7 @@ async def test_an_event_of_the_controller_is_appended_once_whoever_asks_again() 
 
 async def test_an_event_for_a_segment_that_takes_none_is_refused() -> None:
     async with MockSegmentStore() as mock:
-        segments = RemoteSegments(OneOwner(Location(mock.host, mock.port)), 4, token=str, wire_version=WIRE_VERSION)
+        segments = RemoteSegments(OneOwner(Endpoint(mock.host, mock.port)), 4, token=str, wire_version=WIRE_VERSION)
         try:
             with pytest.raises(SegmentStoreFailed, match="set up appends to"):
                 await segments.append_event(SEGMENT, 1, b"event")
@@ -70,7 +71,7 @@ async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
     table, transaction = "scope/table_kvtable/0.#epoch.0", f"{SEGMENT}#transaction.{'0' * 32}"
     async with MockSegmentStore(auth_key=key, strict_auth=True, containers=1) as mock:
         segments = RemoteSegments(
-            OneOwner(Location(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
+            OneOwner(Endpoint(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
         )
         try:
             for segment in (SEGMENT, transaction):
@@ -92,7 +93,7 @@ async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
 async def test_a_request_that_is_given_up_is_forgotten_and_others_are_answered() -> None:
     async with MockSegmentStore() as mock:
         mock.store.create_segment(SEGMENT, scale_type=0, target_rate=0, rollover_size=0, now_ms=0)
-        connection = await StoreConnection.open(Location(mock.host, mock.port), WIRE_VERSION, None)
+        connection = await StoreConnection.open(Endpoint(mock.host, mock.port), WIRE_VERSION, None)
         try:
             read = asyncio.create_task(connection.ask(ReadSegment(SEGMENT, 0, 10, "", 0)))  # waits at the tail
             found = await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
@@ -116,7 +117,7 @@ async def test_requests_fail_when_the_store_sends_a_request() -> None:
 
     async with await asyncio.start_server(ask_back, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
-        connection = await StoreConnection.open(Location(host, port), WIRE_VERSION, None)
+        connection = await StoreConnection.open(Endpoint(host, port), WIRE_VERSION, None)
         with pytest.raises(ConnectionError, match="a request came from a store"):
             await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
         assert connection.is_over

@@ -15,7 +15,8 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
-from segstore.server.node import AddressInUse, CannotListen, LoopClock
+from segstore.server.net import AddressInUse, CannotListen
+from segstore.server.node import LoopClock
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import HIGH_BYTES, Link, Side
 from segstore.server.tap.server import TooManyStores

@@ -9,7 +9,7 @@ from segstore.server.controller.api.resources import SCOPES, permission_to_write
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import Malformed
-from segstore.server.controller.segment_admin import Endpoint
+from segstore.server.net import Endpoint
 from segstore.wire.controller_api import messages as m
 
 _BUCKETS: Final[Mapping[int, int]] = {

@@ -1,0 +1,89 @@
+"""`segstore serve`: run a mock segment store. Its options are made of the settings when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from segstore.cli.errors import said
+from segstore.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from segstore.cli.settings import Setting
+
+_ALIASES = {"trace": ["--record"]}
+
+
+class _Serve(click.Command):
+    """A command with an option for each setting, shown in groups."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from segstore.cli.settings import settings
+
+        if len(self.params) == 1:
+            for each in settings().values():
+                option = f"{each.option}/--no-{each.option[2:]}" if each.is_flag else each.option
+                names = [each.name, option, *_ALIASES.get(each.name, [])]
+                self.params.append(click.Option(names, is_flag=each.is_flag, default=None, metavar=each.metavar))
+        return super().get_params(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from segstore.cli.settings import groups, settings
+
+        sections = {group: [_row(each) for each in members] for group, members in groups().items()}
+        others = [each.get_help_record(ctx) for each in self.get_params(ctx) if each.name not in settings()]
+        for section, rows in {**sections, "Other options": [each for each in others if each]}.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def _row(setting: Setting) -> tuple[str, str]:
+    default = f"  [default: {setting.shown_default}]" if setting.shown_default else ""
+    return setting.usage, setting.help + default
+
+
+@click.command(cls=_Serve)
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="SEGSTORE_CONFIG",
+    metavar="FILE",
+    help="Settings file (TOML).",
+)
+def serve(config: Path | None, **options: Any) -> int:
+    """Run a mock segment store. Once all its ports listen it prints one line; SIGTERM or Ctrl-C ends it.
+
+    Every option is also a key of the settings file and an environment variable: for --admin-port these are admin_port
+    and SEGSTORE_ADMIN_PORT. Options take precedence over variables, and variables over the file.
+    """
+    from segstore.cli import serving
+    from segstore.cli.settings import BadSetting, misspelt, read_settings
+    from segstore.server.coordination import CoordinationError
+    from segstore.server.durable import DataError
+    from segstore.server.faults import FaultFileError
+
+    context = click.get_current_context()
+    given = {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    for name, near in misspelt(os.environ):
+        echo(f"{context.command_path}: the variable {name} is ignored; did you mean {near}?", err=True)
+    try:
+        settings = read_settings(given, os.environ, config, max_memory=serving.machine_bytes() // 2)
+        if "auth_key" in given:
+            shown = "the process list shows --auth-key to every user of this machine"
+            echo(f"{context.command_path}: {shown}; prefer --auth-key-file FILE, or SEGSTORE_AUTH_KEY", err=True)
+        serving.serve(settings)
+    except (BadSetting, serving.OptionsError) as error:
+        raise click.UsageError(str(error), context) from error
+    except OSError as error:
+        raise click.ClickException(said(error)) from error
+    except (FaultFileError, CoordinationError, DataError, serving.StoreFailed) as error:
+        raise click.ClickException(str(error)) from error
+    return 0

@@ -1,0 +1,308 @@
+"""The settings of `segstore serve`, and their sources: options, environment variables and a file.
+
+A setting is a field of a model; the field has its type, default and help. `GROUPS` lists the settings that users can
+give. Options, variables, keys of the file, `--help` and the reference page are derived from it.
+
+Invariant: an option takes precedence over a variable, a variable over the file, the file over the default; a value that
+is refused is named with its source, and secrets are not shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args, get_origin
+
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from segstore.cli.errors import said
+from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
+from segstore.server.config import SETTINGS, read_toml, unknown_name
+from segstore.server.controller import read_config
+from segstore.server.secret_file import read_secret
+
+
+class ServeSettings(BaseModel):
+    """Everything that `segstore serve` is started with."""
+
+    model_config = SETTINGS
+
+    cluster: ClusterSettings = ClusterSettings()
+    """The stores and the controller."""
+    password_file: Path | None = None
+    """File with the users of the controller, a line user:password:entries each; none are checked if not given."""
+    token_ttl_s: int = Field(default=600, ge=-1)
+    """Lifetime of issued tokens in seconds; -1 for no expiry."""
+    open_controller: bool = False
+    """Allow a key without a password file: every caller gets tokens for everything."""
+    open_stores: bool = False
+    """Allow a password file without a key: the stores require no tokens."""
+    controller_config: Path | None = None
+    """File with settings of the controller (TOML); options of the controller override it."""
+    faults: Path | None = None
+    """File with fault rules (YAML or JSON)."""
+    trace: Path | None = None
+    """Record all traffic of the stores to a new file (.wtrace), without delegation tokens."""
+    record_tokens: bool = False
+    """Include delegation tokens in the recording."""
+    announce: Literal["text", "json"] = "text"
+    """Format of the line that announces the addresses."""
+    coordination: ZooKeeperSettings = ZooKeeperSettings()
+    """The ZooKeeper of a cluster of several processes."""
+
+    @model_validator(mode="after")
+    def _is_not_open_by_mistake(self) -> Self:
+        has_key, has_users = self.cluster.store.auth_key is not None, self.password_file is not None
+        if has_key and not has_users and self.cluster.controller_port is not None and not self.open_controller:
+            raise ValueError(
+                "with a key but no password file the controller gives tokens for everything to every caller; give "
+                "--password-file FILE, or --open-controller if this is intended"
+            )
+        if has_users and not has_key and not self.open_stores:
+            raise ValueError(
+                "with a password file but no key the stores accept requests from every peer; give "
+                "--auth-key-file FILE, or --open-stores if this is intended"
+            )
+        return self
+
+
+GROUPS: Final[Mapping[str, str]] = {
+    "Addresses": "host port controller_port admin_port http_port http_token_file published_host announce",
+    "Storage": "data memory_bytes max_memory reuse_names transient_idle_s",
+    "Containers": "containers own stores rebalance",
+    "Security": (
+        "tls_cert tls_key auth_key_file auth_key password_file token_ttl_s open_controller open_stores strict_auth"
+    ),
+    "Protocol": (
+        "wire_version strict_wire_version strict_request_ids strict_transient_attributes long_poll_s stack_traces "
+        "max_connections"
+    ),
+    "Controller": "controller_config commit_delay_ms scale_delay_ms lease_cap_ms",
+    "Faults and recording": "faults trace record_tokens",
+    "Cluster of several processes": (
+        "zookeeper zookeeper_auth_file configuration_zookeeper zookeeper_patience_ms trust_network session_timeout_ms "
+        "session_expired_policy session_reconnect_retries takeover_delay_ms preload stale_node load_report_interval_ms"
+    ),
+}
+
+_FIELDS: Final = {
+    "max_memory": "max_memory_bytes",
+    "auth_key_file": "auth_key",
+    "zookeeper_auth_file": "zookeeper_auth",
+}
+"""Settings with another name than their field."""
+_HELP: Final = {
+    "auth_key_file": "File with the key of the delegation tokens; no tokens are required if not given.",
+    "auth_key": "The key itself; the process list shows it.",
+    "zookeeper_auth_file": "File with the user:password that protects nodes in ZooKeeper; none if not given.",
+}
+_DEFAULTS: Final[dict[str, Any]] = {"controller_port": 9090}
+"""Where `serve` differs from the models."""
+_METAVARS: Final = {
+    "host": "HOST",
+    "published_host": "NAME",
+    "own": "N,N,…",
+    "auth_key": "KEY",
+    "data": "DIR",
+    "zookeeper": "HOST:PORT",
+    "configuration_zookeeper": "HOST:PORT",
+}
+_UNITS: Final = {"port": "PORT", "s": "SECONDS", "ms": "MS", "bytes": "BYTES", "memory": "BYTES"}
+_NEW: Final = ("data", "trace")
+"""Paths that need not exist."""
+_OTHERS: Final = ("SEGSTORE_CLIENT_", "SEGSTORE_CODEC", "SEGSTORE_CONFIG")
+_SENTENCE: Final = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
+
+
+class BadSetting(ValueError):
+    """A value that is refused; the text is one sentence with its source."""
+
+
+class Setting(NamedTuple):
+    """A setting. path: the fields that lead to it, from `ServeSettings` on."""
+
+    name: str
+    path: tuple[str, ...]
+    field: FieldInfo
+
+    @property
+    def option(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        return f"SEGSTORE_{self.name.upper()}"
+
+    @property
+    def description(self) -> str:
+        return " ".join((_HELP.get(self.name) or self.field.description or "").split())
+
+    @property
+    def help(self) -> str:
+        """The first sentence of the description."""
+        found = _SENTENCE.match(self.description)
+        return self.description if found is None else found[1]
+
+    @property
+    def default(self) -> Any:
+        return _DEFAULTS.get(self.name, self.field.default)
+
+    @property
+    def type(self) -> Any:
+        """The type of its values, None aside."""
+        annotation = self.field.annotation
+        if get_origin(annotation) is Literal:
+            return annotation
+        return next((each for each in get_args(annotation) if each is not type(None)), annotation)
+
+    @property
+    def is_flag(self) -> bool:
+        return self.type is bool
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the value is the name of a file, or of a directory."""
+        return self.type is Path or self.name.endswith("_file")
+
+    @property
+    def metavar(self) -> str:
+        if get_origin(self.type) is Literal:
+            return f"[{'|'.join(get_args(self.type))}]"
+        return _METAVARS.get(self.name) or ("FILE" if self.is_file else _UNITS.get(self.name.rpartition("_")[2], "N"))
+
+    @property
+    def usage(self) -> str:
+        """The option, as in `--help`."""
+        if self.is_flag:
+            return f"{self.option} / --no-{self.option[2:]}" if self.default else self.option
+        return f"{self.option} {self.metavar}"
+
+    @property
+    def shown_default(self) -> str:
+        """The default, as in `--help`; empty for none."""
+        if self.default is None or self.is_flag:
+            return ""
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    def value(self, given: Any, *, folder: Path | None = None) -> Any:
+        """The value of what was given: the text of an option or variable, or, with `folder`, a value of a file there.
+
+        Raises ValueError.
+        """
+        if self.is_file and isinstance(given, str):
+            path = Path(given) if folder is None else folder / given
+            if self.type is not Path:
+                given = read_secret(path)
+            elif self.name in _NEW or path.is_file():
+                given = str(path)
+            else:
+                raise ValueError(f"file {given!r} does not exist")
+        adapter: TypeAdapter[Any] = TypeAdapter(self.field.rebuild_annotation())
+        try:
+            if folder is None:
+                return adapter.validate_python(given)
+            # As JSON, a path is a text also where types are strict.
+            return adapter.validate_json(json.dumps(given, default=_no_value), strict=True)
+        except ValidationError as error:
+            says_all = self.type is SecretStr or error.errors()[0]["type"] == "value_error"
+            raise ValueError(_said(error) if says_all else f"{_said(error)}, not {given!r}") from None
+
+
+def _no_value(given: object) -> NoReturn:
+    raise ValueError(f"a {type(given).__name__} is no value of a setting")
+
+
+def _said(error: ValidationError) -> str:
+    text = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ").partition(", unable to")[0]
+    return text[0].lower() + text[1:]
+
+
+def _fields(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _fields(field.annotation, (*path, name))
+        else:
+            yield (*path, name), field
+
+
+def groups() -> dict[str, list[Setting]]:
+    """All settings, by group."""
+    fields = {path[-1]: (path, field) for path, field in _fields(ServeSettings)}
+    return {
+        group: [Setting(name, *fields[_FIELDS.get(name, name)]) for name in names.split()]
+        for group, names in GROUPS.items()
+    }
+
+
+def settings() -> dict[str, Setting]:
+    """All settings, by name."""
+    return {each.name: each for several in groups().values() for each in several}
+
+
+def read_settings(
+    options: Mapping[str, Any], environment: Mapping[str, str], file: Path | None, **defaults: Any
+) -> ServeSettings:
+    """The settings as options, environment variables and a file say. defaults: by name, in the place of the models'.
+
+    Raises BadSetting, and OSError for a file that cannot be read.
+    """
+    known = settings()
+    values: dict[tuple[str, ...], Any] = {}
+    for source in (
+        ((each, each.option, options[name], None) for name, each in known.items() if name in options),
+        ((each, each.variable, given, None) for each in known.values() if (given := environment.get(each.variable))),
+        () if file is None else _of_file(file, known),
+    ):
+        found: dict[tuple[str, ...], tuple[str, Any]] = {}
+        for setting, origin, given, folder in source:
+            if setting.path in found:
+                raise BadSetting(f"give either {origin} or {found[setting.path][0]}, not both")
+            try:
+                found[setting.path] = origin, setting.value(given, folder=folder)
+            except (ValueError, OSError) as error:
+                raise BadSetting(f"{origin}: {said(error) if isinstance(error, OSError) else error}") from None
+        values = {path: value for path, (_, value) in found.items()} | values
+    for name, value in (_DEFAULTS | defaults).items():
+        values.setdefault(known[name].path, value)
+    return _made(values)
+
+
+def _of_file(path: Path, known: Mapping[str, Setting]) -> Iterable[tuple[Setting, str, Any, Path]]:
+    try:
+        given = read_toml(path)
+    except ValueError as error:
+        raise BadSetting(str(error)) from None
+    for name, value in given.items():
+        if name not in known:
+            raise BadSetting(f"{path}: {name}: {unknown_name('setting', name, known)}")
+        yield known[name], f"{path}: {name}", value, path.parent
+
+
+def _made(values: Mapping[tuple[str, ...], Any]) -> ServeSettings:
+    nested: dict[str, Any] = {}
+    try:
+        if (config := values.get(("controller_config",))) is not None:
+            nested = {"cluster": {"controller": read_config(config).model_dump()}}
+        for (*models, name), value in values.items():
+            inner = nested
+            for model in models:
+                inner = inner.setdefault(model, {})
+            inner[name] = value
+        return ServeSettings.model_validate(nested)
+    except ValidationError as error:
+        raise BadSetting(_said(error)) from None
+    except ValueError as error:
+        raise BadSetting(str(error)) from error
+
+
+def misspelt(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables that resemble the variable of a setting, with that."""
+    known = [each.variable for each in settings().values()]
+    for name in environment:
+        strange = name.startswith("SEGSTORE_") and name not in known and not name.startswith(_OTHERS)
+        if strange and (near := difflib.get_close_matches(name, known, 1, 0.9)):
+            yield name, near[0]

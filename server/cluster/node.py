@@ -1,0 +1,154 @@
+"""One process of a cluster: its segment stores, its controller and the control API, started and stopped together.
+
+How containers are owned is up to the subclass: `Cluster` for stores that share them in one process, `ClusterProcess`
+for one store that shares them with other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from segstore.server.cluster.settings import ClusterSettings
+from segstore.server.controller import Controller
+from segstore.server.controller.state import State, image, recovered
+from segstore.server.durable import DirectoryDamaged, Durability
+from segstore.server.faults import Faults, NoFaults, Observed
+from segstore.server.net import Endpoint
+from segstore.server.node import SegmentStoreServer
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
+
+
+class ClusterNode(Observed, ABC):
+    """Stores, a controller and the control API.
+
+    Attributes:
+        settings: as given.
+        stores: the stores of this process, in order.
+        controller: the controller, while it is in this process.
+        controller_address: address that clients are to use, once started; None without a controller.
+        http_address: address of the control API, once started; None where there is none.
+        failure: once started: done when this process cannot go on, with a sentence that says why. From then on nothing
+            is acknowledged.
+    """
+
+    stores: list[SegmentStoreServer]
+
+    def __init__(self, settings: ClusterSettings, faults: Faults | None) -> None:
+        self.settings = settings
+        self.observer = None if faults is None else faults.observer
+        self.controller_address: Endpoint | None = None
+        self.failure: asyncio.Future[str] | None = None
+        self._faults = faults
+        self._control_api: ControlApi | None = None
+
+    @property
+    @abstractmethod
+    def controller(self) -> Controller | None: ...
+
+    @property
+    def address(self) -> Endpoint | None:
+        """Of the first store."""
+        return self.stores[0].address
+
+    @property
+    def http_address(self) -> Endpoint | None:
+        return None if self._control_api is None else self._control_api.address
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong at the stores. Raises NoFaults."""
+        if self._faults is None:
+            raise NoFaults
+        return self._faults
+
+    async def start(self) -> None:
+        """Listens everywhere or nowhere. Raises CannotListen, OSError, DataError for data, and as `_start` says."""
+        self.failure = asyncio.get_running_loop().create_future()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+
+    async def stop(self, *, drain_s: float = 5.0) -> None:
+        """Stops the control API and the controller, then the stores. May be called twice."""
+        if self._control_api is not None:
+            await self._control_api.stop()
+        await self._stop_controller(min(drain_s, 1.0))
+        for store in self.stores:
+            await store.stop(drain_s=drain_s)
+        await self._stop_owning()
+        if self._faults is not None:
+            self._faults.report()
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Starts stores, ownership of containers, controller, and control API."""
+
+    @abstractmethod
+    async def _stop_controller(self, grace_s: float) -> None:
+        """Calls in flight have `grace_s` seconds."""
+
+    @abstractmethod
+    async def _stop_owning(self) -> None:
+        """Gives containers and data back; the stores have stopped."""
+
+    async def _start_control_api(self, **more: Any) -> None:
+        """Serves the control API if settings have a port for it. more: of `Controlled`. Raises CannotListen."""
+        settings = self.settings
+        if settings.http_port is None:
+            return
+        from segstore.server.control_api import ControlApi, Controlled  # a web library
+
+        controlled = Controlled(
+            self.stores,
+            self._faults,
+            lambda: self.controller,
+            lambda: self.controller_address,
+            data=settings.data,
+            **more,
+        )
+        self._control_api = ControlApi(
+            controlled,
+            settings.store.host,
+            settings.http_port,
+            names=[settings.public_host],
+            token_file=settings.http_token_file,
+        )
+        await self._control_api.start()
+
+    def _fail(self, why: str) -> None:
+        if self.failure is not None and not self.failure.done():
+            self.failure.set_result(why)
+
+    def _cannot_write(self, why: str) -> None:
+        """Nothing can be made durable any more, so nothing is answered any more."""
+        for store in self.stores:
+            for connection in tuple(store.hub.connections):
+                connection.failed(why)
+        self._fail(why)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def controller_state(durability: Durability) -> State:
+    """What an open directory has of the controller; its snapshots keep that from now on. Raises `DirectoryDamaged`."""
+    try:
+        state = recovered(durability.controller_image, durability.controller_operations)
+    except ValueError as error:
+        raise DirectoryDamaged(durability.path, durability.path, f"the controller's state: {error}") from error
+    durability.controller_image, durability.controller_operations = b"", []
+    durability.controller_state = lambda: image(state)
+    return state

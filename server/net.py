@@ -1,0 +1,124 @@
+"""Network addresses: endpoints, the host that clients are sent to, TLS files, and ports that cannot be listened on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+
+
+class Endpoint(NamedTuple):
+    """A host and a port. Its text is host:port, with an IPv6 address in brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Reads host:port; the host may be in brackets. Raises ValueError."""
+        host, _, port = text.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+            raise ValueError(f"{text!r} is no HOST:PORT")
+        return cls(host.strip("[]"), int(port))
+
+
+def address_text(endpoint: Endpoint | None) -> str | None:
+    """The text of an endpoint, if there is one."""
+    return None if endpoint is None else str(endpoint)
+
+
+def public_host(host: str, *, tls: bool) -> str:
+    """The name under which clients find what listens on `host`.
+
+    Under TLS a loopback address becomes "localhost", because a certificate names hosts. An address that stands for all
+    interfaces becomes the loopback address.
+    """
+    if tls and (host.startswith("127.") or host == "::1"):
+        return "localhost"
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+class CannotListen(OSError):
+    """A port cannot be listened on; the text is one sentence that says why.
+
+    Attributes:
+        host, port: the address.
+    """
+
+    def __init__(self, message: str, host: str, port: int, number: int | None = None) -> None:
+        super().__init__(number, message)
+        self.host = host
+        self.port = port
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class AddressInUse(CannotListen):
+    """The port is taken; the text says which and what to do."""
+
+    def __init__(self, host: str, port: int, use: str = "", option: str = "") -> None:
+        """use, option: what the port is for, and the option that sets it, where a process has several ports."""
+        whose = f"port {port} on {host}, for {use}," if use else f"port {port} on {host}"
+        other = f"choose another with {option}" if option else "choose another"
+        message = f"{whose} is taken by another process; {other}, or 0 for a free one"
+        super().__init__(message, host, port, errno.EADDRINUSE)
+
+
+@contextlib.contextmanager
+def listening_on(host: str, port: int, use: str = "", option: str = "") -> Iterator[None]:
+    """Raises an OSError of its body as AddressInUse or CannotListen. use, option: as in `AddressInUse`."""
+    try:
+        yield
+    except CannotListen:
+        raise
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(host, port, use, option) from error
+        whose = f"{host} port {port} for {use}" if use else f"{host} port {port}"
+        raise CannotListen(f"cannot listen on {whose}: {error.strerror or error}", host, port, error.errno) from error
+
+
+class TlsFiles(NamedTuple):
+    """A certificate with its chain, and its key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, certificate: Path | None, key: Path | None) -> Self | None:
+        """None if either is None."""
+        return None if certificate is None or key is None else cls(certificate, key)
+
+    def server_context(self, host: str, port: int) -> ssl.SSLContext:
+        """For listening on `host` and `port`. Raises CannotListen."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            reason = "it is not PEM, or the two do not belong together" if isinstance(error, ssl.SSLError) else error
+            message = f"the certificate {self.certificate} with the key {self.key} cannot be used: {reason}"
+            raise CannotListen(message, host, port, error.errno) from error
+        return context
+
+    def own_certificate(self) -> bytes:
+        """The certificate without its chain (PEM). Trust in it does not extend to others of the same authority."""
+        data = self.certificate.read_bytes()
+        found = _CERTIFICATE.search(data)
+        return data if found is None else found[0]
+
+    def trusting_context(self) -> ssl.SSLContext:
+        """For connecting to a peer that has the same certificate; no other is trusted."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=self.own_certificate().decode())
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context

@@ -1,0 +1,123 @@
+"""Public constructors name and type their keyword arguments, as the models and functions behind them do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from segstore import pytest_plugin
+from segstore.client import connect
+from segstore.explore import ExploreOptions, explore
+from segstore.server import MockSegmentStore, StoreOptions, StoreSettings
+from segstore.server.cluster import MockCluster
+from segstore.server.faults import Faults, Rule, RuleOptions
+from segstore.server.replay import TraceOptions, TraceServer
+from segstore.server.tap import TapSettings
+from segstore.tap import Tap, TapOptions, TapPorts, run_tap
+from segstore.testing import (
+    Explore,
+    RunningFaults,
+    ServerOptions,
+    ServerProcess,
+    ServerThread,
+    StartServer,
+    StartTap,
+    StartTrace,
+)
+from segstore.testing.on_the_loop import Served
+
+DOORS: list[Callable[..., Any]] = [
+    MockSegmentStore.__init__,
+    MockCluster.__init__,
+    Tap.__init__,
+    run_tap,
+    TraceServer.__init__,
+    Faults.add,
+    RunningFaults.add,
+    ServerThread.serve,
+    ServerProcess.serve,
+    ServerThread.replay,
+    ServerThread.tap,
+    StartServer.__call__,
+    StartTap.__call__,
+    StartTrace.__call__,
+    Explore.__call__,
+    explore,
+    connect,
+]
+
+
+def one_of(annotation: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def allows(wider: Any, narrower: Any) -> bool:
+    """Whether each type that the second allows is one that the first allows, or a subclass."""
+    plain = [get_origin(each) or each for each in one_of(wider)]
+    return all(
+        each in one_of(wider) or (isinstance(kind := get_origin(each) or each, type) and issubclass(kind, tuple(plain)))
+        for each in one_of(narrower)
+    )
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__qualname__)
+def test_a_door_takes_no_keyword_of_any_name(door: Callable[..., Any]) -> None:
+    for each in inspect.signature(door).parameters.values():
+        if each.kind is inspect.Parameter.VAR_KEYWORD:
+            assert str(each.annotation).startswith("Unpack["), each
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "others"),
+    [
+        (StoreOptions, StoreSettings, set()),
+        (TapPorts, TapSettings, {"controller", "store", "tls"}),
+        (RuleOptions, Rule, {"match", "do"}),
+    ],
+)
+def test_options_are_the_fields_of_their_model(options: Any, model: Any, others: set[str]) -> None:
+    hints = get_type_hints(options)
+    assert hints.keys() == model.model_fields.keys() - others
+    for name, hint in hints.items():
+        if name != "nth":  # a single number is allowed, too
+            assert allows(hint, model.model_fields[name].annotation), name
+
+
+@pytest.mark.parametrize(
+    ("options", "function", "others"),
+    [
+        (TraceOptions, TraceServer, set()),
+        (ExploreOptions, explore, set()),
+        (TapOptions, Tap, set(TapPorts.__annotations__)),
+    ],
+)
+def test_options_are_the_keywords_of_their_function(options: Any, function: Any, others: set[str]) -> None:
+    named = {
+        each.name: each.annotation
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert {name: each.__forward_arg__ for name, each in options.__annotations__.items() if name not in others} == named
+
+
+def test_options_of_a_server_are_those_of_a_cluster_with_users_and_a_recording() -> None:
+    named = {
+        name: each.kind
+        for function in (MockCluster, Served.start)
+        for name, each in inspect.signature(function).parameters.items()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD and name != "host"
+    }
+    assert ServerOptions.__annotations__.keys() == named.keys() | StoreOptions.__annotations__.keys()
+
+
+def test_the_factories_of_the_plugin_are_as_their_types_say() -> None:
+    hints = {
+        name: getattr(pytest_plugin, name).__wrapped__.__annotations__["return"]
+        for name in ("segstore_cluster", "segstore_tap", "segstore_trace", "segstore_explore")
+    }
+    assert list(hints.values()) == ["Iterator[StartServer]", "Iterator[StartTap]", "Iterator[StartTrace]", "Explore"]
