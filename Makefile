@@ -62,7 +62,7 @@ lint: $(DEV) ## ruff, and mypy --strict over all that ships
 bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
 	$(PY) -m bench $(ARGS)
 
-bench-all: $(DEV) ## every benchmark in turn, all of docs/performance.md: ARGS=--write-docs; to see that they work: ARGS=--quick
+bench-all: $(DEV) ## every benchmark in turn, all of docs/project/performance.md: ARGS=--write-docs; to see that they work: ARGS=--quick
 	$(PY) -m bench.every $(ARGS)
 
 bench-official-client: $(DEV) ## speed with the official client, and who limits it

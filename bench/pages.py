@@ -1,4 +1,4 @@
-"""docs/performance.md, which is written as a whole from what the benchmarks found last.
+"""docs/project/performance.md, which is written as a whole from what the benchmarks found last.
 
 Each benchmark of `BENCHMARKS` leaves its result as JSON: in `bench/results` whenever it runs, and in `bench/figures`,
 which is kept with the sources, when it runs with `--write-docs`. The page is made of the files in `bench/figures` and
@@ -25,7 +25,7 @@ from bench.pictures import FOLDER, draw
 
 __all__ = ["BENCHMARKS", "FIGURES", "PAGE", "RESULTS", "Benchmark", "finish", "main", "markdown", "page", "section"]
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE: Final = Path(__file__).parent.parent / "docs" / "project" / "performance.md"
 RESULTS: Final = Path(__file__).parent / "results"
 FIGURES: Final = Path(__file__).parent / "figures"
 
@@ -76,7 +76,7 @@ def main(name: str, run: Callable[[Effort], Report]) -> int:
     """The command line of one module. Exit status 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}")
     parser.add_argument("--quick", action="store_true", help="a small load, for a look and for tests")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md with the result")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/project/performance.md with the result")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)  # what it has started is ended on the way out
     start = time.perf_counter()
@@ -149,7 +149,7 @@ def section(found: Found, facts: str | None = None) -> str:
     tables = [(table["heading"], table["rows"]) for table in found["tables"]]
     if not tables and found["figures"]:
         tables.append(figures_table(found["figures"]))
-    pictures = [f"[![{each['title']}](img/{each['name']}.svg)](img/{each['name']}.png)" for each in found["pictures"]]
+    pictures = [f"[![{each['title']}](../img/{each['name']}.svg)](../img/{each['name']}.png)" for each in found["pictures"]]
     lines = [f"## {found['title']}", ""]
     if found["question"]:
         lines += [f"*{found['question']}*", ""]

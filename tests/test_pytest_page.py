@@ -13,7 +13,7 @@ from tests.test_pytest_plugin import SLOW_S, STRICT, TRACES, passed, slow
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
-PAGE = (Path(__file__).parent.parent / "docs" / "pytest.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "test-with-pytest.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

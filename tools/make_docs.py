@@ -141,7 +141,7 @@ def first_sentence(text: str | None) -> str:
 
 
 def protocol() -> str:
-    """docs/protocol.md."""
+    """docs/reference/protocol.md."""
     lines = [
         "# The commands of the wire",
         "",
@@ -195,7 +195,7 @@ def changes(version: int) -> Iterator[str]:
 
 
 def wire_versions() -> str:
-    """docs/wire-versions.md."""
+    """docs/reference/wire-versions.md."""
     lines = [
         "# Older wire versions",
         "",
@@ -236,7 +236,7 @@ def wire_versions() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"protocol.md": protocol, "wire-versions.md": wire_versions}
+PAGES: dict[str, Callable[[], str]] = {"reference/protocol.md": protocol, "reference/wire-versions.md": wire_versions}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""docs/client.md says what is: its programs run, its table has every setting with its default, its errors exist."""
+"""docs/how-to/use-the-client.md says what is: its programs run, its table has every setting with its default, its errors exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from segstore.client.retry import Backoff
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "use-the-client.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
@@ -71,7 +71,7 @@ def test_the_first_program_runs_as_it_stands_but_for_its_address(
 
 
 def compiled(program: str) -> CodeType:
-    code = compile(program, "docs/client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(program, "docs/how-to/use-the-client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     assert isinstance(code, CodeType)
     return code
 
