@@ -113,7 +113,7 @@ fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 docs: $(DEV) ## write the generated pages of docs/ and build the site in build/site; a broken link fails
 	$(PY) tools/make_docs.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
-	@echo "the site is in build/site/index.html"
+	@echo "the site is in build/site; to see it, search included: $(PY) -m http.server -d build/site"
 
 page-picture: $(CORE) ## take the picture of the live page, with chromium
 	@VENV=$(VENV) tools/system_packages.sh chromium "the picture of the live page"
