@@ -23,7 +23,8 @@ def _paragraph(lines: list[str]) -> str:
         return "\n".join(["```pycon", *lines, "```"])
     if re.match(r"(async )?(with|for|def) .*:$", lines[0]):
         return "\n".join(["```python", *lines, "```"])
-    header = [lines[0], ""] if lines[0].endswith(":") and len(lines) > 1 and _ITEM.fullmatch(lines[1]) else []
+    headed = len(lines) > 1 and lines[1].startswith(" ") and not _ITEM.fullmatch(lines[0]) and _ITEM.fullmatch(lines[1])
+    header = [lines[0], ""] if headed else []
     rest = lines[1:] if header else lines
     if not _ITEM.fullmatch(rest[0]):
         return "\n".join(lines)

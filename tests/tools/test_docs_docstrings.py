@@ -18,6 +18,7 @@ markdown: Any = EXTENSION["markdown"]
         ("A sentence: with a colon.\nMore of it.", "A sentence: with a colon.\nMore of it."),
         ("limit: bytes\n    at most\nhost, port: where", "- `limit`: bytes at most\n- `host`, `port`: where"),
         ("Attributes:\n    name: whose", "Attributes:\n\n- `name`: whose"),
+        ("The defaults, besides\n    name: whose", "The defaults, besides\n\n- `name`: whose"),
         (">>> 1 + 1\n2", "```pycon\n>>> 1 + 1\n2\n```"),
         ("async with Mock() as mock:\n    ...", "```python\nasync with Mock() as mock:\n    ...\n```"),
         ("One.\n\nname: two", "One.\n\n- `name`: two"),
