@@ -79,6 +79,7 @@ GROUPS = {
     "tests/test_serving_cluster.py": "zookeeper",
     "tests/test_serving_damage.py": "zookeeper",
     "tests/test_packaging.py": "packaging",
+    "tests/test_docs_site.py": "docs",
 }
 """Folders and files whose tests share something dear to start: with pytest-xdist, one worker runs all of a group."""
 
