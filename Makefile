@@ -62,7 +62,7 @@ lint: $(DEV) ## ruff, and mypy --strict over all that ships
 bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
 	$(PY) -m bench $(ARGS)
 
-bench-all: $(DEV) ## every benchmark in turn, all of docs/performance.md: ARGS=--write-docs; to see that they work: ARGS=--quick
+bench-all: $(DEV) ## every benchmark in turn, all of docs/project/performance.md: ARGS=--write-docs; to see that they work: ARGS=--quick
 	$(PY) -m bench.every $(ARGS)
 
 bench-official-client: $(DEV) ## speed with the official client, and who limits it
@@ -110,8 +110,10 @@ conformance: $(CORE) ## run recorded vectors and conversations; another folder: 
 fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz $(ARGS)
 
-docs: $(CORE) ## write the pages of docs/ that are generated
-	$(PY) tools/make_docs.py $(ARGS)
+docs: $(DEV) ## write the generated pages of docs/ and build the site in build/site; a broken link fails
+	$(PY) tools/make_docs.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+	@echo "the site is in build/site; to see it, search included: $(PY) -m http.server -d build/site"
 
 page-picture: $(CORE) ## take the picture of the live page, with chromium
 	@VENV=$(VENV) tools/system_packages.sh chromium "the picture of the live page"
@@ -152,7 +154,7 @@ $(CORE): pyproject.toml | $(PY)
 
 $(DEV): pyproject.toml | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
-	@$(PIP) install -e '.[dev]'
+	@$(PIP) install -e '.[dev,docs]'
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
 		then $(PIP) install -e '.[spark]'; \
 		else echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi

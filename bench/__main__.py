@@ -1,4 +1,4 @@
-"""`python -m bench`: runs benchmarks, prints what they found, writes JSON and docs/performance.md."""
+"""`python -m bench`: runs benchmarks, prints what they found, writes JSON and docs/project/performance.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}; none means all")
     parser.add_argument("--quick", action="store_true", help="short measurements, for a look and for tests")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all results of this run in one file besides")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md with the results")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/project/performance.md with the results")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in NAMES]:
         parser.error(f"{unknown[0]!r} is no benchmark; there are {', '.join(NAMES)}")

@@ -1,6 +1,6 @@
 """`python -m bench.every`: every benchmark in turn, each in a process of its own, and what became of each.
 
-    make bench-all ARGS=--write-docs      # all of docs/performance.md
+    make bench-all ARGS=--write-docs      # all of docs/project/performance.md
     make bench-all ARGS="--quick"         # do they work?
     make bench-all ARGS="pipeline pooling"
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = [each.name for each in BENCHMARKS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(known)}; none means all")
     parser.add_argument("--quick", action="store_true", help="small loads, for a look")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md with the results")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/project/performance.md with the results")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="the most that one may take (%(default)g)")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in known]:

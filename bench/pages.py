@@ -1,4 +1,4 @@
-"""docs/performance.md, which is written as a whole from what the benchmarks found last.
+"""Writes docs/project/performance.md from the latest results of the benchmarks.
 
 Each benchmark of `BENCHMARKS` leaves its result as JSON: in `bench/results` whenever it runs, and in `bench/figures`,
 which is kept with the sources, when it runs with `--write-docs`. The page is made of the files in `bench/figures` and
@@ -25,7 +25,7 @@ from bench.pictures import FOLDER, draw
 
 __all__ = ["BENCHMARKS", "FIGURES", "PAGE", "RESULTS", "Benchmark", "finish", "main", "markdown", "page", "section"]
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE: Final = Path(__file__).parent.parent / "docs" / "project" / "performance.md"
 RESULTS: Final = Path(__file__).parent / "results"
 FIGURES: Final = Path(__file__).parent / "figures"
 
@@ -60,14 +60,15 @@ BENCHMARKS: Final = (
 _HEAD: Final = """\
 # Performance
 
-    make bench-all ARGS=--write-docs             # everything, and this page anew
-    make bench ARGS="codec framing --write-docs" # some of it
-    make bench-pooling ARGS=--quick              # a look, which changes nothing here
+    make bench-all ARGS=--write-docs             # every benchmark; writes this page
+    make bench ARGS="codec framing --write-docs" # some of them
+    make bench-pooling ARGS=--quick              # a quick look, which changes nothing here
 
-Goals speak of ratios: what something takes beside something else that does the same work in the same run, for absolute
-times belong to one machine on one day. Contenders run in turns, a ratio is taken within each round, and the figure is
-the median of these; means over commands are geometric. Between measurements the garbage collector runs, within them it
-does not. A run prints its tables, leaves its result in `bench/results/`, and ends with status 1 if a goal is missed.
+Goals are ratios between two ways to do the same work, measured in the same run, because absolute times depend on the
+machine and the day. Contenders run in turns, a ratio is taken within each round, and the figure is the median of these
+ratios; means over commands are geometric. The garbage collector runs between measurements, not during them.
+
+A run prints its tables, writes its result to `bench/results/`, and exits with status 1 if a goal is missed.
 """
 _QUICK: Final = "**A quick look with a small load: the figures are rough.**"
 
@@ -76,7 +77,7 @@ def main(name: str, run: Callable[[Effort], Report]) -> int:
     """The command line of one module. Exit status 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}")
     parser.add_argument("--quick", action="store_true", help="a small load, for a look and for tests")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md with the result")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/project/performance.md with the result")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)  # what it has started is ended on the way out
     start = time.perf_counter()
@@ -149,7 +150,9 @@ def section(found: Found, facts: str | None = None) -> str:
     tables = [(table["heading"], table["rows"]) for table in found["tables"]]
     if not tables and found["figures"]:
         tables.append(figures_table(found["figures"]))
-    pictures = [f"[![{each['title']}](img/{each['name']}.svg)](img/{each['name']}.png)" for each in found["pictures"]]
+    pictures = [
+        f"[![{each['title']}](../img/{each['name']}.svg)](../img/{each['name']}.png)" for each in found["pictures"]
+    ]
     lines = [f"## {found['title']}", ""]
     if found["question"]:
         lines += [f"*{found['question']}*", ""]
@@ -162,7 +165,7 @@ def section(found: Found, facts: str | None = None) -> str:
     for table in tables[:1]:
         lines += [*_table(table), ""]
     if tables[1:] or pictures[1:]:
-        lines += ["<details><summary>More tables and pictures</summary>", ""]
+        lines += ['<details markdown="1"><summary>More tables and pictures</summary>', ""]
         for table in tables[1:]:
             lines += [*_table(table), ""]
         for picture in pictures[1:]:

@@ -53,6 +53,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "a C compiler on Linux": lambda: sys.platform == "linux" and shutil.which("cc") is not None,
     "IPv6": lambda: socket.has_ipv6,
     "git": lambda: shutil.which("git") is not None,
+    "the extra docs": lambda: find_spec("material") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
     "Java 17 or newer": lambda: (java_version() or 0) >= JAVA,
     "ZooKeeper (Java 17 or newer and PySpark's jars)": zookeeper_starts,
@@ -78,6 +79,7 @@ GROUPS = {
     "tests/test_serving_cluster.py": "zookeeper",
     "tests/test_serving_damage.py": "zookeeper",
     "tests/test_packaging.py": "packaging",
+    "tests/test_docs_site.py": "docs",
 }
 """Folders and files whose tests share something dear to start: with pytest-xdist, one worker runs all of a group."""
 

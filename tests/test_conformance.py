@@ -357,7 +357,7 @@ def test_a_dialogue_that_shows_a_deviation_is_excused_by_name(tmp_path: Path, mo
 
 
 def test_every_deviation_has_its_section_in_the_docs() -> None:
-    text = (ROOT / "docs" / "deviations.md").read_text("utf-8")
+    text = (ROOT / "docs" / "project" / "deviations.md").read_text("utf-8")
     sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     assert sections.keys() == DEVIATIONS.keys()
     for name, section in sections.items():

@@ -1,4 +1,4 @@
-"""The official client, cut at every point of a dialogue: what docs/replay.md says of it."""
+"""The official client, cut at every point of a dialogue: what docs/how-to/explore-disconnects.md says of it."""
 
 from __future__ import annotations
 

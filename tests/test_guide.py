@@ -15,11 +15,11 @@ from segstore.cli.serving import announcement, pointers
 from segstore.server.net import Endpoint
 
 ROOT = Path(__file__).parent.parent
-GUIDE = ROOT / "docs" / "guide"
+DOCS = ROOT / "docs"
 
 
 def page(name: str) -> str:
-    return (GUIDE / name).read_text(encoding="utf-8")
+    return (DOCS / name).read_text(encoding="utf-8")
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -32,7 +32,7 @@ def test_a_newcomer_reads_in_the_guide_what_serve_says() -> None:
         announcement(listening, "text"),
         pointers("127.0.0.1:9090", tls=False, passwords=False),
     ]
-    assert "\n".join(said) + "\n" in blocks("newcomer.md", "text")
+    assert "\n".join(said) + "\n" in blocks("start/server.md", "text")
 
 
 def test_what_serve_says_is_short_and_names_three_languages() -> None:
@@ -47,8 +47,8 @@ def test_what_serve_says_is_short_and_names_three_languages() -> None:
 
 
 def test_pages_that_were_not_tried_say_so() -> None:
-    assert "Not yet tried." in page("rust.md")
-    assert all("Not yet tried." not in page(name) for name in ("java.md", "python.md"))
+    assert "Not yet tried." in page("how-to/official-rust-client.md")
+    assert all("Not yet tried." not in page(f"how-to/official-{name}-client.md") for name in ("java", "python"))
 
 
 def serve(*options: str) -> subprocess.Popen[str]:
@@ -103,7 +103,7 @@ def controller() -> Iterator[str]:
 
 @pytest.mark.needs("pravega in this Python")
 def test_the_programs_of_the_python_page_run_one_after_the_other(controller: str, tmp_path: Path) -> None:
-    programs = blocks("python.md", "python")
+    programs = blocks("how-to/official-python-client.md", "python")
     assert len(programs) >= 6
     for number, source in enumerate(programs):
         program = tmp_path / f"program{number}.py"

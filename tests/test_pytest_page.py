@@ -1,4 +1,4 @@
-"""The page about the pytest plugin: its code runs, and it names all fixtures, settings and options."""
+"""The pages about the pytest plugin: their code runs, and they name all fixtures, settings and options."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from tests.test_pytest_plugin import SLOW_S, STRICT, TRACES, passed, slow
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
-PAGE = (Path(__file__).parent.parent / "docs" / "pytest.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
+GUIDE = (DOCS / "how-to" / "test-with-pytest.md").read_text(encoding="utf-8")
+REFERENCE = (DOCS / "reference" / "pytest-plugin.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE + REFERENCE, re.DOTALL | re.MULTILINE)
 
 
 def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None:
@@ -39,9 +41,9 @@ def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: py
     passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 2)
 
 
-def test_the_page_names_every_fixture_setting_and_option() -> None:
-    said = {*re.findall(r"`(segstore_\w+)", PAGE), *re.findall(r"(--segstore-\w+)", PAGE)}
+def test_the_reference_names_every_fixture_setting_and_option() -> None:
+    said = {*re.findall(r"`(segstore_\w+)", REFERENCE), *re.findall(r"(--segstore-[\w-]+)", REFERENCE)}
     source = Path(plugin.__file__).read_text(encoding="utf-8")
     fixtures = set(re.findall(r"^@pytest\.fixture.*\ndef (\w+)", source, re.MULTILINE)) - {"segstore_hosts"}
     settings = set(re.findall(r'"(segstore_\w+)",\s+"', source))
-    assert said == fixtures | settings | {"--segstore-record"}
+    assert said == fixtures | settings | {"--segstore-record", "--segstore-record-tokens"}

@@ -1,4 +1,4 @@
-"""What the README shows is what happens: its commands print what it says, its code runs, its targets exist."""
+"""The README and the page about the codec: their commands print what they say, their code runs, their targets exist."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CODEC = (ROOT / "docs" / "how-to" / "use-the-codec.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", README + CODEC, re.DOTALL | re.MULTILINE)
 
 
 def sessions() -> list[tuple[str, str]]:
-    """Give each command of the README that follows a `$`, and what it is said to print."""
+    """Return each command that follows a `$`, and what it is said to print."""
     found = []
     for block in blocks("console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -28,15 +29,15 @@ def sessions() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("command", "printed"), sessions())
-def test_a_command_prints_what_the_readme_says(command: str, printed: str) -> None:
-    here = command.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+def test_a_command_prints_what_the_page_says(command: str, printed: str) -> None:
+    here = re.sub(r"(\.venv/bin/)?segstore ", f"{Path(sys.executable).parent}/segstore ", command)
     done = subprocess.run(["/bin/sh", "-c", here], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == printed
 
 
 @pytest.mark.parametrize("source", blocks("python"))
-def test_the_code_of_the_readme_runs(source: str, tmp_path: Path) -> None:
+def test_the_code_of_the_page_runs(source: str, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(source, encoding="utf-8")
     done = subprocess.run(
@@ -47,7 +48,7 @@ def test_the_code_of_the_readme_runs(source: str, tmp_path: Path) -> None:
 
 def test_the_readme_shows_a_decoded_frame_and_the_codec() -> None:
     assert any("segstore decode" in command for command, _ in sessions())
-    assert len(blocks("python")) >= 2
+    assert len(blocks("python")) >= 3
 
 
 def test_every_target_that_the_readme_names_exists() -> None:

@@ -267,7 +267,7 @@ async def test_a_disk_that_takes_no_more_ends_the_recording_and_not_the_connecti
 
 
 def test_the_program_of_the_page_runs() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "tap.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "how-to" / "use-the-tap.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 

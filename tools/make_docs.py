@@ -2,7 +2,7 @@
 
     python tools/make_docs.py [--check]
 
-With `--check` nothing is written: the exit status is 1 when a page is not what would be written.
+With `--check` nothing is written, and the exit status is 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ def row(node: low.Node, field: str) -> Iterator[Row]:
             yield field, fixed(code), ""
         case low.Number(members=members, unknown=unknown):
             known = ", ".join(f"{int(member)} {member.name}" for member in members)
-            yield field, "int32", f"{known}; another number is {unknown.name}"
+            yield field, "int32", f"{known}; any other number is {unknown.name}"
         case low.Constant(value=value):
-            yield field, "int32", f"always {value}; no attribute"
+            yield field, "int32", f"always {value}; not an attribute"
         case low.Text():
             yield field, "text", ""
         case low.Data():
             yield field, "data", "; ".join(data_remarks(node))
         case low.Remainder():
-            yield field, "rest", "all bytes left"
+            yield field, "rest", "all remaining bytes"
         case low.ZeroRun():
-            yield field, "rest", "as many zero bytes as the number says; read, their content does not matter"
+            yield field, "rest", "that many zero bytes; their content is ignored when read"
         case low.Sized():
             yield from sized(node, field)
         case low.TailNode():
             for name, kind, remark in row(node.inner, field):
                 few = "ignored" if node.needs > 1 else "refused"
-                tail = f"may be missing: {default(node.default)}; a part of it is {few}"
+                tail = f"may be missing: {default(node.default)}; an incomplete one is {few}"
                 yield name, kind, f"{remark}; {tail}" if remark else tail
         case low.Structure():
             yield from rows(node.nodes, field + ".")
         case low.Many():
-            negative = "; a negative one is none" if node.negative_is_empty else ""
+            negative = "; negative: none" if node.negative_is_empty else ""
             yield f"{field}.count", "int32", f"number of elements, of {node.smallest} bytes or more{negative}"
             yield from row(node.element, field + "[]")
         case low.Table():
@@ -82,7 +82,7 @@ def row(node: low.Node, field: str) -> Iterator[Row]:
 
 def data_remarks(node: low.Data) -> Iterator[str]:
     if node.negative_is_empty:
-        yield "a negative length is no data"
+        yield "a negative length means no data"
     if node.optional:
         yield "may be missing: no data"
     if not node.written:
@@ -90,11 +90,11 @@ def data_remarks(node: low.Data) -> Iterator[str]:
 
 
 def sized(node: low.Sized, field: str) -> Iterator[Row]:
-    yield f"{field}.total", "int32", "bytes of all that follows it; written in full also where no data follows"
+    yield f"{field}.total", "int32", "bytes of everything that follows; written in full even if no data follows"
     yield field, "data", ""
     if node.trailer_format:
         name = field[: len(field) - len(node.name)] + node.trailer_name
-        yield name, fixed(node.trailer_format), f"left out after no data, and then {default(node.missing)}"
+        yield name, fixed(node.trailer_format), f"left out if there is no data, and then {default(node.missing)}"
 
 
 def default(value: Any) -> str:
@@ -127,7 +127,7 @@ def layout(cls: type[Command]) -> Iterator[str]:
     order = [name for part in cls.parts for name in part.names]
     if order != list(cls.__struct_fields__):
         yield ""
-        yield f"The attributes of the class are in another order: {', '.join(f'`{n}`' for n in cls.__struct_fields__)}."
+        yield f"The order of the class's attributes differs: {', '.join(f'`{n}`' for n in cls.__struct_fields__)}."
 
 
 WIDTHS = {name: struct.calcsize(">" + code) for code, name in INTEGERS.items()} | {"bool": 1, "UUID": 16}
@@ -142,27 +142,27 @@ def first_sentence(text: str | None) -> str:
 
 
 def protocol() -> str:
-    """docs/protocol.md."""
+    """docs/reference/protocol.md."""
     lines = [
-        "# The commands of the wire",
+        "# Protocol commands",
         "",
         "Generated from the schema by `make docs`; the schema is `segstore/wire/commands`.",
         "",
         f"Wire version {WIRE_VERSION}, oldest compatible {OLDEST_COMPATIBLE_VERSION}. A frame is a header and a body:",
-        "int32 type code, int32 length of the body, the body. All numbers are big-endian and signed, but for the",
+        "int32 type code, int32 length of the body, the body. All numbers are big-endian and signed, except the",
         f"length of a text. A frame has at most {MAX_FRAME_BYTES:,} bytes, header included. Bytes behind the last",
-        "field are ignored. What older versions leave out: [wire-versions.md](wire-versions.md).",
+        "field are ignored. [Older wire versions](wire-versions.md) lists what these leave out.",
         "",
         "| Type | On the wire |",
         "|---|---|",
         "| int8, int32, int64 | 1, 4, 8 bytes |",
-        "| bool | 1 byte; any that is not 0 is true, true is written as 1 |",
+        "| bool | 1 byte; non-zero is true, and true is written as 1 |",
         "| UUID | 16 bytes: two int64, the most significant first |",
-        "| text | uint16 length in bytes, then Java's modified UTF-8; a null is written as empty text |",
-        "| data | int32 length, then as many bytes; a negative length is refused |",
+        "| text | uint16 length in bytes, then Java's modified UTF-8; null is written as empty text |",
+        "| data | int32 length, then that many bytes; a negative length is refused |",
         "| rest | all bytes up to the end of the frame |",
         "",
-        "Bytes are counted from the start of the frame, where the offset is the same in every frame.",
+        "The column *Byte* is the offset from the start of the frame, if it is the same in every frame.",
         "",
         "| Code | Type | Class | Direction |",
         "|---|---|---|---|",
@@ -190,49 +190,48 @@ def changes(version: int) -> Iterator[str]:
         if since == version and not with_its_command:
             fields.setdefault(name, []).append(owner.type_name if issubclass(owner, Command) else owner.__name__)
     yield from (f"`{name}` of {', '.join(owners)}" for name, owners in fields.items())
-    yield from (f"{cls.type_name} ({cls.code}) is gone" for cls, last in COMMANDS_UNTIL.items() if last == version - 1)
+    yield from (f"{cls.type_name} ({cls.code}) removed" for cls, last in COMMANDS_UNTIL.items() if last == version - 1)
     if longest_frame_in(version) != longest_frame_in(max(version - 1, OLDEST_COMPATIBLE_VERSION)):
         yield f"frames of up to {longest_frame_in(version):,} bytes, {longest_frame_in(version - 1):,} before"
 
 
 def wire_versions() -> str:
-    """docs/wire-versions.md."""
+    """docs/reference/wire-versions.md."""
     lines = [
         "# Older wire versions",
         "",
         "Generated from `segstore/wire/codec/versions.py` by `make docs`. Source: the history of the reference.",
         "",
         f"`segstore serve --wire-version N` ({OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION}) and",
-        "`MockSegmentStore(wire_version=N)` answer Hello with that version and read and write frames as the newest",
-        "release that announced it: replies end before the fields that it did not know, such fields of requests are",
-        "not seen, and a command that it did not know closes the connection. So does what it had no reply for: an",
-        "illegal argument before version",
-        f"{COMMANDS_SINCE[errors.ErrorMessage]}. The Rust and Python clients speak version 15 and retry for ever, in",
-        "silence, against a store that is older.",
+        "`MockSegmentStore(wire_version=N)` answer Hello with that version. They read and write frames as the newest",
+        "release that announced it: newer fields are left out of replies and ignored in requests, and an unknown",
+        "command closes the connection. So does a failure for which that version had no reply, such as an illegal",
+        f"argument before version {COMMANDS_SINCE[errors.ErrorMessage]}.",
         "",
-        "| Version | Pravega | What came with it |",
+        "The Rust and Python clients speak version 15. With an older store they retry silently, without a limit.",
+        "",
+        "| Version | Pravega | Changes |",
         "|---|---|---|",
     ]
     for version in RELEASES:
-        came = "; ".join(changes(version)) or "what is not named below"
+        came = "; ".join(changes(version)) or "only what is listed below"
         lines.append(f"| {version} | {RELEASES[version]} | {came} |")
     lines += [
         "",
-        "Fields are only ever added at the end of a command. Beside that:",
+        "Fields are only ever added at the end of a command. Other differences:",
         "",
-        "- Before 8 requests had no id of their own where the table names `request_id`. Replies named a read by its",
+        "- Before 8, requests had no id of their own where the table lists `request_id`. Replies named a read by its",
         "  offset and an append by its event number, and so does a store of that version. APPEND_BLOCK_END had eight",
-        "  bytes without a meaning in the place of its id.",
-        "- Before 16 INVALID_EVENT_NUMBER had one number, the id of the request; before 8 that was the event number.",
-        "- In 10 and 11 table iterations had a `prefix_filter`; today it is written empty.",
-        "- Up to 8 the reference took bytes behind the last field that it knew for another frame, and closed the",
-        "  connection once it had carried out the command (pravega#4211); before 8 it refused CONDITIONAL_APPEND",
-        "  with such bytes. Here they are ignored, as was meant, unless",
-        "  `MockSegmentStore(strict_wire_version=True)` asks for it.",
-        "- Versions 7, 12 and 13 were never released; they are the last commit before the next one.",
+        "  unused bytes in place of its id.",
+        "- Before 16, INVALID_EVENT_NUMBER had one number, the id of the request; before 8 it was the event number.",
+        "- In 10 and 11, table iterations had a `prefix_filter`; it is now written empty.",
+        "- Up to 8, the reference mistook bytes behind the last known field for another frame, and closed the",
+        "  connection once it had executed the command (pravega#4211). Before 8 it refused CONDITIONAL_APPEND with",
+        "  such bytes. Here they are ignored, as intended, unless `MockSegmentStore(strict_wire_version=True)` is set.",
+        "- Versions 7, 12 and 13 were never released; here they are the last commit before the next version.",
         "",
-        "What a command does is today's in every version: only the frames are old. For instance, up to 8 the reference",
-        "closed the connection when a token was refused.",
+        "Only the frames are old: commands have their current effect in every version. For instance, up to 8 the",
+        "reference closed the connection when a token was refused.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -276,8 +275,8 @@ def settings() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "protocol.md": protocol,
-    "wire-versions.md": wire_versions,
+    "reference/protocol.md": protocol,
+    "reference/wire-versions.md": wire_versions,
     "reference/settings.md": settings,
 }
 

@@ -5,7 +5,7 @@ segment store. What a line is, is told by its keys, never by the name of its fil
 
 Invariant: nothing is passed over in silence. A line that cannot be read, a file of a kind that is not known, a folder
 with no recorded file, a disagreement: each is printed and makes the exit status 1. Deliberate differences are known by
-name (`segstore.conformance.deviations`, docs/deviations.md) and counted apart.
+name (`segstore.conformance.deviations`, docs/project/deviations.md) and counted apart.
 """
 
 from segstore.conformance.recorded import Kind, Line, Unreadable, kind_of, read_lines, recorded_files

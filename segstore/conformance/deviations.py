@@ -1,4 +1,4 @@
-"""Deliberate differences from the reference, by name; docs/deviations.md says what and why for each.
+"""Deliberate differences from the reference, by name; docs/project/deviations.md says what and why for each.
 
 A difference is excused only where a rule below names it: by type code, or by the dialogue and the step that show it.
 """
@@ -39,7 +39,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "access-patterns": "patterns of access-control entries that need backtracking are refused",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
-"""Id → what is different, in one line. Ids are the headings of docs/deviations.md."""
+"""Id → what is different, in one line. Ids are the headings of docs/project/deviations.md."""
 
 STEPS: Final[dict[tuple[str, int], str]] = {}
 """(dialogue, step) → id of the deviation that its answer shows."""

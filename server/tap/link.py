@@ -39,11 +39,9 @@ HIGH_BYTES: Final = 1024 * 1024
 _HELLO: Final = Hello.code.to_bytes(4, "big", signed=True)
 
 
-def joined(endpoint: Any) -> str:
-    """host:port, with an IPv6 address in brackets."""
-    if not isinstance(endpoint, tuple):
-        return str(endpoint)
-    return str(Endpoint(*endpoint[:2]))
+def _peer(name: Any) -> str:
+    """The text of a socket's address."""
+    return str(Endpoint(*name[:2])) if isinstance(name, tuple) else str(name)
 
 
 class Door(Protocol):
@@ -263,7 +261,7 @@ class Link:
         if side is self.client:
             self._begin(side)
         if not leads_out:
-            self.end(f"the store at {joined(self.door.store)} is the tap itself")
+            self.end(f"the store at {self.door.store} is the tap itself")
         if side is self.client:
             return
         if self.client.transport is None:
@@ -272,10 +270,10 @@ class Link:
 
     def _begin(self, client: Side) -> None:
         assert client.transport is not None
-        self.peer = joined(client.transport.get_extra_info("peername"))
+        self.peer = _peer(client.transport.get_extra_info("peername"))
         recorder = self.door.recorder
         if recorder is not None:
-            self.number = recorder.opened(peer=self.peer, store=joined(self.door.store))
+            self.number = recorder.opened(peer=self.peer, store=str(self.door.store))
             client.note = partial(recorder.received, self.number)
             self.store.note = lambda data: recorder.sent(self.number, (data,))
         client.hold("its store is not there")
@@ -301,12 +299,12 @@ class Link:
                 )
         except (OSError, ValueError, OverflowError) as error:  # whatever a controller calls an address
             said = str(error) or f"it did not answer in {self.door.connect_timeout_s:g} s"
-            why = f"the store at {joined(self.door.store)} cannot be reached: {said}"
+            why = f"the store at {self.door.store} cannot be reached: {said}"
             log.warning("connection from %s closed: %s", self.peer, why)
             self.end(why)
         except Exception:
-            log.exception("connecting to %s failed in a way that nobody foresaw", joined(self.door.store))
-            self.end(f"the store at {joined(self.door.store)} cannot be reached")
+            log.exception("connecting to %s failed with an unexpected error", self.door.store)
+            self.end(f"the store at {self.door.store} cannot be reached")
 
     # --- what it carries --------------------------------------------------------------------------------------------
 
@@ -327,7 +325,7 @@ class Link:
 
     def noted(self, side: Side, what: str) -> None:
         """A side says what it should not: that is passed on, and said once."""
-        who = "client" if side is self.client else f"store {joined(self.door.store)}"
+        who = "client" if side is self.client else f"store {self.door.store}"
         log.warning("connection from %s: of the %s: %s", self.peer, who, what)
 
     # --- its end ----------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_a_section_has_its_parts_in_order_and_one_table_before_the_fold() -> Non
         "It is.",
         "![Rates]",
         "| HELLO | 1 |",
-        "<details>",
+        "<details markdown=",
         "| BYE | 2 |",
         "- as seen",
     ]

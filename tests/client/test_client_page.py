@@ -1,4 +1,4 @@
-"""docs/client.md says what is: its programs run, its table has every setting with its default, its errors exist."""
+"""The pages about the client: their programs run, the table has every setting with its default, the errors exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from segstore.client.retry import Backoff
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to" / "use-the-client.md").read_text(encoding="utf-8")
+SETTINGS = (DOCS / "reference" / "client-settings.md").read_text(encoding="utf-8")
+ERRORS = (DOCS / "topics" / "client-errors.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
@@ -41,12 +44,12 @@ def rows() -> dict[str, str]:
 
 
 def test_the_table_has_every_setting_with_its_variable_and_default() -> None:
-    table = dict(re.findall(r"^\| `(SEGSTORE_CLIENT_\w+)` \| (\S.*?) \| \S.* \|$", PAGE, re.MULTILINE))
+    table = dict(re.findall(r"^\| `(SEGSTORE_CLIENT_\w+)` \| (\S.*?) \| \S.* \|$", SETTINGS, re.MULTILINE))
     assert table == rows()
 
 
 def test_the_errors_of_the_page_exist_and_lie_in_their_branch() -> None:
-    table = re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE)
+    table = re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", ERRORS, re.MULTILINE)
     assert {branch for branch, _ in table} == {
         each.__name__ for each in errors.ClientError.__subclasses__() if each.__module__ == errors.__name__
     }
@@ -71,7 +74,7 @@ def test_the_first_program_runs_as_it_stands_but_for_its_address(
 
 
 def compiled(program: str) -> CodeType:
-    code = compile(program, "docs/client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(program, "docs/how-to/use-the-client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     assert isinstance(code, CodeType)
     return code
 

@@ -1,6 +1,6 @@
 """What the designs ask to be shown, 36, 79.9, 57.10, 601.8, and 43.15: the benchmarks work, at a tiny size.
 
-The figures, tables and pictures of full runs are in docs/performance.md.
+The figures, tables and pictures of full runs are in docs/project/performance.md.
 """
 
 from __future__ import annotations

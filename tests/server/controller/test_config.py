@@ -10,7 +10,7 @@ import pytest
 
 from segstore.server.controller import AutoScaling, ControllerConfig, read_config
 
-PAGE = Path(__file__).parents[3] / "docs" / "controller.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "controller-settings.md"
 
 
 def fields() -> dict[str, Any]:
