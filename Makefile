@@ -132,7 +132,7 @@ soak: $(DEV) ## long runs: order, dispatch, kills, unfair peers, memory (SLOPE_S
 	$(PY) -m tests.soak.large_events
 	$(PY) -m tests.soak.unfair
 	$(PY) -m tests.soak.memory_slope --seconds $(SLOPE_SECONDS)
-	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q tests/server/coordination/test_histories.py
+	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q -p no:rerunfailures tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 
 spark-cluster: $(DEV) ## a master and two workers of Spark on this machine: a report on them, and a streaming round trip
