@@ -5,6 +5,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
+QUICK ?= tests/wire tests/client tests/server/store tests/server/coordination
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800
@@ -23,7 +24,7 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
+.PHONY: help setup serve test test-quick test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
 	bench-ownership bench-tap conformance fuzz docs page-picture cert proto soak spark-cluster clean
 
@@ -38,6 +39,9 @@ serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port
 test: $(DEV) ## run every test; options for pytest in ARGS; installs chromium if root, unless NO_SYSTEM_PACKAGES=1
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test-quick: $(DEV) ## run codec, store, client and ownership in under a minute: no processes, browser, Spark, ZooKeeper
+	HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n $(WORKERS) -m "not slow and not needs" $(QUICK) $(ARGS)
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest

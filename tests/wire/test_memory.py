@@ -88,6 +88,7 @@ LISTS = [
 ]
 
 
+@pytest.mark.slow
 @EACH_CODEC
 @pytest.mark.parametrize(("code", "start"), LISTS)
 @pytest.mark.parametrize("count", [(1 << 31) - 1, 1 << 24, -1, -(1 << 31)])
@@ -164,6 +165,7 @@ TINY = {
 }
 
 
+@pytest.mark.slow
 @EACH_CODEC
 @pytest.mark.parametrize("frame", TINY.values(), ids=TINY.keys())
 def test_a_full_frame_of_tiny_elements_takes_no_more_than_twice_the_limit(codec: Codec, frame: bytes) -> None:
@@ -173,6 +175,7 @@ def test_a_full_frame_of_tiny_elements_takes_no_more_than_twice_the_limit(codec:
     assert peak_of(whole) < 2 * TINY_LIMIT
 
 
+@pytest.mark.slow
 @EACH_CODEC
 @pytest.mark.parametrize("frame", TINY.values(), ids=TINY.keys())
 def test_a_full_frame_of_tiny_elements_that_is_cut_off_is_refused_within_the_bound(codec: Codec, frame: bytes) -> None:
