@@ -25,8 +25,8 @@ from segstore.client.errors import (
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
+from tests.client.segments import SEGMENT, content, make
 from tests.client.support import ScriptedStore, endpoint, settings
-from tests.seeds.segments import SEGMENT, content, make
 
 DEFAULTS = ClientSettings()
 QUICK = Backoff(initial_ms=1, max_ms=2, jitter=0)

@@ -26,8 +26,8 @@ from segstore.wire import (
     StreamSegmentInfo,
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
+from tests.client.segments import SEGMENT, make
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, endpoint, settings, until
-from tests.seeds.segments import SEGMENT, make
 from tests.server.support import Peer
 
 

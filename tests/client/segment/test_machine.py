@@ -12,8 +12,9 @@ import jwt
 import pytest
 
 from segstore.client.connection import ConnectionPool, FixedStore
+from segstore.client.errors import SegmentSealed
 from segstore.client.retry import Backoff
-from segstore.client.segment import SegmentWriter
+from segstore.client.segment import SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlockEnd,
@@ -37,8 +38,8 @@ from segstore.wire import (
     WrongHost,
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
-from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings, until
-from tests.seeds.segments import SEGMENT, content, make, setup_reply
+from tests.client.segments import SEGMENT, content, make, setup_reply
+from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, create, endpoint, settings, until
 from tests.server.support import Peer
 
 
@@ -221,3 +222,45 @@ async def test_each_error_of_the_store_has_its_reply() -> None:
             (reply,) = await peer.ask(GetStreamSegmentInfo(3, "a/b/0", token))
             assert isinstance(reply, AuthTokenCheckFailed)
             assert reply.error_code == code
+
+
+@pytest.mark.parametrize("how", ["over", "failed", "lost", "not set up"])
+async def test_a_flow_of_no_more_use_is_closed_on_a_connection_that_goes_on(how: str) -> None:
+    set_ups: list[SetupAppend] = []
+
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            set_ups.append(command)
+            if how != "not set up" or len(set_ups) > 1:
+                peer.send(setup_reply(command))
+        elif isinstance(command, AppendBlockEnd):
+            last = command.last_event_number
+            if how in ("over", "failed"):
+                peer.send(SegmentIsSealed(command.request_id, SEGMENT))
+            elif how == "lost" and len(set_ups) == 1:
+                peer.send(WrongHost(command.request_id, SEGMENT, ""))
+            else:
+                peer.send(DataAppended(command.request_id, command.writer_id, last, 0, 1))
+
+    config = settings(request_timeout_ms=50 if how == "not set up" else 15_000, max_connections_per_store=1)
+    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
+        other = await pool.flow(store.endpoint, Recorder())
+        on_over = (lambda writer, error: None) if how == "over" else None
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, on_over=on_over)
+        ack = writer.write(b"event")
+        if how == "over":
+            await until(lambda: writer.state is WriterState.OVER)
+            writer.take_pending()
+        elif how == "failed":
+            with pytest.raises(SegmentSealed):
+                await ack
+        else:
+            await ack
+            assert len(set_ups) == 2
+        assert pool.metrics().flows == (1 if how in ("over", "failed") else 2)
+        assert not other.closed
+        assert len(store.peers) == 1
+        await writer.abort()
+        ack.cancel()
+        assert pool.metrics().flows == 1
+        assert other.connection.outbox._encoder._sessions == {}, "the connection forgets a writer with its flow"

@@ -32,8 +32,8 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import AppendBlockEncoder, FixedBlockSize
+from tests.client.segments import SEGMENT, content, make, setup_reply
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
-from tests.seeds.segments import SEGMENT, content, make, setup_reply
 from tests.server.support import Peer
 
 

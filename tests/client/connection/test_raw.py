@@ -43,8 +43,8 @@ from segstore.wire import (
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
 from segstore.wire.request_id import pack, unpack
+from tests.client.segments import FAST_RETRY, SEGMENT, make
 from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings
-from tests.seeds.segments import FAST_RETRY, SEGMENT, make
 from tests.server.support import Peer
 
 # --- 36.4, 36.14: request ids and raw requests ----------------------------------------------------------------------
