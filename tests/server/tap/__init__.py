@@ -1,0 +1,5 @@
+"""Tests of `server/tap`. Modules whose tests have another name:
+
+controller_front: test_tapping
+line, link: test_server
+"""
