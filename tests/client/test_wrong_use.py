@@ -107,11 +107,8 @@ async def test_what_is_not_there_is_named_as_what_it_is(pravega: Client) -> None
     assert missing.value.stream == "a/none"
 
 
-async def test_what_is_no_controller_is_said_to_be_none() -> None:
-    async with (
-        MockSegmentStore() as store,
-        connect(f"tcp://{store.host}:{store.port}", settings(request_timeout_ms=300)) as client,
-    ):
+async def test_what_is_no_controller_is_said_to_be_none(store: MockSegmentStore) -> None:
+    async with connect(f"tcp://{store.host}:{store.port}", settings(request_timeout_ms=300)) as client:
         with pytest.raises(NoNodeAvailable, match="could not be connected to, or does not speak gRPC"):
             await client.controller.create_scope("a")
 

@@ -79,8 +79,8 @@ async def test_without_flows_one_owner_gets_every_reply_and_closing_it_closes_th
 
 
 @pytest.mark.seed("36.3")
-async def test_a_flow_number_that_a_connection_has_is_refused() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
+async def test_a_flow_number_that_a_connection_has_is_refused(store: MockSegmentStore) -> None:
+    async with ConnectionPool(settings(max_connections_per_store=1)) as pool:
         number = pool.lease()
         first = await pool.flow(endpoint(store), Recorder(), flow_id=number)
         with pytest.raises(ValueError, match=f"flow {number} exists"):
@@ -159,8 +159,8 @@ async def test_first_users_at_once_open_as_many_connections_as_may_be(users: int
 
 
 @pytest.mark.seed("36.7")
-async def test_closing_a_flow_leaves_the_connection_and_sending_on_it_fails() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
+async def test_closing_a_flow_leaves_the_connection_and_sending_on_it_fails(store: MockSegmentStore) -> None:
+    async with ConnectionPool(settings(max_connections_per_store=1)) as pool:
         one, other = Recorder(), Recorder()
         closing = await pool.flow(endpoint(store), one)
         staying = await pool.flow(endpoint(store), other)
@@ -224,8 +224,8 @@ async def test_closing_the_pool_ends_the_wait_of_those_who_join_it() -> None:
 
 
 @pytest.mark.seed("36.8")
-async def test_an_unpooled_connection_is_always_fresh_and_outside_the_pool() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
+async def test_an_unpooled_connection_is_always_fresh_and_outside_the_pool(store: MockSegmentStore) -> None:
+    async with ConnectionPool(settings(max_connections_per_store=1)) as pool:
         pooled = await pool.flow(endpoint(store), Recorder())
         singles = [await pool.unpooled(endpoint(store), Recorder()) for _ in range(3)]
         assert len({flow.connection for flow in [pooled, *singles]}) == 4
@@ -376,6 +376,7 @@ async def test_a_connection_whose_write_is_still_blocked_is_closed_by_the_next_k
 # --- all together ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.seed("36.12")
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_reply_reaches_the_wrong_flow_whatever_the_order_closing_and_loss(seed: int) -> None:

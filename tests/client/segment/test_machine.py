@@ -131,6 +131,7 @@ async def test_a_writer_id_that_has_written_before_goes_on_where_it_stopped() ->
         assert content(store) == b"xxxxxx"
 
 
+@pytest.mark.slow
 @pytest.mark.seed("36.23")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("batching", ["turn", "blocks"])
@@ -183,15 +184,14 @@ async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_faile
 
 
 @pytest.mark.seed("36.24")
-async def test_after_a_failed_append_the_next_without_a_set_up_closes() -> None:
-    async with MockSegmentStore() as store:
-        await make(store)
-        writer = UUID(int=3)
-        async with await Peer.connect(store) as peer:
-            await peer.ask(SetupAppend(1, writer, SEGMENT, ""), SealSegment(4, SEGMENT, ""))
-            await peer.ask(AppendBlockEnd(writer, 1, b"x", 1, 1, 3))
-            peer.send(AppendBlockEnd(writer, 1, b"x", 1, 2, 3))
-            assert await peer.closed() == b""
+async def test_after_a_failed_append_the_next_without_a_set_up_closes(store: MockSegmentStore) -> None:
+    await make(store)
+    writer = UUID(int=3)
+    async with await Peer.connect(store) as peer:
+        await peer.ask(SetupAppend(1, writer, SEGMENT, ""), SealSegment(4, SEGMENT, ""))
+        await peer.ask(AppendBlockEnd(writer, 1, b"x", 1, 1, 3))
+        peer.send(AppendBlockEnd(writer, 1, b"x", 1, 2, 3))
+        assert await peer.closed() == b""
 
 
 @pytest.mark.seed("36.25")
