@@ -10,6 +10,7 @@ FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800
 SOAK_HISTORIES ?= 3000
+ROOM ?=
 VECTORS ?=
 ARGS ?=
 
@@ -26,7 +27,7 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-quick test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
-	bench-ownership bench-tap conformance fuzz docs page-picture cert proto soak spark-cluster clean
+	bench-ownership bench-tap conformance fuzz mutants docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,7 +42,7 @@ test: $(DEV) ## run every test; options for pytest in ARGS; installs chromium if
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-quick: $(DEV) ## run codec, store, client and ownership in under a minute: no processes, browser, Spark, ZooKeeper
-	HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n $(WORKERS) -m "not slow and not needs" $(QUICK) $(ARGS)
+	HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n $(WORKERS) -o asyncio_debug=false -m "not slow and not needs" $(QUICK) $(ARGS)
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
@@ -113,6 +114,10 @@ conformance: $(CORE) ## run recorded vectors and conversations; another folder: 
 
 fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz $(ARGS)
+
+mutants: $(DEV) ## changes of the code that no test of its room notices: ROOM=client/connection/pool.py ARGS="--sample 60"
+	@$(PY) -c 'import mutmut' 2>/dev/null || $(PIP) install 'mutmut>=3.8,<3.9'
+	$(PY) tools/mutants.py $(ROOM) --workers $(WORKERS) $(ARGS)
 
 docs: $(CORE) ## write the pages of docs/ that are generated
 	$(PY) tools/make_docs.py $(ARGS)
