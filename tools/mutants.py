@@ -136,7 +136,8 @@ def run(room: str, *, workers: int, sample: int | None, seed: int) -> None:
         data.load()
         status = {name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items()}
         found = Counter(each for each in status.values() if each != "not checked")
-        if noticed := sum(found[each] for each in NOTICED):
+        if found:
+            noticed = sum(found[each] for each in NOTICED)
             rest = ", ".join(f"{count} {each}" for each, count in sorted(found.items()))
             print(f"{data.path}: {noticed} of {found.total()} noticed, {noticed / found.total():.0%} ({rest})")
         survivors += [name for name, each in status.items() if each in {"survived", "no tests"}]
