@@ -123,6 +123,7 @@ async def test_a_store_whose_directory_was_moved_writes_nothing_into_the_one_in_
     take(path, containers=2, held=(0, 1)).close()
     before = content(path)
     store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
+    await durability.committer.settled()
     with pytest.raises(JournalFailed, match=f"another directory is at {path} now"):
         await durability.checkpoint()
     await durability.close()
