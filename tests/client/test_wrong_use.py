@@ -121,6 +121,7 @@ async def test_a_file_of_authorities_that_will_not_do_is_named(tmp_path: Path) -
             connect("tls://localhost:1", settings(tls_ca_file=file)).open()
 
 
+@pytest.mark.slow
 async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     async with MockCluster(tls_cert=certificate, tls_key=key) as secure, MockCluster() as plain:
