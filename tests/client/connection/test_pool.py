@@ -11,7 +11,7 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Flow
 from segstore.client.connection.flow import FlowIds
 from segstore.client.connection.pool import choose
-from segstore.client.errors import Closed, ConnectionLost, IncompatibleVersion, ProtocolViolation
+from segstore.client.errors import Closed, ConnectFailed, ConnectionLost, IncompatibleVersion, ProtocolViolation
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     Command,
@@ -434,3 +434,23 @@ async def test_no_reply_reaches_the_wrong_flow_whatever_the_order_closing_and_lo
                 user.replies.clear()
         assert asked > 1_000
         assert pool.metrics().connections_lost > 0
+
+
+async def test_a_connection_that_could_not_be_set_up_is_forgotten(pool: ConnectionPool) -> None:
+    async with ScriptedStore() as gone:
+        where = gone.endpoint
+    with pytest.raises(ConnectFailed):
+        await pool.flow(where, Recorder())
+    assert list(pool._entries()) == []
+    assert (pool.metrics().connecting, pool.metrics().connections_failed) == (0, 1)
+
+
+async def test_a_connection_of_its_own_is_forgotten_and_cut_when_its_user_stops_waiting(pool: ConnectionPool) -> None:
+    async with ScriptedStore(hello=None) as store:
+        waiting = asyncio.create_task(pool.unpooled(store.endpoint, Recorder()))
+        await until(lambda: len(store.peers) == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert list(pool._entries()) == []
+        await until(lambda: store.open_peers == 0)
