@@ -5,10 +5,12 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
+QUICK ?= tests/wire tests/client tests/server/store tests/server/coordination
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800
 SOAK_HISTORIES ?= 3000
+ROOM ?=
 VECTORS ?=
 ARGS ?=
 
@@ -23,9 +25,9 @@ CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
+.PHONY: help setup serve test test-quick test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
-	bench-ownership bench-tap conformance fuzz docs page-picture cert proto soak spark-cluster clean
+	bench-ownership bench-tap conformance fuzz mutants docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +40,9 @@ serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port
 test: $(DEV) ## run every test; options for pytest in ARGS; installs chromium if root, unless NO_SYSTEM_PACKAGES=1
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test-quick: $(DEV) ## run codec, store, client and ownership in under a minute: no processes, browser, Spark, ZooKeeper
+	HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n $(WORKERS) -o asyncio_debug=false -m "not slow and not needs" $(QUICK) $(ARGS)
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
@@ -110,6 +115,10 @@ conformance: $(CORE) ## run recorded vectors and conversations; another folder: 
 fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz $(ARGS)
 
+mutants: $(DEV) ## changes of the code that no test of its room notices: ROOM=client/connection/pool.py ARGS="--sample 60"
+	@$(PY) -c 'import mutmut' 2>/dev/null || $(PIP) install 'mutmut>=3.8,<3.9'
+	$(PY) tools/mutants.py $(ROOM) --workers $(WORKERS) $(ARGS)
+
 docs: $(DEV) ## write the generated pages of docs/ and build the site in build/site; a broken link fails
 	$(PY) tools/make_docs.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
@@ -134,7 +143,7 @@ soak: $(DEV) ## long runs: order, dispatch, kills, unfair peers, memory (SLOPE_S
 	$(PY) -m tests.soak.large_events
 	$(PY) -m tests.soak.unfair
 	$(PY) -m tests.soak.memory_slope --seconds $(SLOPE_SECONDS)
-	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q tests/server/coordination/test_histories.py
+	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q -p no:rerunfailures tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
 
 spark-cluster: $(DEV) ## a master and two workers of Spark on this machine: a report on them, and a streaming round trip

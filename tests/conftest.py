@@ -93,6 +93,7 @@ MOST_OF_A_REASON = 8_000
 """Characters of what the first try of a test failed with that are shown, from the end."""
 
 settings.register_profile("dev", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=3, database=None)
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 

@@ -13,6 +13,7 @@ import uuid
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from segstore.wire.schema import COMMANDS
@@ -31,6 +32,7 @@ __all__ = [
     "buffers",
     "command_of",
     "commands",
+    "examples",
     "framed",
     "mutated",
     "refused_of",
@@ -40,6 +42,12 @@ __all__ = [
 
 FRAMED = {code: cls for code, cls in sorted(COMMANDS.items()) if code != 0}
 """All commands that are frames of their own; EVENT (0) only occurs inside others."""
+
+
+def examples(most: int) -> settings:
+    """Settings of a test that needs at most this many examples; the profile may have fewer."""
+    return settings(max_examples=min(most, settings.default.max_examples))  # type: ignore[union-attr]
+
 
 _BITS = {"b": 7, "i": 31, "q": 63}
 

@@ -3,7 +3,8 @@
 server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nobody → those roots. A room is
 a folder below these, and its face is its `__init__`. A room imports modules of the folders above it directly. The
 faces of rooms in `segstore.pipeline` and of the command line import nothing, because parts of them need optional
-packages or take long to import.
+packages or take long to import. Every module that decides something has a test module: `test_NAME.py` in the same
+folder below `tests/`, or those that the docstring of that folder's `__init__.py` names.
 
 The codec touches no loop, socket, clock, randomness, open file or logging set-up. Encoders and decoders of msgspec are
 created when a module is imported: they learn a type at its first use, and concurrent first uses in several threads
@@ -153,6 +154,29 @@ def past_faces(source: str, module: str, *, is_package: bool = False) -> list[st
     return found
 
 
+def decides(source: str) -> bool:
+    """Whether a module has a function with a branch, a loop or a result, and so something to test."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    steps = ast.If | ast.IfExp | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match | ast.Return | ast.Yield
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    return any(isinstance(inner, steps) for node in functions for inner in ast.walk(node))
+
+
+def named_tests(folder: Path) -> dict[str, list[Path]]:
+    """The test modules of those modules whose tests have another name, as the docstring of a tests' folder lists them.
+
+    A line is `module, module: test_one, other/folder/test_two`, each in the folder itself or below `tests/`.
+    """
+    face = folder / "__init__.py"
+    text = ast.get_docstring(ast.parse(face.read_text(encoding="utf-8"))) if face.is_file() else None
+    found = {}
+    for names, tests in re.findall(r"^([a-z_, ]+): (.*)$", text or "", re.MULTILINE):
+        near = [folder / f"{each}.py" for each in tests.split(", ")]
+        paths = [path if path.is_file() else ROOT / "tests" / path.relative_to(folder) for path in near]
+        found.update(dict.fromkeys(names.split(", "), paths))
+    return found
+
+
 def made_up(name: str, source: str) -> ModuleType:
     module = ModuleType(name)
     exec(compile(source, name, "exec"), vars(module))
@@ -186,6 +210,47 @@ def test_rooms_import_each_other_through_their_faces() -> None:
     found = []
     for name, path in MODULES.items():
         found += past_faces(path.read_text(encoding="utf-8"), name, is_package=name in PACKAGES)
+    assert found == []
+
+
+def test_every_module_has_a_test_module() -> None:
+    missing = []
+    for name, path in MODULES.items():
+        package, *folders = name.split(".")[1:-1] or [""]
+        if package not in ARROWS or name in PACKAGES or not decides(path.read_text(encoding="utf-8")):
+            continue
+        folder = ROOT / "tests" / Path(package, *folders)
+        named = named_tests(folder).get(path.stem, [folder / f"test_{path.name}"])
+        missing += [f"{name}: no {each.relative_to(ROOT)}" for each in named if not each.is_file()]
+    assert missing == []
+
+
+def test_folders_of_tests_name_only_modules_that_have_no_test_module_of_their_own() -> None:
+    stale = []
+    for package in ARROWS:
+        for face in sorted((ROOT / "tests" / package).rglob("__init__.py")):
+            room = ROOT / "segstore" / face.parent.relative_to(ROOT / "tests")
+            stale += [
+                f"{face.relative_to(ROOT)}: {stem}"
+                for stem in named_tests(face.parent)
+                if (face.parent / f"test_{stem}.py").is_file() or not (room / f"{stem}.py").is_file()
+            ]
+    assert stale == []
+
+
+def test_quick_tests_start_no_processes() -> None:
+    (folders,) = re.findall(r"^QUICK \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    left_out = re.compile(r"pytest\.mark\.(slow|needs)\b")
+    found = []
+    for path in (path for folder in folders.split() for path in sorted((ROOT / folder).rglob("test_*.py"))):
+        source = path.read_text(encoding="utf-8")
+        if re.search(r"^pytestmark = .*mark\.(slow|needs)\b", source, re.MULTILINE):
+            continue
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                marked = any(left_out.search(ast.unparse(mark)) for mark in node.decorator_list)
+                if not marked and re.search(r"subprocess|multiprocessing|os\.fork", ast.unparse(node)):
+                    found.append(f"{path.relative_to(ROOT)}: {node.name}")
     assert found == []
 
 

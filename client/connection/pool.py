@@ -258,8 +258,7 @@ class ConnectionPool(ClosedAfter):
             if entry.started_at >= store.failed_at:
                 store.failed_at = self._now_ms()
                 store.history.failed(store.failed_at, while_setting_up=True)
-            self._drop(store, entry)
-            return error
+            return error  # the entry left with its connection, see `_ended`
         except BaseException:
             self._drop(store, entry)
             raise

@@ -461,7 +461,6 @@ class WriterMachine:
     def _drop_flow(self) -> None:
         flow, self._flow = self._flow, None
         appends, self._appends = self._appends, None
-        self._sizing = None
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from segstore.server.config import StoreOptions, StoreSettings
 from segstore.server.connection import Clock, Connection, ConnectionHub, Listening, StoreService, TimerHandle
@@ -216,20 +216,17 @@ class MockSegmentStore(Observed):
         http_token_file: file with the token that its requests must carry; None for no token, allowed on loopback only.
     """
 
-    watched_by_default: ClassVar[bool] = True
-
     def __init__(
         self,
         *,
         faults: FaultSettings | None = None,
         clock: Clock | None = None,
-        watched: bool | None = None,
+        watched: bool = True,
         http_port: int | None = None,
         http_token_file: Path | None = None,
         **settings: Unpack[StoreOptions],
     ) -> None:
         clock = clock or LoopClock()
-        watched = self.watched_by_default if watched is None else watched
         if faults is not None and not watched:
             raise ValueError("faults need watched=True")
         self.observer = Observer() if watched else None

@@ -1,16 +1,31 @@
-"""The tests of sockets run on both loops: users run either."""
+"""Mocks and what is connected to them; the tests of sockets run on both loops, because users run either."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import uvloop
 
-_OF_PDP36 = ("pool", "requests", "blocks", "acks", "writers", "reads")
-_ON_BOTH = frozenset({"test_transport.py", *(f"test_pdp36_{part}.py" for part in _OF_PDP36)})
+from segstore.client import Client, connect
+from segstore.client.connection import ConnectionPool
+from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
+from tests.client.support import settings
+
+_ON_BOTH = frozenset(
+    {
+        "test_blocks.py",
+        "test_machine.py",
+        "test_pool.py",
+        "test_raw.py",
+        "test_reader.py",
+        "test_setup.py",
+        "test_transport.py",
+    }
+)
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
@@ -21,3 +36,31 @@ def pytest_asyncio_loop_factories(
     if Path(item.path).name in _ON_BOTH:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MockSegmentStore]:
+    """A store without a controller."""
+    async with MockSegmentStore() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ConnectionPool]:
+    """A pool whose waits are short."""
+    async with ConnectionPool(settings()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def mock(grpc_runs: None) -> AsyncIterator[MockCluster]:
+    """A store and a controller."""
+    async with MockCluster() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def pravega(mock: MockCluster) -> AsyncIterator[Client]:
+    """A client of `mock`, whose waits are short."""
+    async with connect(f"tcp://{mock.controller_uri}", settings()) as opened:
+        yield opened

@@ -25,8 +25,8 @@ from segstore.client.errors import (
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
+from tests.client.segments import SEGMENT, content, make
 from tests.client.support import ScriptedStore, endpoint, settings
-from tests.seeds.segments import SEGMENT, content, make
 
 DEFAULTS = ClientSettings()
 QUICK = Backoff(initial_ms=1, max_ms=2, jitter=0)
@@ -177,19 +177,18 @@ class Restarting(FixedStore):
         return await super().endpoint_of(segment)
 
 
-async def test_a_writer_outlives_refusals_for_which_a_call_does_not_wait() -> None:
-    async with MockSegmentStore() as store:
-        await make(store)
-        async with ConnectionPool(settings(retry=QUICK, refused_timeout_ms=1)) as pool:
-            async with SegmentRequests(pool, Restarting(endpoint(store), 20)) as requests:
-                with pytest.raises(RetriesExhausted) as caught:
-                    await requests.info(SEGMENT)
-                assert caught.value.details["bounded_by"] == "refused_timeout_ms"
-            async with SegmentRequests(pool, Restarting(endpoint(store), 20), recovers=True) as requests:
-                assert (await requests.info(SEGMENT)).write_offset == 0
-            async with SegmentWriter(pool, Restarting(endpoint(store), 20), SEGMENT) as writer:
-                await writer.write(b"kept")
-        assert content(store) == b"kept"
+async def test_a_writer_outlives_refusals_for_which_a_call_does_not_wait(store: MockSegmentStore) -> None:
+    await make(store)
+    async with ConnectionPool(settings(retry=QUICK, refused_timeout_ms=1)) as pool:
+        async with SegmentRequests(pool, Restarting(endpoint(store), 20)) as requests:
+            with pytest.raises(RetriesExhausted) as caught:
+                await requests.info(SEGMENT)
+            assert caught.value.details["bounded_by"] == "refused_timeout_ms"
+        async with SegmentRequests(pool, Restarting(endpoint(store), 20), recovers=True) as requests:
+            assert (await requests.info(SEGMENT)).write_offset == 0
+        async with SegmentWriter(pool, Restarting(endpoint(store), 20), SEGMENT) as writer:
+            await writer.write(b"kept")
+    assert content(store) == b"kept"
 
 
 async def test_a_request_to_a_store_that_is_not_there_names_it_and_how_often_it_was_tried() -> None:

@@ -74,34 +74,32 @@ async def test_what_is_written_is_read_from_the_head_and_ends_with_the_stream() 
             assert len([event async for event in events]) == 51
 
 
-async def test_a_key_goes_to_the_segment_of_its_position() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega, 4)
-        async with pravega.event_writer("a", "s") as writer:
-            for number in range(20):
-                await writer.write(b"%d" % number, routing_key=f"{number}")
+async def test_a_key_goes_to_the_segment_of_its_position(pravega: Client) -> None:
+    await stream(pravega, 4)
+    async with pravega.event_writer("a", "s") as writer:
+        for number in range(20):
+            await writer.write(b"%d" % number, routing_key=f"{number}")
+    async with pravega.event_reader("a", "s") as events:
+        for _ in range(20):
+            event = await events.read()
+            assert event is not None
+            assert event.segment_id == int(position_of(event.data.decode()) * 4)
+
+
+async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_goes_on(pravega: Client) -> None:
+    await stream(pravega, 2)
+    async with pravega.event_writer("a", "s") as writer:
+        for number in range(10):
+            await writer.write(b"%d" % number)
+        async with pravega.event_reader("a", "s", from_="tail") as late:
+            await writer.write(b"late")
+            assert await take(late, 1) == [b"late"]
         async with pravega.event_reader("a", "s") as events:
-            for _ in range(20):
-                event = await events.read()
-                assert event is not None
-                assert event.segment_id == int(position_of(event.data.decode()) * 4)
-
-
-async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_goes_on() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega, 2)
-        async with pravega.event_writer("a", "s") as writer:
-            for number in range(10):
-                await writer.write(b"%d" % number)
-            async with pravega.event_reader("a", "s", from_="tail") as late:
-                await writer.write(b"late")
-                assert await take(late, 1) == [b"late"]
-            async with pravega.event_reader("a", "s") as events:
-                first = await take(events, 4)
-                cut = dict(events.cut)
-            async with pravega.event_reader("a", "s", from_=cut) as events:
-                rest = await take(events, 7)
-        assert sorted([*first, *rest]) == sorted([*(b"%d" % number for number in range(10)), b"late"])
+            first = await take(events, 4)
+            cut = dict(events.cut)
+        async with pravega.event_reader("a", "s", from_=cut) as events:
+            rest = await take(events, 7)
+    assert sorted([*first, *rest]) == sorted([*(b"%d" % number for number in range(10)), b"late"])
 
 
 async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_truncated_segment_names_that() -> None:
@@ -128,21 +126,21 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
 
 
 async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_silently(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, pravega: Client
 ) -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega)
+    await stream(pravega)
 
-        async def nonsense(scope: str, stream: str) -> None:
-            raise ValueError("what is this")
+    async def nonsense(scope: str, stream: str) -> None:
+        raise ValueError("what is this")
 
-        monkeypatch.setattr(pravega.controller, "current_segments", nonsense)
-        async with pravega.event_reader("a", "s", from_={9: 0}) as events:
-            with pytest.raises(ProtocolViolation, match="what is this"):
-                async with asyncio.timeout(60):
-                    await events.read()
+    monkeypatch.setattr(pravega.controller, "current_segments", nonsense)
+    async with pravega.event_reader("a", "s", from_={9: 0}) as events:
+        with pytest.raises(ProtocolViolation, match="what is this"):
+            async with asyncio.timeout(60):
+                await events.read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batching", ["turn", "blocks"])
 async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: str) -> None:
     async with MockCluster(stores=2) as mock, client(mock, append_batching=batching) as pravega:
@@ -186,46 +184,44 @@ async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: st
             assert len([event async for event in events]) == 900 - seen
 
 
-async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega)
-        async with pravega.event_writer("a", "s") as writer:
-            for number in range(100):
-                await writer.submit(b"%d" % number)
-        await pravega.controller.seal_stream("a", "s")
-        async with pravega.event_reader("a", "s") as events:
-            first = await events.read()
-            assert first is not None
-            rest = await events.read_slice()
-            cut = events.cut
-        async with pravega.event_reader("a", "s", from_=cut) as events:
-            rest += [event for piece in [each async for each in events.slices()] for event in piece]
-            assert await events.read_slice() == []
-            assert await events.read() is None
-        assert [event.data for event in (first, *rest)] == [b"%d" % number for number in range(100)]
+async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on(pravega: Client) -> None:
+    await stream(pravega)
+    async with pravega.event_writer("a", "s") as writer:
+        for number in range(100):
+            await writer.submit(b"%d" % number)
+    await pravega.controller.seal_stream("a", "s")
+    async with pravega.event_reader("a", "s") as events:
+        first = await events.read()
+        assert first is not None
+        rest = await events.read_slice()
+        cut = events.cut
+    async with pravega.event_reader("a", "s", from_=cut) as events:
+        rest += [event for piece in [each async for each in events.slices()] for event in piece]
+        assert await events.read_slice() == []
+        assert await events.read() is None
+    assert [event.data for event in (first, *rest)] == [b"%d" % number for number in range(100)]
 
 
-async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega, 1)
-        writer = pravega.event_writer("a", "s")
-        await writer.open()
-        await writer.write(b"stored")
-        await pravega.controller.seal_stream("a", "s")
-        late = await writer.submit(b"late")
-        with pytest.raises(StreamSealed):
-            await late
-        with pytest.raises(StreamSealed):
-            await writer.submit(b"later")
-        with pytest.raises(StreamSealed):
-            await writer.aclose()
+async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so(pravega: Client) -> None:
+    await stream(pravega, 1)
+    writer = pravega.event_writer("a", "s")
+    await writer.open()
+    await writer.write(b"stored")
+    await pravega.controller.seal_stream("a", "s")
+    late = await writer.submit(b"late")
+    with pytest.raises(StreamSealed):
+        await late
+    with pytest.raises(StreamSealed):
+        await writer.submit(b"later")
+    with pytest.raises(StreamSealed):
         await writer.aclose()
-        with pytest.raises(StreamSealed):
-            await pravega.event_writer("a", "s").open()
+    await writer.aclose()
+    with pytest.raises(StreamSealed):
+        await pravega.event_writer("a", "s").open()
 
 
-async def test_an_event_above_the_limit_is_refused_with_its_size() -> None:
-    async with MockCluster() as mock, client(mock, max_event_bytes=100, enable_large_events=False) as pravega:
+async def test_an_event_above_the_limit_is_refused_with_its_size(mock: MockCluster) -> None:
+    async with client(mock, max_event_bytes=100, enable_large_events=False) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             await writer.write(b"x" * 100)
@@ -234,8 +230,8 @@ async def test_an_event_above_the_limit_is_refused_with_its_size() -> None:
             assert (caught.value.actual, caught.value.limit, caught.value.stream) == (101, 100, "a/s")
 
 
-async def test_a_writer_is_held_back_while_too_much_is_in_flight_and_goes_on() -> None:
-    async with MockCluster() as mock, client(mock, max_in_flight_bytes=10_000) as pravega:
+async def test_a_writer_is_held_back_while_too_much_is_in_flight_and_goes_on(mock: MockCluster) -> None:
+    async with client(mock, max_in_flight_bytes=10_000) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             most = 0
@@ -247,8 +243,8 @@ async def test_a_writer_is_held_back_while_too_much_is_in_flight_and_goes_on() -
             assert len(await take(events, 200)) == 200
 
 
-async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_was_no_room() -> None:
-    async with MockCluster() as mock, client(mock, max_in_flight_bytes=500, max_batch_events=3) as pravega:
+async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_was_no_room(mock: MockCluster) -> None:
+    async with client(mock, max_in_flight_bytes=500, max_batch_events=3) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             await asyncio.gather(*[writer.write(b"%03d" % each + b"x" * 97, routing_key="k") for each in range(100)])
@@ -284,20 +280,19 @@ async def test_events_survive_a_store_that_cuts_connections() -> None:
             assert await take(events, 200) == [b"%d" % number for number in range(200)]
 
 
-async def test_what_does_not_exist_says_so() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        assert await pravega.controller.create_scope("a")
-        assert not await pravega.controller.create_scope("a")
-        with pytest.raises(NoSuchStream):
-            await pravega.event_writer("a", "none").open()
-        with pytest.raises(NoSuchStream):
-            await pravega.event_reader("a", "none").open()
-        with pytest.raises(NoSuchStream):
-            await pravega.controller.seal_stream("a", "none")
-        with pytest.raises(RequestRejected) as caught:
-            await pravega.controller.create_scope("no/scope")
-        assert caught.value.details["status"] == "INVALID_SCOPE_NAME"
-        assert [name async for name in pravega.controller.list_streams("a")] == []
+async def test_what_does_not_exist_says_so(pravega: Client) -> None:
+    assert await pravega.controller.create_scope("a")
+    assert not await pravega.controller.create_scope("a")
+    with pytest.raises(NoSuchStream):
+        await pravega.event_writer("a", "none").open()
+    with pytest.raises(NoSuchStream):
+        await pravega.event_reader("a", "none").open()
+    with pytest.raises(NoSuchStream):
+        await pravega.controller.seal_stream("a", "none")
+    with pytest.raises(RequestRejected) as caught:
+        await pravega.controller.create_scope("no/scope")
+    assert caught.value.details["status"] == "INVALID_SCOPE_NAME"
+    assert [name async for name in pravega.controller.list_streams("a")] == []
 
 
 async def test_an_unreachable_controller_is_an_error_that_names_it() -> None:
@@ -306,42 +301,40 @@ async def test_an_unreachable_controller_is_an_error_that_names_it() -> None:
             await pravega.controller.create_scope("a")
 
 
-async def test_closing_ends_what_waits_and_can_be_done_twice() -> None:
-    async with MockCluster() as mock:
-        pravega = client(mock)
-        with pytest.raises(Closed):
-            pravega.event_writer("a", "s")
-        async with pravega:
-            await stream(pravega)
-            events = pravega.event_reader("a", "s")
-            await events.open()
-            reading = asyncio.ensure_future(events.read())
-            await until(lambda: pravega.metrics().flows == 1)
-            await events.aclose()
-            with pytest.raises(Closed):
-                await reading
-            await events.aclose()
-        await pravega.aclose()
-
-
-async def test_a_cancelled_read_loses_no_event() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
+async def test_closing_ends_what_waits_and_can_be_done_twice(mock: MockCluster) -> None:
+    pravega = client(mock)
+    with pytest.raises(Closed):
+        pravega.event_writer("a", "s")
+    async with pravega:
         await stream(pravega)
-        async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
-            got = []
-            for number in range(30):
-                reading = asyncio.ensure_future(events.read())
-                await asyncio.sleep(0)
-                ack = await writer.submit(b"%d" % number)
-                if number % 2:
-                    reading.cancel()
-                (event,) = await asyncio.gather(reading, return_exceptions=True)
-                if not isinstance(event, BaseException):
-                    assert event is not None
-                    got.append(event.data)
-                await ack
-            got += await take(events, 30 - len(got))
-            assert got == [b"%d" % number for number in range(30)]
+        events = pravega.event_reader("a", "s")
+        await events.open()
+        reading = asyncio.ensure_future(events.read())
+        await until(lambda: pravega.metrics().flows == 1)
+        await events.aclose()
+        with pytest.raises(Closed):
+            await reading
+        await events.aclose()
+    await pravega.aclose()
+
+
+async def test_a_cancelled_read_loses_no_event(pravega: Client) -> None:
+    await stream(pravega)
+    async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
+        got = []
+        for number in range(30):
+            reading = asyncio.ensure_future(events.read())
+            await asyncio.sleep(0)
+            ack = await writer.submit(b"%d" % number)
+            if number % 2:
+                reading.cancel()
+            (event,) = await asyncio.gather(reading, return_exceptions=True)
+            if not isinstance(event, BaseException):
+                assert event is not None
+                got.append(event.data)
+            await ack
+        got += await take(events, 30 - len(got))
+        assert got == [b"%d" % number for number in range(30)]
 
 
 @pytest.mark.parametrize(
@@ -417,27 +410,25 @@ async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_othe
                 await pravega.controller.create_scope("b")
 
 
-async def test_a_reader_that_is_not_open_says_so_and_is_opened_once() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega)
-        events = pravega.event_reader("a", "s")
-        with pytest.raises(Closed, match="not open"):
-            await events.read()
-        async with events:
-            with pytest.raises(Closed, match="opened before"):
-                await events.open()
+async def test_a_reader_that_is_not_open_says_so_and_is_opened_once(pravega: Client) -> None:
+    await stream(pravega)
+    events = pravega.event_reader("a", "s")
+    with pytest.raises(Closed, match="not open"):
+        await events.read()
+    async with events:
+        with pytest.raises(Closed, match="opened before"):
+            await events.open()
 
 
-async def test_an_abort_that_is_cancelled_leaves_no_segment_writer_behind() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega, segments=4)
-        writer = pravega.event_writer("a", "s")
-        await writer.open()
-        mock.faults.add("type = APPEND_BLOCK_END", do="drop")
-        waiting = [await writer.submit(b"x", routing_key=f"k{at}") for at in range(20)]
-        closing = asyncio.create_task(writer.abort())
-        await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
-        assert all(isinstance(each.exception(), Closed) for each in waiting)
-        assert pravega.metrics().flows == 0
+async def test_an_abort_that_is_cancelled_leaves_no_segment_writer_behind(mock: MockCluster, pravega: Client) -> None:
+    await stream(pravega, segments=4)
+    writer = pravega.event_writer("a", "s")
+    await writer.open()
+    mock.faults.add("type = APPEND_BLOCK_END", do="drop")
+    waiting = [await writer.submit(b"x", routing_key=f"k{at}") for at in range(20)]
+    closing = asyncio.create_task(writer.abort())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert all(isinstance(each.exception(), Closed) for each in waiting)
+    assert pravega.metrics().flows == 0

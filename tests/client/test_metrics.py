@@ -9,12 +9,12 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from segstore.client import PoolMetrics, connect
+from segstore.client import Client, PoolMetrics, connect
 from segstore.client.errors import Closed
 from segstore.client.metrics import METRICS, collector
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings, until
-from tests.client.test_client import client, stream
+from tests.client.test_client import stream
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -30,29 +30,28 @@ def test_every_number_of_the_pool_has_a_name_of_its_own() -> None:
     assert len({each.name for each in METRICS.values()}) == len(METRICS)
 
 
-async def test_the_numbers_are_those_of_the_client_now() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        registry = CollectorRegistry(auto_describe=True)
-        registry.register(collector(pravega))
-        assert value(registry, "connections") == 0
-        await stream(pravega)
-        async with pravega.event_writer("a", "s") as writer:
-            await writer.write(b"x")
-            now = pravega.metrics()
-            assert value(registry, "connections") == now.connections == 1
-            assert value(registry, "flows") == now.flows == 1
-            assert value(registry, "sent_bytes_total") == now.bytes_out > 0
-            for connection in tuple(mock.stores[0].hub.connections):
-                connection.abort()
-            await writer.write(b"y")
-            await until(lambda: pravega.metrics().reconnects == 1)
-            assert value(registry, "reconnects_total") == value(registry, "connections_lost_total") == 1
-            assert value(registry, "in_flight_bytes") == 0
-        assert value(registry, "metrics_age_seconds") == 0
-        text = generate_latest(registry).decode()
-        for field, described in METRICS.items():
-            assert f"segstore_client_{described.name}" in text, field
-            assert described.help in text
+async def test_the_numbers_are_those_of_the_client_now(mock: MockCluster, pravega: Client) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(collector(pravega))
+    assert value(registry, "connections") == 0
+    await stream(pravega)
+    async with pravega.event_writer("a", "s") as writer:
+        await writer.write(b"x")
+        now = pravega.metrics()
+        assert value(registry, "connections") == now.connections == 1
+        assert value(registry, "flows") == now.flows == 1
+        assert value(registry, "sent_bytes_total") == now.bytes_out > 0
+        for connection in tuple(mock.stores[0].hub.connections):
+            connection.abort()
+        await writer.write(b"y")
+        await until(lambda: pravega.metrics().reconnects == 1)
+        assert value(registry, "reconnects_total") == value(registry, "connections_lost_total") == 1
+        assert value(registry, "in_flight_bytes") == 0
+    assert value(registry, "metrics_age_seconds") == 0
+    text = generate_latest(registry).decode()
+    for field, described in METRICS.items():
+        assert f"segstore_client_{described.name}" in text, field
+        assert described.help in text
 
 
 async def test_a_scrape_of_another_thread_asks_the_loop_and_gets_old_numbers_when_it_is_busy_or_gone() -> None:

@@ -107,11 +107,8 @@ async def test_what_is_not_there_is_named_as_what_it_is(pravega: Client) -> None
     assert missing.value.stream == "a/none"
 
 
-async def test_what_is_no_controller_is_said_to_be_none() -> None:
-    async with (
-        MockSegmentStore() as store,
-        connect(f"tcp://{store.host}:{store.port}", settings(request_timeout_ms=300)) as client,
-    ):
+async def test_what_is_no_controller_is_said_to_be_none(store: MockSegmentStore) -> None:
+    async with connect(f"tcp://{store.host}:{store.port}", settings(request_timeout_ms=300)) as client:
         with pytest.raises(NoNodeAvailable, match="could not be connected to, or does not speak gRPC"):
             await client.controller.create_scope("a")
 
@@ -124,6 +121,7 @@ async def test_a_file_of_authorities_that_will_not_do_is_named(tmp_path: Path) -
             connect("tls://localhost:1", settings(tls_ca_file=file)).open()
 
 
+@pytest.mark.slow
 async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     async with MockCluster(tls_cert=certificate, tls_key=key) as secure, MockCluster() as plain:

@@ -1,0 +1,5 @@
+"""Tests of `pipeline`. Modules whose tests have another name:
+
+session: test_pipeline_session
+statements: spark/test_benchmarks
+"""

@@ -9,24 +9,23 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from segstore.server import MockSegmentStore
-
-_ON_BOTH = frozenset({"test_listener.py", "test_hostile_peers.py", "test_runner.py", "test_faults.py", "test_tap.py"})
-_OF_PLAIN_CONNECTIONS = frozenset({"test_listener.py", "test_hostile_peers.py", "test_recording.py"})
-
+_HERE = Path(__file__).parent
+_ON_BOTH = frozenset(
+    _HERE / name
+    for name in (
+        "connection/test_connection.py",
+        "connection/test_hostile_peers.py",
+        "faults/test_faults.py",
+        "node/test_runner.py",
+        "tap/test_server.py",
+    )
+)
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if Path(item.path).name in _ON_BOTH:
+    if item.path in _ON_BOTH:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
-
-
-@pytest.fixture(autouse=True)
-def plain_connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests of the way that requests take in production are of that way, and not of the one that notes them."""
-    if request.path.name in _OF_PLAIN_CONNECTIONS:
-        monkeypatch.setattr(MockSegmentStore, "watched_by_default", False)

@@ -65,54 +65,53 @@ async def test_a_reader_goes_on_where_another_stopped() -> None:
         assert numbers(first + second) == list(range(100))
 
 
-async def test_an_event_that_was_not_handled_is_read_again() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 10, segments=1)
-        async with group(pravega) as shared:
-            seen: list[GroupEvent] = []
+async def test_an_event_that_was_not_handled_is_read_again(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    async with group(pravega) as shared:
+        seen: list[GroupEvent] = []
 
-            async def fail_at_the_fourth() -> None:
-                async with shared.reader("r") as reader:
-                    async for event in reader:
-                        seen.append(event)
-                        if len(seen) == 4:
-                            raise ZeroDivisionError
-
-            with pytest.raises(ZeroDivisionError):
-                await fail_at_the_fourth()
+        async def fail_at_the_fourth() -> None:
             async with shared.reader("r") as reader:
-                again = await take(reader, 7)
-                assert again[0] == seen[3]
-                assert again[0].position == (reader.segments[0], again[0].offset + 8 + len(again[0].data))
-                assert reader.positions == {again[5].position.segment: again[5].position.offset}
+                async for event in reader:
+                    seen.append(event)
+                    if len(seen) == 4:
+                        raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail_at_the_fourth()
+        async with shared.reader("r") as reader:
+            again = await take(reader, 7)
+            assert again[0] == seen[3]
+            assert again[0].position == (reader.segments[0], again[0].offset + 8 + len(again[0].data))
+            assert reader.positions == {again[5].position.segment: again[5].position.offset}
 
 
-async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_user_says() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 20, segments=1)
-        async with group(pravega) as shared:
-            crashed = shared.reader("r")
-            await crashed.open()
-            got = await take(crashed, 6)
+async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_user_says(pravega: Client) -> None:
+    await fill(pravega, 20, segments=1)
+    async with group(pravega) as shared:
+        crashed = shared.reader("r")
+        await crashed.open()
+        got = await take(crashed, 6)
 
-            async def recorded() -> bool:
-                return (await shared.cuts())["a/s"][0] == got[4].position.offset
+        async def recorded() -> bool:
+            return (await shared.cuts())["a/s"][0] == got[4].position.offset
 
-            await until(recorded)
-            await crashed.abort()
-            assert await shared.readers() == ["r"]
-            assert await shared.reader_offline("r")
-            assert not await shared.reader_offline("r")
-            again = shared.reader("r")
-            await again.open()
-            assert (await take(again, 1))[0] == got[5]
-            await again.abort()
-            place = got[2].position
-            assert await shared.reader_offline("r", {place.segment: place.offset})
-            async with shared.reader("r") as reader:
-                assert (await take(reader, 1))[0] == got[3]
+        await until(recorded)
+        await crashed.abort()
+        assert await shared.readers() == ["r"]
+        assert await shared.reader_offline("r")
+        assert not await shared.reader_offline("r")
+        again = shared.reader("r")
+        await again.open()
+        assert (await take(again, 1))[0] == got[5]
+        await again.abort()
+        place = got[2].position
+        assert await shared.reader_offline("r", {place.segment: place.offset})
+        async with shared.reader("r") as reader:
+            assert (await take(reader, 1))[0] == got[3]
 
 
+@pytest.mark.slow
 async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_read_once() -> None:
     async with MockCluster(stores=2) as mock, client(mock) as one, client(mock) as two:
         await fill(one, 0, segments=6)
@@ -200,135 +199,127 @@ async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends
             assert mine == list(range(key, 320, KEYS))
 
 
-async def test_a_segment_is_not_given_up_while_its_event_is_in_the_users_hands() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 40, segments=2)
-        async with group(pravega) as shared, shared.reader("first") as first:
-            event = (await take(first, 1))[0]
-            async with shared.reader("second") as second:
+async def test_a_segment_is_not_given_up_while_its_event_is_in_the_users_hands(pravega: Client) -> None:
+    await fill(pravega, 40, segments=2)
+    async with group(pravega) as shared, shared.reader("first") as first:
+        event = (await take(first, 1))[0]
+        async with shared.reader("second") as second:
 
-                async def two() -> bool:
-                    return bool(first.segments and second.segments)
+            async def two() -> bool:
+                return bool(first.segments and second.segments)
 
-                await until(two)
-                assert first.segments == [event.position.segment]
-
-
-async def test_groups_begin_at_the_head_the_tail_and_a_cut() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 30)
-        await fill(pravega, 5, stream="t", segments=1)
-        async with group(pravega, "tail", streams=["s", "a/t"], from_="tail") as late:
-            assert await late.streams() == ["a/s", "a/t"]
-            await fill(pravega, 1, start=30)
-            async with late.reader("r") as reader:
-                assert numbers(await take(reader, 1)) == [30]
-        async with group(pravega, "half") as half:
-            async with half.reader("r") as reader:
-                before = await take(reader, 12)
-            cut = await half.cuts()
-        begin = {"s": cut["a/s"], "a/t": "tail"}
-        async with group(pravega, "cut", streams=["s", "t"], from_=begin) as rest, rest.reader("r") as reader:
-            after = await take(reader, 19)
-        assert numbers(before + after) == list(range(31))
+            await until(two)
+            assert first.segments == [event.position.segment]
 
 
-async def test_a_group_that_is_there_stays_as_it_is() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 10, segments=1)
-        async with group(pravega) as shared:
-            async with shared.reader("r") as reader:
-                await take(reader, 4)
-            cuts = await shared.cuts()
-            async with group(pravega, from_="tail") as again:
-                assert await again.cuts() == cuts
-                assert await again.streams() == ["a/s"]
+async def test_groups_begin_at_the_head_the_tail_and_a_cut(pravega: Client) -> None:
+    await fill(pravega, 30)
+    await fill(pravega, 5, stream="t", segments=1)
+    async with group(pravega, "tail", streams=["s", "a/t"], from_="tail") as late:
+        assert await late.streams() == ["a/s", "a/t"]
+        await fill(pravega, 1, start=30)
+        async with late.reader("r") as reader:
+            assert numbers(await take(reader, 1)) == [30]
+    async with group(pravega, "half") as half:
+        async with half.reader("r") as reader:
+            before = await take(reader, 12)
+        cut = await half.cuts()
+    begin = {"s": cut["a/s"], "a/t": "tail"}
+    async with group(pravega, "cut", streams=["s", "t"], from_=begin) as rest, rest.reader("r") as reader:
+        after = await take(reader, 19)
+    assert numbers(before + after) == list(range(31))
 
 
-async def test_groups_and_streams_that_are_not_there_are_named() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0)
-        with pytest.raises(NoSuchReaderGroup, match="no reader group a/none"):
-            await group(pravega, "none", streams=()).open()
-        with pytest.raises(NoSuchStream):
-            await group(pravega, "none", streams=["nothing"]).open()
-        with pytest.raises(ValueError, match="begins in streams that it is not over"):
-            group(pravega, from_={"other": "head"})
-        with pytest.raises(ValueError, match="refresh_ms"):
-            group(pravega, refresh_ms=0)
+async def test_a_group_that_is_there_stays_as_it_is(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    async with group(pravega) as shared:
+        async with shared.reader("r") as reader:
+            await take(reader, 4)
+        cuts = await shared.cuts()
+        async with group(pravega, from_="tail") as again:
+            assert await again.cuts() == cuts
+            assert await again.streams() == ["a/s"]
 
 
-async def test_readers_of_a_deleted_group_end_and_its_name_is_free() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 5, segments=1)
-        for _ in range(2):
-            async with group(pravega) as shared, shared.reader("r") as reader:
-                assert len(await take(reader, 5)) == 5
-                await shared.delete()
-                with pytest.raises(NoSuchReaderGroup):
-                    async with asyncio.timeout(60):
-                        await reader.read()
-                with pytest.raises(NoSuchReaderGroup):
-                    await shared.delete()
+async def test_groups_and_streams_that_are_not_there_are_named(pravega: Client) -> None:
+    await fill(pravega, 0)
+    with pytest.raises(NoSuchReaderGroup, match="no reader group a/none"):
+        await group(pravega, "none", streams=()).open()
+    with pytest.raises(NoSuchStream):
+        await group(pravega, "none", streams=["nothing"]).open()
+    with pytest.raises(ValueError, match="begins in streams that it is not over"):
+        group(pravega, from_={"other": "head"})
+    with pytest.raises(ValueError, match="refresh_ms"):
+        group(pravega, refresh_ms=0)
 
 
-async def test_a_reader_that_was_put_offline_hears_of_it() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 1, segments=1)
+async def test_readers_of_a_deleted_group_end_and_its_name_is_free(pravega: Client) -> None:
+    await fill(pravega, 5, segments=1)
+    for _ in range(2):
         async with group(pravega) as shared, shared.reader("r") as reader:
-            await take(reader, 1)
-            await shared.reader_offline("r")
-            with pytest.raises(ReaderOffline):
+            assert len(await take(reader, 5)) == 5
+            await shared.delete()
+            with pytest.raises(NoSuchReaderGroup):
                 async with asyncio.timeout(60):
                     await reader.read()
+            with pytest.raises(NoSuchReaderGroup):
+                await shared.delete()
 
 
-async def test_what_was_truncated_is_passed_over_and_counted() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 20, segments=1)
-        async with group(pravega) as shared:
-            async with shared.reader("r") as reader:
-                first = await take(reader, 10)
-            await pravega.controller.truncate_stream("a", "s", {0: first[-1].position.offset})
-            async with group(pravega, "other", from_={"s": {0: 0}}) as late, late.reader("r") as reader:
-                assert numbers(await take(reader, 10)) == list(range(10, 20))
-                assert reader.truncated_bytes == first[-1].position.offset
+async def test_a_reader_that_was_put_offline_hears_of_it(pravega: Client) -> None:
+    await fill(pravega, 1, segments=1)
+    async with group(pravega) as shared, shared.reader("r") as reader:
+        await take(reader, 1)
+        await shared.reader_offline("r")
+        with pytest.raises(ReaderOffline):
+            async with asyncio.timeout(60):
+                await reader.read()
 
 
-async def test_a_closed_reader_is_closed_and_can_be_closed_again() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 3, segments=1)
-        async with group(pravega) as shared:
-            reader = shared.reader("r")
+async def test_what_was_truncated_is_passed_over_and_counted(pravega: Client) -> None:
+    await fill(pravega, 20, segments=1)
+    async with group(pravega) as shared:
+        async with shared.reader("r") as reader:
+            first = await take(reader, 10)
+        await pravega.controller.truncate_stream("a", "s", {0: first[-1].position.offset})
+        async with group(pravega, "other", from_={"s": {0: 0}}) as late, late.reader("r") as reader:
+            assert numbers(await take(reader, 10)) == list(range(10, 20))
+            assert reader.truncated_bytes == first[-1].position.offset
+
+
+async def test_a_closed_reader_is_closed_and_can_be_closed_again(pravega: Client) -> None:
+    await fill(pravega, 3, segments=1)
+    async with group(pravega) as shared:
+        reader = shared.reader("r")
+        await reader.open()
+        with pytest.raises(Closed):
             await reader.open()
-            with pytest.raises(Closed):
-                await reader.open()
-            waiting = asyncio.create_task(take(reader, 4))
-            await asyncio.sleep(0)
-            await reader.aclose()
-            await reader.aclose()
-            with pytest.raises(Closed):
-                await waiting
-            with pytest.raises(Closed):
-                await reader.open()
+        waiting = asyncio.create_task(take(reader, 4))
+        await asyncio.sleep(0)
+        await reader.aclose()
+        await reader.aclose()
+        with pytest.raises(Closed):
+            await waiting
+        with pytest.raises(Closed):
+            await reader.open()
 
 
-async def test_many_who_change_a_group_at_once_all_succeed() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0, segments=12)
-        async with group(pravega) as shared:
-            readers = [shared.reader(f"r{number}") for number in range(6)]
-            await asyncio.gather(*[reader.open() for reader in readers])
+async def test_many_who_change_a_group_at_once_all_succeed(pravega: Client) -> None:
+    await fill(pravega, 0, segments=12)
+    async with group(pravega) as shared:
+        readers = [shared.reader(f"r{number}") for number in range(6)]
+        await asyncio.gather(*[reader.open() for reader in readers])
 
-            async def balanced() -> bool:
-                return [len(reader.segments) for reader in readers] == [2] * 6
+        async def balanced() -> bool:
+            return [len(reader.segments) for reader in readers] == [2] * 6
 
-            await until(balanced)
-            await asyncio.gather(*[reader.aclose() for reader in readers])
-            assert await shared.readers() == []
-            assert len((await shared.cuts())["a/s"]) == 12
+        await until(balanced)
+        await asyncio.gather(*[reader.aclose() for reader in readers])
+        assert await shared.readers() == []
+        assert len((await shared.cuts())["a/s"]) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_and_go(seed: int) -> None:
     random = Random(seed)
@@ -372,22 +363,21 @@ async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_an
         assert len(got) == 600 or crashes
 
 
-async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 5, segments=1)
-        async with group(pravega, refresh_ms=1_000_000) as shared, shared.reader("r") as reader:
-            await take(reader, 1)
-            await shared.delete()
-            async with group(pravega) as again:
-                reader._due.set()
-                with pytest.raises(ReaderOffline):
-                    async with asyncio.timeout(60):
-                        await take(reader, 6)
-                assert await again.readers() == []
+async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline(pravega: Client) -> None:
+    await fill(pravega, 5, segments=1)
+    async with group(pravega, refresh_ms=1_000_000) as shared, shared.reader("r") as reader:
+        await take(reader, 1)
+        await shared.delete()
+        async with group(pravega) as again:
+            reader._due.set()
+            with pytest.raises(ReaderOffline):
+                async with asyncio.timeout(60):
+                    await take(reader, 6)
+            assert await again.readers() == []
 
 
-async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline() -> None:
-    async with MockCluster() as mock, client(mock, close_timeout_ms=100) as pravega:
+async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline(mock: MockCluster) -> None:
+    async with client(mock, close_timeout_ms=100) as pravega:
         await fill(pravega, 3, segments=1)
         async with group(pravega) as shared:
             reader = shared.reader("r")

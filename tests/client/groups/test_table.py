@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from segstore.client import Client
 from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.controller import Controller
 from segstore.client.errors import (
@@ -49,45 +50,42 @@ async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from
             await ReaderGroup(pool, nobody, where, where, "a", "g").open()
 
 
-async def test_a_table_of_something_else_is_refused() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0)
-        async with pravega.segment_requests() as requests:
-            table = TableSegment(requests, table_name("a", "g"))
-            await table.create()
-            await table.update([Item(b"key", -1, b"value")])
-        with pytest.raises(ProtocolViolation, match="an entry that no reader group has"):
-            await group(pravega).open()
+async def test_a_table_of_something_else_is_refused(pravega: Client) -> None:
+    await fill(pravega, 0)
+    async with pravega.segment_requests() as requests:
+        table = TableSegment(requests, table_name("a", "g"))
+        await table.create()
+        await table.update([Item(b"key", -1, b"value")])
+    with pytest.raises(ProtocolViolation, match="an entry that no reader group has"):
+        await group(pravega).open()
 
 
 @pytest.mark.parametrize("inner", ["a/s/0.#epoch.p", "a/s", ""])
 @pytest.mark.parametrize(("outer", "value"), [(UNASSIGNED, encode_value("Offset", encode_offset(0))), (FUTURE, BEFORE)])
 async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_read(
-    outer: str, inner: str, value: bytes
+    outer: str, inner: str, value: bytes, pravega: Client
 ) -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0)
-        async with pravega.segment_requests() as requests:
-            table = TableSegment(requests, table_name("a", "g"))
-            await table.create()
-            await table.update([Item(encode_key(outer, inner), -1, value)])
-        with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is no segment of a stream"):
-            await group(pravega).open()
+    await fill(pravega, 0)
+    async with pravega.segment_requests() as requests:
+        table = TableSegment(requests, table_name("a", "g"))
+        await table.create()
+        await table.update([Item(encode_key(outer, inner), -1, value)])
+    with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is no segment of a stream"):
+        await group(pravega).open()
 
 
-async def test_a_key_that_somebody_removed_can_be_written_again() -> None:
+async def test_a_key_that_somebody_removed_can_be_written_again(pravega: Client) -> None:
     """Older tools may remove what the clients only mark; no delta tells of it."""
-    async with MockCluster() as mock, client(mock) as pravega:
-        await fill(pravega, 0, segments=1)
-        async with group(pravega) as shared, pravega.segment_requests() as requests:
-            async with shared.reader("r"), group(pravega) as another:  # `shared` is to ask first when the key is gone
-                assert await another.readers() == ["r"]
-            table = TableSegment(requests, table_name("a", "g"))
-            items, _ = await table.entries(100)
-            await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])
-            assert await shared.readers() == []
-            async with shared.reader("r"):
-                assert await shared.readers() == ["r"]
+    await fill(pravega, 0, segments=1)
+    async with group(pravega) as shared, pravega.segment_requests() as requests:
+        async with shared.reader("r"), group(pravega) as another:  # `shared` is to ask first when the key is gone
+            assert await another.readers() == ["r"]
+        table = TableSegment(requests, table_name("a", "g"))
+        items, _ = await table.entries(100)
+        await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])
+        assert await shared.readers() == []
+        async with shared.reader("r"):
+            assert await shared.readers() == ["r"]
 
 
 async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,12 +117,11 @@ async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pyt
             table.close()
 
 
-async def test_a_group_over_more_segments_than_one_update_takes_is_refused() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s", segments=254)
-        with pytest.raises(EntryRefused):
-            await group(pravega).open()
-        almost = {"s": dict.fromkeys(range(253), 0)}
-        async with group(pravega, from_=almost) as shared:
-            assert await shared.cuts() == {"a/s": almost["s"]}
+async def test_a_group_over_more_segments_than_one_update_takes_is_refused(pravega: Client) -> None:
+    await pravega.controller.create_scope("a")
+    await pravega.controller.create_stream("a", "s", segments=254)
+    with pytest.raises(EntryRefused):
+        await group(pravega).open()
+    almost = {"s": dict.fromkeys(range(253), 0)}
+    async with group(pravega, from_=almost) as shared:
+        assert await shared.cuts() == {"a/s": almost["s"]}

@@ -7,12 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client import connect
+from segstore.client import Client
 from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.errors import Final, WriterFenced
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
-from segstore.server.cluster import MockCluster
 from segstore.wire import AppendBlockEnd, AppendSetup, Command, InvalidEventNumber, SetupAppend
 from tests.client.segment.test_writer import SEGMENT, WRITER, make
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
@@ -88,26 +87,25 @@ async def test_a_number_that_the_store_has_from_before_a_reconnect_is_the_writer
         await writer.abort()
 
 
-async def test_event_writers_of_one_name_fence_each_other(grpc_runs: None) -> None:
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
-        one = pravega.event_writer("a", "s", name="orders")
-        other = pravega.event_writer("a", "s", name="orders")
-        await one.open()
-        await other.open()
-        await one.write(b"x")
-        with pytest.raises(WriterFenced):
-            await other.write(b"y")
-        with pytest.raises(WriterFenced):
-            await other.aclose()
-        await one.write(b"z")
-        await one.aclose()
-        async with pravega.event_reader("a", "s") as events:
-            got: list[bytes] = []
-            while len(got) < 2:
-                event = await events.read()
-                assert event is not None
-                got.append(event.data)
-        assert got == [b"x", b"z"]
-        await until(lambda: pravega.metrics().flows == 0)
+async def test_event_writers_of_one_name_fence_each_other(grpc_runs: None, pravega: Client) -> None:
+    await pravega.controller.create_scope("a")
+    await pravega.controller.create_stream("a", "s")
+    one = pravega.event_writer("a", "s", name="orders")
+    other = pravega.event_writer("a", "s", name="orders")
+    await one.open()
+    await other.open()
+    await one.write(b"x")
+    with pytest.raises(WriterFenced):
+        await other.write(b"y")
+    with pytest.raises(WriterFenced):
+        await other.aclose()
+    await one.write(b"z")
+    await one.aclose()
+    async with pravega.event_reader("a", "s") as events:
+        got: list[bytes] = []
+        while len(got) < 2:
+            event = await events.read()
+            assert event is not None
+            got.append(event.data)
+    assert got == [b"x", b"z"]
+    await until(lambda: pravega.metrics().flows == 0)

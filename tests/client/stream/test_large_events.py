@@ -99,8 +99,8 @@ async def test_without_pooling_a_large_event_has_a_connection_of_its_own_which_e
         assert await all_of(pravega) == [big(3_500)]
 
 
-async def test_a_store_that_does_not_serve_transient_segments_is_named() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(small()) as pool, await Peer.connect(store) as peer:
+async def test_a_store_that_does_not_serve_transient_segments_is_named(store: MockSegmentStore) -> None:
+    async with ConnectionPool(small()) as pool, await Peer.connect(store) as peer:
         await peer.ask(create(SEGMENT))
         store.faults.add("type = CREATE_TRANSIENT_SEGMENT", do="OperationUnsupported")
         with pytest.raises(NotSupported) as caught:

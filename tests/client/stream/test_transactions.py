@@ -74,70 +74,66 @@ async def test_a_block_commits_at_its_end_and_each_key_keeps_its_order() -> None
             assert mine == list(range(key, 60, 5))
 
 
-async def test_nothing_is_seen_before_the_commit() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega, 2)
-        async with (
-            pravega.transaction_writer("a", "s") as transactions,
-            pravega.event_writer("a", "s") as events,
-            pravega.event_reader("a", "s") as reader,
-        ):
-            async with transactions.begin() as transaction:
-                await transaction.write(b"inside", routing_key="k")
-                await events.write(b"outside", routing_key="k")
-                assert await take(reader, 1) == [b"outside"]
-            assert await take(reader, 1) == [b"inside"]
+async def test_nothing_is_seen_before_the_commit(pravega: Client) -> None:
+    await stream(pravega, 2)
+    async with (
+        pravega.transaction_writer("a", "s") as transactions,
+        pravega.event_writer("a", "s") as events,
+        pravega.event_reader("a", "s") as reader,
+    ):
+        async with transactions.begin() as transaction:
+            await transaction.write(b"inside", routing_key="k")
+            await events.write(b"outside", routing_key="k")
+            assert await take(reader, 1) == [b"outside"]
+        assert await take(reader, 1) == [b"inside"]
 
 
-async def test_an_exception_in_the_block_aborts_and_is_the_callers() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega)
-        async with pravega.transaction_writer("a", "s") as writer:
-            transaction = writer.begin()
-            with pytest.raises(ZeroDivisionError):
-                await fail_within(transaction)
-            assert await transaction.status() is TransactionStatus.ABORTED
-            with pytest.raises(TransactionOver):
-                await transaction.write(b"late")
-        assert of_transactions(mock) == []
-        assert await all_events(pravega) == []
-
-
-async def test_a_cancelled_block_aborts() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega)
-        async with pravega.transaction_writer("a", "s") as writer:
-            written = asyncio.Event()
-
-            async def block() -> None:
-                async with writer.begin() as transaction:
-                    await transaction.write(b"never seen")
-                    written.set()
-                    await asyncio.Event().wait()
-
-            task = asyncio.create_task(block())
-            await written.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert of_transactions(mock) == []
-
-
-async def test_what_a_writer_leaves_open_it_aborts() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega)
-        async with pravega.transaction_writer("a", "s") as writer:
-            one, two = writer.begin(), writer.begin()
-            await one.open()
-            await one.write(b"never seen")
-        assert await status_of(writer, one.id) is TransactionStatus.ABORTED
-        with pytest.raises(Closed):
-            writer.begin()
+async def test_an_exception_in_the_block_aborts_and_is_the_callers(mock: MockCluster, pravega: Client) -> None:
+    await stream(pravega)
+    async with pravega.transaction_writer("a", "s") as writer:
+        transaction = writer.begin()
+        with pytest.raises(ZeroDivisionError):
+            await fail_within(transaction)
+        assert await transaction.status() is TransactionStatus.ABORTED
         with pytest.raises(TransactionOver):
-            await one.commit()
-        with pytest.raises(Closed):
-            await two.write(b"not open")
-        await writer.aclose()
+            await transaction.write(b"late")
+    assert of_transactions(mock) == []
+    assert await all_events(pravega) == []
+
+
+async def test_a_cancelled_block_aborts(mock: MockCluster, pravega: Client) -> None:
+    await stream(pravega)
+    async with pravega.transaction_writer("a", "s") as writer:
+        written = asyncio.Event()
+
+        async def block() -> None:
+            async with writer.begin() as transaction:
+                await transaction.write(b"never seen")
+                written.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(block())
+        await written.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert of_transactions(mock) == []
+
+
+async def test_what_a_writer_leaves_open_it_aborts(pravega: Client) -> None:
+    await stream(pravega)
+    async with pravega.transaction_writer("a", "s") as writer:
+        one, two = writer.begin(), writer.begin()
+        await one.open()
+        await one.write(b"never seen")
+    assert await status_of(writer, one.id) is TransactionStatus.ABORTED
+    with pytest.raises(Closed):
+        writer.begin()
+    with pytest.raises(TransactionOver):
+        await one.commit()
+    with pytest.raises(Closed):
+        await two.write(b"not open")
+    await writer.aclose()
 
 
 async def test_a_commit_that_takes_time_is_waited_for_or_not() -> None:
@@ -232,8 +228,8 @@ def test_there_are_two_pings_a_lease_and_more_for_long_ones(lease_ms: int, inter
     assert ping_interval_ms(lease_ms) == interval_ms
 
 
-async def test_one_writer_resumes_what_another_began() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, client(mock) as other:
+async def test_one_writer_resumes_what_another_began(mock: MockCluster, pravega: Client) -> None:
+    async with client(mock) as other:
         await stream(pravega, 2)
         async with pravega.transaction_writer("a", "s") as writer, other.transaction_writer("a", "s") as second:
             begun = writer.begin()
@@ -292,8 +288,8 @@ async def test_events_reach_the_transaction_once_although_connections_are_cut() 
             assert mine == sorted(mine)
 
 
-async def test_what_cannot_be_begun_or_written_says_why() -> None:
-    async with MockCluster() as mock, client(mock, max_event_bytes=10) as pravega:
+async def test_what_cannot_be_begun_or_written_says_why(mock: MockCluster) -> None:
+    async with client(mock, max_event_bytes=10) as pravega:
         await stream(pravega)
         async with pravega.transaction_writer("a", "none") as writer:
             with pytest.raises(NoSuchStream):
@@ -305,11 +301,10 @@ async def test_what_cannot_be_begun_or_written_says_why() -> None:
             assert (caught.value.actual, caught.value.limit, caught.value.stream) == (11, 10, "a/s")
 
 
-async def test_what_is_remembered_of_places_does_not_grow_with_transactions() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        await stream(pravega)
-        async with pravega.transaction_writer("a", "s") as writer:
-            for _ in range(5):
-                async with writer.begin() as transaction:
-                    await transaction.write(b"x", routing_key="k")
-        assert len(pravega.locations("WRITE")._endpoints) == 1
+async def test_what_is_remembered_of_places_does_not_grow_with_transactions(pravega: Client) -> None:
+    await stream(pravega)
+    async with pravega.transaction_writer("a", "s") as writer:
+        for _ in range(5):
+            async with writer.begin() as transaction:
+                await transaction.write(b"x", routing_key="k")
+    assert len(pravega.locations("WRITE")._endpoints) == 1

@@ -104,8 +104,8 @@ async def test_a_value_is_put_read_changed_on_its_version_and_removed() -> None:
         assert (await table.put_if_absent(b"k1", b"")) == (await table.get(b"k1")).version  # type: ignore[union-attr]
 
 
-async def test_entries_of_one_primary_key_change_together_or_not_at_all() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, await made(pravega, secondary=1) as table:
+async def test_entries_of_one_primary_key_change_together_or_not_at_all(pravega: Client) -> None:
+    async with await made(pravega, secondary=1) as table:
         a, b = TableKey(b"pp", b"a"), TableKey(b"pp", b"b")
         versions = await table.put_all([(a, b"1"), (b, b"2")])
         assert len(set(versions)) == 2
@@ -132,8 +132,8 @@ async def test_a_version_of_another_partition_does_not_match() -> None:
         Version.parse("7")
 
 
-async def test_what_the_table_cannot_hold_is_refused_before_it_is_sent() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, await made(pravega, secondary=2) as table:
+async def test_what_the_table_cannot_hold_is_refused_before_it_is_sent(pravega: Client) -> None:
+    async with await made(pravega, secondary=2) as table:
         before = pravega.metrics().bytes_out
         for key, value, limit, actual in (
             (TableKey(b"k", b"ss"), b"", 2, 1),
@@ -187,8 +187,8 @@ async def test_an_iteration_gives_every_entry_once_in_the_order_of_the_keys(page
         assert [key async for key in table.keys(from_=high, to=low)] == []
 
 
-async def test_an_iteration_over_one_primary_key_asks_its_partition_alone() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, await made(pravega, secondary=2) as table:
+async def test_an_iteration_over_one_primary_key_asks_its_partition_alone(mock: MockCluster, pravega: Client) -> None:
+    async with await made(pravega, secondary=2) as table:
         for primary in (b"p1", b"p2"):
             for number in range(10):
                 await table.put(TableKey(primary, number.to_bytes(2)), primary)
@@ -199,8 +199,8 @@ async def test_an_iteration_over_one_primary_key_asks_its_partition_alone() -> N
         assert some == [b"\0\3", b"\0\4", b"\0\5"]
 
 
-async def test_a_token_goes_on_behind_what_was_given_also_in_another_client() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, client(mock) as other, await made(pravega) as table:
+async def test_a_token_goes_on_behind_what_was_given_also_in_another_client(mock: MockCluster, pravega: Client) -> None:
+    async with client(mock) as other, await made(pravega) as table:
         keys = [number.to_bytes(2) for number in range(0, 50, 2)]
         for key in keys:
             await table.put(key, b"")
@@ -216,8 +216,8 @@ async def test_a_token_goes_on_behind_what_was_given_also_in_another_client() ->
             assert [key async for key in again.keys(after=b"\xff\xff")] == []
 
 
-async def test_cancelling_a_step_of_an_iteration_loses_nothing() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, await made(pravega) as table:
+async def test_cancelling_a_step_of_an_iteration_loses_nothing(pravega: Client) -> None:
+    async with await made(pravega) as table:
         keys = [number.to_bytes(2) for number in range(40)]
         for key in keys:
             await table.put(key, b"")
@@ -257,8 +257,8 @@ async def test_changes_survive_connections_that_are_cut() -> None:
         assert {entry.key.primary: entry.value async for entry in table.entries()} == plain
 
 
-async def test_many_count_one_number_up_by_its_version() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, await made(pravega) as table:
+async def test_many_count_one_number_up_by_its_version(pravega: Client) -> None:
+    async with await made(pravega) as table:
         await table.put(b"nn", b"0")
         refused = 0
 
@@ -280,25 +280,24 @@ async def test_many_count_one_number_up_by_its_version() -> None:
         assert refused > 0
 
 
-async def test_a_table_that_was_deleted_or_closed_says_so() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
-        table = await made(pravega)
-        with pytest.raises(Closed):
-            await table.get(b"k1")
-        async with table:
-            await table.put(b"k1", b"x")
-            iteration = table.keys(page=1)
-            await pravega.controller.delete_table("a", "t")
-            for ask in (table.put(b"k1", b"y"), table.get(b"k1"), table.remove(b"k1"), anext(iteration)):
-                with pytest.raises(NoSuchTable) as caught:
-                    await ask
-                assert caught.value.segment is not None
-                assert caught.value.endpoint is not None
-                assert caught.value.stream == "a/t"
-                assert caught.value.request_id is not None
-        with pytest.raises(Closed, match="closed"):
-            await table.get(b"k1")
-        table.close()
+async def test_a_table_that_was_deleted_or_closed_says_so(pravega: Client) -> None:
+    table = await made(pravega)
+    with pytest.raises(Closed):
+        await table.get(b"k1")
+    async with table:
+        await table.put(b"k1", b"x")
+        iteration = table.keys(page=1)
+        await pravega.controller.delete_table("a", "t")
+        for ask in (table.put(b"k1", b"y"), table.get(b"k1"), table.remove(b"k1"), anext(iteration)):
+            with pytest.raises(NoSuchTable) as caught:
+                await ask
+            assert caught.value.segment is not None
+            assert caught.value.endpoint is not None
+            assert caught.value.stream == "a/t"
+            assert caught.value.request_id is not None
+    with pytest.raises(Closed, match="closed"):
+        await table.get(b"k1")
+    table.close()
 
 
 @pytest.mark.parametrize(("key", "position"), [(b"", 0.42352702020022215), (b"key", 0.3729347093435733)])

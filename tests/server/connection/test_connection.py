@@ -29,6 +29,7 @@ from segstore.wire import (
     StorageFlushed,
     encode,
 )
+from tests.server.connection.conftest import Started
 from tests.server.support import (
     HELLO,
     PATIENCE_S,
@@ -54,8 +55,8 @@ async def writer_of(store: MockSegmentStore) -> Peer:
 # --- requests and replies ---------------------------------------------------------------------------------------
 
 
-async def test_a_pipelined_conversation_is_answered_in_order() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_a_pipelined_conversation_is_answered_in_order(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         answers = await peer.ask(HELLO, create(), set_up(), append(0), append(1), KeepAlive(), read(0, 8))
         assert [type(each).__name__ for each in answers] == [
             "Hello",
@@ -70,8 +71,8 @@ async def test_a_pipelined_conversation_is_answered_in_order() -> None:
         assert bytes(answers[-1].data) == b"datadata"
 
 
-async def test_bytes_that_come_one_by_one_make_the_same_frames() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_bytes_that_come_one_by_one_make_the_same_frames(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in encode(HELLO) + encode(create()):
             peer.send_bytes(bytes([byte]))
@@ -79,8 +80,8 @@ async def test_bytes_that_come_one_by_one_make_the_same_frames() -> None:
         assert await peer.receive(2) == [Hello(17, 5), SegmentCreated(1, SEGMENT)]
 
 
-async def test_a_block_that_comes_in_many_reads_is_stored_whole() -> None:
-    async with MockSegmentStore() as store, await writer_of(store) as peer:
+async def test_a_block_that_comes_in_many_reads_is_stored_whole(started: Started) -> None:
+    async with started() as store, await writer_of(store) as peer:
         payload = bytes(range(256)) * 4096
         block = b"".join((len(payload).to_bytes(8, "big"), payload))
         peer.send(AppendBlock(WRITER, block), AppendBlockEnd(WRITER, len(block), b"", 1, 0, 3))
@@ -88,8 +89,8 @@ async def test_a_block_that_comes_in_many_reads_is_stored_whole() -> None:
         assert store.segments[SEGMENT].read_bytes(0, len(block)) == block
 
 
-async def test_a_reader_is_answered_by_the_append_of_another_connection() -> None:
-    async with MockSegmentStore() as store, await writer_of(store) as writer, await Peer.connect(store) as reader:
+async def test_a_reader_is_answered_by_the_append_of_another_connection(started: Started) -> None:
+    async with started() as store, await writer_of(store) as writer, await Peer.connect(store) as reader:
         reader.send(read())
         await until(lambda: len(store.store.waiters) == 1)
         writer.send(append(0, b"news"))
@@ -98,15 +99,15 @@ async def test_a_reader_is_answered_by_the_append_of_another_connection() -> Non
         assert (bytes(answer.data), answer.at_tail) == (b"news", True)
 
 
-async def test_a_read_at_the_tail_is_answered_empty_in_the_end() -> None:
-    async with MockSegmentStore(long_poll_s=0.05) as store, await writer_of(store) as peer:
+async def test_a_read_at_the_tail_is_answered_empty_in_the_end(started: Started) -> None:
+    async with started(long_poll_s=0.05) as store, await writer_of(store) as peer:
         (answer,) = await peer.ask(read())
         assert isinstance(answer, SegmentRead)
         assert (len(answer.data), answer.at_tail) == (0, True)
 
 
-async def test_the_admin_port_serves_what_the_data_port_does_not() -> None:
-    async with MockSegmentStore(admin_port=0) as store:
+async def test_the_admin_port_serves_what_the_data_port_does_not(started: Started) -> None:
+    async with started(admin_port=0) as store:
         async with await Peer.connect(store, admin=True) as admin:
             assert await admin.ask(FlushToStorage(0, "", 5)) == [StorageFlushed(5)]
         async with await Peer.connect(store) as peer:
@@ -114,8 +115,8 @@ async def test_the_admin_port_serves_what_the_data_port_does_not() -> None:
             assert await peer.closed() == b""
 
 
-async def test_everything_is_counted() -> None:
-    async with MockSegmentStore() as store, await writer_of(store) as peer:
+async def test_everything_is_counted(started: Started) -> None:
+    async with started() as store, await writer_of(store) as peer:
         await peer.ask(append(0), append(1))
         counters = store.server.service.counters
         assert (counters.connections, counters.connections_open, counters.appends) == (1, 1, 2)
@@ -127,23 +128,23 @@ async def test_everything_is_counted() -> None:
 # --- the end of a connection ------------------------------------------------------------------------------------
 
 
-async def test_replies_written_before_a_soft_end_arrive() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_replies_written_before_a_soft_end_arrive(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         peer.send(create(), Hello(4, 1), KeepAlive())
         rest = await peer.closed()
         assert rest == encode(SegmentCreated(1, SEGMENT)) + encode(Hello(17, 5))
 
 
 @pytest.mark.parametrize("hello", [Hello(4, 1), Hello(99, 18)], ids=["older", "newer"])
-async def test_the_admin_port_closes_without_a_reply_if_no_version_is_common(hello: Hello) -> None:
-    async with MockSegmentStore(admin_port=0) as store, await Peer.connect(store, admin=True) as admin:
+async def test_the_admin_port_closes_without_a_reply_if_no_version_is_common(started: Started, hello: Hello) -> None:
+    async with started(admin_port=0) as store, await Peer.connect(store, admin=True) as admin:
         assert await admin.ask(HELLO) == [Hello(17, 5)]
         admin.send(KeepAlive(), hello, KeepAlive())
         assert await admin.closed() == b""
 
 
-async def test_a_soft_end_delivers_replies_that_do_not_fit_the_sockets_buffers() -> None:
-    async with MockSegmentStore() as store, await writer_of(store) as peer:
+async def test_a_soft_end_delivers_replies_that_do_not_fit_the_sockets_buffers(started: Started) -> None:
+    async with started() as store, await writer_of(store) as peer:
         await peer.ask(append(0, bytes(2_000_000)))
         peer.send(read(), read(), read(), Hello(4, 1))
         await until(lambda: store.server.service.counters.bytes_out > 6_000_000)
@@ -152,16 +153,16 @@ async def test_a_soft_end_delivers_replies_that_do_not_fit_the_sockets_buffers()
         assert rest.endswith(encode(Hello(17, 5)))
 
 
-async def test_a_peer_that_ends_its_direction_gets_the_replies_to_what_it_sent() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_a_peer_that_ends_its_direction_gets_the_replies_to_what_it_sent(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         peer.send(create(), set_up(), append(0))
         peer.writer.write_eof()
         assert len(await peer.receive(4)) == 3
         await until(lambda: not store.server.hub.connections)
 
 
-async def test_a_peer_that_ends_its_direction_does_not_keep_its_waiting_reads() -> None:
-    async with MockSegmentStore() as store, await writer_of(store) as peer:
+async def test_a_peer_that_ends_its_direction_does_not_keep_its_waiting_reads(started: Started) -> None:
+    async with started() as store, await writer_of(store) as peer:
         peer.send(read())
         await until(lambda: len(store.store.waiters) == 1)
         peer.writer.write_eof()
@@ -169,16 +170,16 @@ async def test_a_peer_that_ends_its_direction_does_not_keep_its_waiting_reads() 
         assert await peer.closed() == b""
 
 
-async def test_transient_segments_go_when_the_peer_does() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_transient_segments_go_when_the_peer_does(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         await peer.ask(*[CreateTransientSegment(5, WRITER, SEGMENT, "") for _ in range(3)])
         assert len(store.segments) == 3
         peer.abort()
         await until(lambda: not store.segments)
 
 
-async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection_goes() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as owner, await Peer.connect(store) as reader:
+async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection_goes(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as owner, await Peer.connect(store) as reader:
         (created,) = await owner.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
         assert isinstance(created, SegmentCreated)
         reader.send(type(read())(created.segment, 0, 8, "", 6))
@@ -189,9 +190,9 @@ async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection
         assert answer.request_id == 6
 
 
-async def test_one_connection_too_many_is_closed_and_counted() -> None:
+async def test_one_connection_too_many_is_closed_and_counted(started: Started) -> None:
     async with (
-        MockSegmentStore(limits=LimitSettings(max_connections=2)) as store,
+        started(limits=LimitSettings(max_connections=2)) as store,
         await Peer.connect(store) as first,
         await Peer.connect(store) as second,
     ):
@@ -211,10 +212,12 @@ INFO = GetStreamSegmentInfo(1, "a/b/0", "")
 NO_SEGMENT = NoSuchSegment(1, "a/b/0", "", -1)
 
 
-async def test_a_connection_that_never_asked_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_never_asked_gives_way_to_a_new_one(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "_GIVES_WAY_S", 0.0)
     async with (
-        MockSegmentStore(limits=LimitSettings(max_connections=2)) as store,
+        started(limits=LimitSettings(max_connections=2)) as store,
         await Peer.connect(store) as busy,
         await Peer.connect(store) as silent,
     ):
@@ -232,9 +235,9 @@ async def test_a_connection_that_never_asked_gives_way_to_a_new_one(monkeypatch:
         assert store.server.service.counters.connections_refused == 1
 
 
-async def test_connections_that_never_ask_have_a_deadline_while_many_are_open() -> None:
+async def test_connections_that_never_ask_have_a_deadline_while_many_are_open(started: Started) -> None:
     limits = LimitSettings(max_connections=4, silent_timeout_s=0.05)
-    async with MockSegmentStore(limits=limits) as store, contextlib.AsyncExitStack() as open_ones:
+    async with started(limits=limits) as store, contextlib.AsyncExitStack() as open_ones:
         busy = await open_ones.enter_async_context(await Peer.connect(store))
         assert await busy.ask(HELLO)
         assert await busy.ask(INFO) == [NO_SEGMENT]
@@ -247,8 +250,8 @@ async def test_connections_that_never_ask_have_a_deadline_while_many_are_open() 
         assert await busy.ask(KeepAlive()) == [KeepAlive()]
 
 
-async def test_replies_do_not_wait_for_acknowledgements_of_those_before() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_replies_do_not_wait_for_acknowledgements_of_those_before(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
         (connection,) = store.server.hub.connections
         assert connection.transport is not None
@@ -256,8 +259,8 @@ async def test_replies_do_not_wait_for_acknowledgements_of_those_before() -> Non
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_descriptors_bound_connections_whoever_has_them() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as first:
+async def test_descriptors_bound_connections_whoever_has_them(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as first:
         assert await first.ask(KeepAlive()) == [KeepAlive()]
         store.server._listening[0].highest = 3
         async with await Peer.connect(store) as second:
@@ -285,9 +288,10 @@ def malformed() -> list[Any]:
 
 
 async def test_a_malformed_frame_ends_its_connection_and_is_logged_and_counted_and_the_others_go_on(
+    started: Started,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with MockSegmentStore() as store, await writer_of(store) as healthy:
+    async with started() as store, await writer_of(store) as healthy:
         counters = store.server.service.counters
         for number, case in enumerate(malformed()):
             caplog.clear()
@@ -309,22 +313,24 @@ async def test_a_malformed_frame_ends_its_connection_and_is_logged_and_counted_a
         assert counters.internal_errors == 0
 
 
-async def test_what_came_before_a_malformed_frame_is_carried_out() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_what_came_before_a_malformed_frame_is_carried_out(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         peer.send_bytes(encode(create()) + b"\0\0\0\0\0\0\0\0")
         assert await peer.closed() == encode(SegmentCreated(1, SEGMENT))
         assert SEGMENT in store.segments
 
 
-async def test_a_frame_too_long_is_refused_on_its_header() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_a_frame_too_long_is_refused_on_its_header(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         peer.send_bytes((1).to_bytes(4, "big") + (16_777_208).to_bytes(4, "big"))
         assert await peer.closed() == b""
         assert store.server.service.counters.malformed_frames == 1
 
 
-async def test_a_broken_rule_of_appends_ends_the_connection_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_a_broken_rule_of_appends_ends_the_connection_and_is_counted(
+    started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         peer.send(HELLO, append(0))
         assert await peer.closed() == encode(Hello(17, 5))
         assert store.server.service.counters.protocol_violations == 1
@@ -332,9 +338,9 @@ async def test_a_broken_rule_of_appends_ends_the_connection_and_is_counted(caplo
 
 
 async def test_a_request_that_fails_unforeseen_ends_its_connection_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as healthy:
+    async with started() as store, await Peer.connect(store) as healthy:
         await healthy.ask(HELLO)
 
         def fail(*_: object, **__: object) -> None:
@@ -349,8 +355,10 @@ async def test_a_request_that_fails_unforeseen_ends_its_connection_only(
         assert await healthy.ask(KeepAlive()) == [KeepAlive()]
 
 
-async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(caplog: pytest.LogCaptureFixture) -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(
+    started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
         assert await peer.ask(HELLO) == [Hello(17, 5)]
         await store.server.stop(drain_s=0)
         assert await peer.closed() == b""
@@ -360,9 +368,9 @@ async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(caplog: pytest.
 # --- many -------------------------------------------------------------------------------------------------------
 
 
-async def test_hundreds_of_connections_that_come_and_go_leave_nothing() -> None:
+async def test_hundreds_of_connections_that_come_and_go_leave_nothing(started: Started) -> None:
     """500 connections, each with a writer, a waiting read and a transient segment; half of them reset."""
-    async with MockSegmentStore() as store, await writer_of(store) as keeper:
+    async with started() as store, await writer_of(store) as keeper:
 
         async def one(number: int) -> None:
             peer = await Peer.connect(store)

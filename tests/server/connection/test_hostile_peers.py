@@ -106,7 +106,7 @@ async def is_served(peer: Peer) -> bool:
 async def test_a_peer_that_never_reads_holds_one_connections_share_and_one_read_of_requests() -> None:
     limits = LimitSettings(connection_outstanding_bytes=4 * MIB)
     async with (
-        MockSegmentStore(limits=limits) as store,
+        MockSegmentStore(watched=False, limits=limits) as store,
         await filled(store) as healthy,
         await Peer.connect(store) as peer,
     ):
@@ -127,7 +127,7 @@ async def test_a_peer_that_never_reads_holds_one_connections_share_and_one_read_
 async def test_a_peer_that_reads_again_gets_everything_in_order() -> None:
     limits = LimitSettings(connection_outstanding_bytes=MIB)
     async with (
-        MockSegmentStore(limits=limits) as store,
+        MockSegmentStore(watched=False, limits=limits) as store,
         await filled(store, MIB) as healthy,
         await Peer.connect(store) as peer,
     ):
@@ -148,7 +148,7 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
     """They lie in the receive buffer when the peer stalls, and that belongs to the next read of anybody."""
     limits = LimitSettings(connection_outstanding_bytes=MIB)
     async with (
-        MockSegmentStore(limits=limits) as store,
+        MockSegmentStore(watched=False, limits=limits) as store,
         await filled(store, MIB) as healthy,
         await Peer.connect(store) as peer,
     ):
@@ -170,7 +170,7 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
 async def test_a_peer_that_reads_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSettings(connection_outstanding_bytes=MIB, stalled_peer_timeout_s=0.1)
     async with (
-        MockSegmentStore(limits=limits) as store,
+        MockSegmentStore(watched=False, limits=limits) as store,
         await filled(store) as healthy,
         await Peer.connect(store) as peer,
     ):
@@ -185,7 +185,7 @@ async def test_a_peer_that_reads_nothing_is_cut_in_time(caplog: pytest.LogCaptur
 async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger() -> None:
     limits = LimitSettings(connection_outstanding_bytes=64 * MIB, linger_s=0.1)
     async with (
-        MockSegmentStore(limits=limits) as store,
+        MockSegmentStore(watched=False, limits=limits) as store,
         await filled(store) as healthy,
         await Peer.connect(store) as peer,
     ):
@@ -201,7 +201,7 @@ async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger() ->
 async def test_reads_woken_for_a_peer_that_does_not_read_wait_without_their_data() -> None:
     limits = LimitSettings(connection_outstanding_bytes=MIB)
     async with (
-        MockSegmentStore(limits=limits) as store,
+        MockSegmentStore(watched=False, limits=limits) as store,
         await filled(store, 1000) as writer,
         await Peer.connect(store) as peer,
     ):
@@ -221,7 +221,7 @@ async def test_reads_woken_for_a_peer_that_does_not_read_wait_without_their_data
 
 async def test_a_peer_that_sends_nothing_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSettings(first_frame_timeout_s=0.1)
-    async with MockSegmentStore(limits=limits) as store, await Peer.connect(store) as silent:
+    async with MockSegmentStore(watched=False, limits=limits) as store, await Peer.connect(store) as silent:
         assert await silent.closed() == b""
         assert "no frame came in 0.1 s" in caplog.text
         assert store.server.service.counters.deadlines_missed == 1
@@ -229,7 +229,7 @@ async def test_a_peer_that_sends_nothing_is_closed_in_time(caplog: pytest.LogCap
 
 async def test_a_peer_that_has_sent_a_frame_may_be_silent() -> None:
     limits = LimitSettings(first_frame_timeout_s=0.2, frame_timeout_s=0.2)
-    async with MockSegmentStore(limits=limits) as store, await Peer.connect(store) as quiet:
+    async with MockSegmentStore(watched=False, limits=limits) as store, await Peer.connect(store) as quiet:
         await quiet.ask(HELLO)
         async with await Peer.connect(store) as silent:
             assert await silent.closed() == b""  # much later than its own deadline, if there were one
@@ -239,7 +239,7 @@ async def test_a_peer_that_has_sent_a_frame_may_be_silent() -> None:
 
 async def test_a_peer_that_trickles_a_frame_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSettings(frame_timeout_s=0.2)
-    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy:
+    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as healthy:
         async with await Peer.connect(store) as slow:
             await slow.ask(HELLO)
             gone = asyncio.ensure_future(slow.closed())
@@ -255,7 +255,7 @@ async def test_a_peer_that_trickles_a_frame_is_closed_in_time(caplog: pytest.Log
 
 async def test_an_append_block_that_is_never_ended_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSettings(frame_timeout_s=0.1)
-    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as peer:
+    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as peer:
         peer.send(AppendBlock(WRITER, bytes(100_000)))
         await until(lambda: store.server.hub.outstanding_bytes >= 100_000)
         assert await peer.closed() == b""
@@ -265,7 +265,11 @@ async def test_an_append_block_that_is_never_ended_is_closed_in_time(caplog: pyt
 
 async def test_a_frame_that_came_but_for_its_end_is_held_once_and_counted() -> None:
     whole = encode(append(1, bytes(16_000_000)))
-    async with MockSegmentStore() as store, await filled(store, 10) as healthy, await Peer.connect(store) as peer:
+    async with (
+        MockSegmentStore(watched=False) as store,
+        await filled(store, 10) as healthy,
+        await Peer.connect(store) as peer,
+    ):
         await peer.ask(HELLO)
         part = memoryview(whole)[: len(whole) * 99 // 100]
         gc.collect()
@@ -285,7 +289,11 @@ async def test_hundreds_that_hold_frames_in_part_hold_no_more_than_is_allowed_to
 ) -> None:
     limits = LimitSettings(total_outstanding_bytes=4 * MIB)
     header = (1).to_bytes(4, "big") + (16_000_000).to_bytes(4, "big")
-    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy, Crowd() as crowd:
+    async with (
+        MockSegmentStore(watched=False, limits=limits) as store,
+        await filled(store, 10) as healthy,
+        Crowd() as crowd,
+    ):
         hub, counters = store.server.hub, store.server.service.counters
         peers = await crowd.connect(store, 200)
         highest = 0
@@ -308,7 +316,11 @@ async def test_hundreds_that_hold_frames_in_part_hold_no_more_than_is_allowed_to
 async def test_many_that_do_not_read_get_a_smaller_share_before_anybody_is_cut() -> None:
     # 20 times the 8 MiB of one connection and the reply that passes them would be more than is allowed.
     limits = LimitSettings(connection_outstanding_bytes=8 * MIB, total_outstanding_bytes=160 * MIB)
-    async with MockSegmentStore(limits=limits) as store, await filled(store) as healthy, Crowd() as crowd:
+    async with (
+        MockSegmentStore(watched=False, limits=limits) as store,
+        await filled(store) as healthy,
+        Crowd() as crowd,
+    ):
         hub = store.server.hub
         peers = await crowd.connect(store, 20)
         for peer in peers:
@@ -327,7 +339,11 @@ async def test_many_that_do_not_read_get_a_smaller_share_before_anybody_is_cut()
 
 async def test_hundreds_that_do_not_read_are_cut_until_it_fits(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSettings(connection_outstanding_bytes=8 * MIB, total_outstanding_bytes=16 * MIB)
-    async with MockSegmentStore(limits=limits) as store, await filled(store) as healthy, Crowd() as crowd:
+    async with (
+        MockSegmentStore(watched=False, limits=limits) as store,
+        await filled(store) as healthy,
+        Crowd() as crowd,
+    ):
         hub, counters = store.server.hub, store.server.service.counters
         peers = await crowd.connect(store, 100)
         with caplog.at_level(logging.ERROR):
@@ -345,7 +361,7 @@ async def test_a_peer_that_pipelines_reads_at_the_tail_is_closed_with_a_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = LimitSettings(connection_waiting_reads=1000)
-    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy:
+    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as healthy:
         async with await Peer.connect(store) as peer:
             with grows_less_than(16 * MIB):
                 for first in range(0, 20_000, 1000):
@@ -357,7 +373,7 @@ async def test_a_peer_that_pipelines_reads_at_the_tail_is_closed_with_a_reason(
 
 
 async def test_reads_that_wait_are_part_of_the_account() -> None:
-    async with MockSegmentStore() as store, await filled(store, 10) as peer:
+    async with MockSegmentStore(watched=False) as store, await filled(store, 10) as peer:
         peer.send(*[read(10, request_id=each) for each in range(500)])
         await until(lambda: len(store.store.waiters) == 500)
         assert store.server.hub.outstanding_bytes >= 500 * 1024
@@ -366,7 +382,7 @@ async def test_reads_that_wait_are_part_of_the_account() -> None:
 
 
 async def test_peers_that_connect_and_reset_leave_nothing() -> None:
-    async with MockSegmentStore() as store, await filled(store, 10) as healthy:
+    async with MockSegmentStore(watched=False) as store, await filled(store, 10) as healthy:
         for number in range(200):
             peer = await Peer.connect(store)
             if number % 3:
@@ -382,7 +398,7 @@ async def test_peers_that_connect_and_reset_leave_nothing() -> None:
 
 async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSettings(connection_writer_bytes=10_000)
-    async with MockSegmentStore(limits=limits) as store, await filled(store, 10) as healthy:
+    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as healthy:
         async with await Peer.connect(store) as peer:
             peer.send(*[SetupAppend(each, UUID(int=each), SEGMENT, "") for each in range(100)])
             async with asyncio.timeout(PATIENCE_S):
@@ -393,7 +409,11 @@ async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: py
 
 
 async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected() -> None:
-    async with MockSegmentStore() as store, await filled(store, 10) as healthy, await Peer.connect(store) as peer:
+    async with (
+        MockSegmentStore(watched=False) as store,
+        await filled(store, 10) as healthy,
+        await Peer.connect(store) as peer,
+    ):
         await peer.ask(HELLO)
         peer.send(read(10))
         peer.send_bytes(encode(append(1, bytes(2 * MIB)))[:MIB])

@@ -55,7 +55,7 @@ async def talk(mock: MockSegmentStore, data: bytes, answer: int, **connect: Any)
 
 async def test_a_recorder_is_told_all_bytes_of_both_directions() -> None:
     notes = Notes()
-    async with MockSegmentStore() as mock:
+    async with MockSegmentStore(watched=False) as mock:
         mock.server.hub.recorder = notes
         found, here = await talk(mock, HELLO + encode(KeepAlive()) + b"\0\0", 24)
         await until(lambda: len(notes.ended) == 1)
@@ -66,7 +66,7 @@ async def test_a_recorder_is_told_all_bytes_of_both_directions() -> None:
 
 async def test_a_recorder_is_told_why_the_store_ended_a_connection() -> None:
     notes = Notes()
-    async with MockSegmentStore() as mock:
+    async with MockSegmentStore(watched=False) as mock:
         mock.server.hub.recorder = notes
         await talk(mock, HELLO + b"\0\0\0\x09\xff\xff\xff\xff", 0)
         await until(lambda: len(notes.ended) == 1)
@@ -78,7 +78,7 @@ async def test_a_recorder_is_told_why_the_store_ended_a_connection() -> None:
 
 async def test_a_recorder_is_told_of_connections_that_the_store_ends_by_stopping() -> None:
     notes = Notes()
-    async with MockSegmentStore() as mock:
+    async with MockSegmentStore(watched=False) as mock:
         mock.server.hub.recorder = notes
         reader, writer = await asyncio.open_connection(mock.host, mock.port)
         writer.write(HELLO)
@@ -91,7 +91,7 @@ async def test_a_recorder_is_told_of_connections_that_the_store_ends_by_stopping
 
 async def test_connections_are_told_apart_and_admin_ones_are_marked() -> None:
     notes = Notes()
-    async with MockSegmentStore(admin_port=0) as mock:
+    async with MockSegmentStore(watched=False, admin_port=0) as mock:
         mock.server.hub.recorder = notes
         await talk(mock, HELLO, 16)
         await talk(mock, HELLO, 16, port=mock.admin_port)
@@ -102,7 +102,7 @@ async def test_connections_are_told_apart_and_admin_ones_are_marked() -> None:
 
 async def test_a_connection_that_is_refused_is_told_too() -> None:
     notes = Notes()
-    async with MockSegmentStore(limits={"max_connections": 1}) as mock:
+    async with MockSegmentStore(watched=False, limits={"max_connections": 1}) as mock:
         mock.server.hub.recorder = notes
         async with asyncio.timeout(PATIENCE_S):
             _, first = await asyncio.open_connection(mock.host, mock.port)

@@ -1,0 +1,5 @@
+"""Tests of `server/control_api`. Modules whose tests have another name:
+
+app, controlled, first, looking, problems: test_resources, test_listening
+writer_names: test_listening
+"""

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
@@ -28,6 +29,10 @@ def take(path: Path, *, containers: int = 4, held: tuple[int, ...] = (0, 1, 2, 3
     return DataDirectory.open(path, containers=containers, held=held, **more)  # type: ignore[arg-type]
 
 
+def descriptors() -> set[str]:
+    return {each.name for each in Path("/dev/fd").iterdir()}
+
+
 def content(path: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in path.iterdir()}
 
@@ -46,6 +51,42 @@ def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
         DataDirectory.look(tmp_path)
     first.close()
     first.close()
+    take(tmp_path).close()
+
+
+class Full(Files):
+    def create(self, path: Path) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "damaged", "error"),
+    [
+        (lambda path: take(path, containers=8, held=tuple(range(8))), "", DirectoryForeign),
+        (lambda path: take(path, files=Full()), "", DirectoryUnusable),
+        (DataDirectory.look, "MANIFEST", DirectoryDamaged),
+        (DataDirectory.look, "committed", DirectoryUnusable),
+    ],
+    ids=["open refused", "open failed", "look refused", "look failed"],
+)
+def test_a_directory_that_was_refused_is_given_back(
+    tmp_path: Path, attempt: Callable[[Path], DataDirectory], damaged: str, error: type[DataError]
+) -> None:
+    take(tmp_path).close()
+    whole = content(tmp_path)
+    if damaged == "MANIFEST":
+        (tmp_path / damaged).write_bytes(b"nonsense")
+    elif damaged:
+        (tmp_path / damaged).unlink()
+        (tmp_path / damaged).mkdir()  # not a regular file
+    opened = descriptors()
+    with pytest.raises(error):
+        attempt(tmp_path)
+    assert descriptors() == opened
+    if damaged:
+        if (tmp_path / damaged).is_dir():
+            (tmp_path / damaged).rmdir()
+        (tmp_path / damaged).write_bytes(whole[damaged])
     take(tmp_path).close()
 
 
@@ -82,6 +123,7 @@ async def test_a_store_whose_directory_was_moved_writes_nothing_into_the_one_in_
     take(path, containers=2, held=(0, 1)).close()
     before = content(path)
     store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
+    await durability.committer.settled()
     with pytest.raises(JournalFailed, match=f"another directory is at {path} now"):
         await durability.checkpoint()
     await durability.close()
@@ -200,7 +242,6 @@ def test_memory_bytes_is_for_a_data_directory() -> None:
 
 
 FIRST_READS = """
-import os
 import sys
 import threading
 from pathlib import Path

@@ -1,0 +1,4 @@
+"""Tests of `wire/codec`. Modules whose tests have another name:
+
+older_frames: test_versions
+"""

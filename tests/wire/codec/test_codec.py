@@ -42,7 +42,7 @@ from segstore.wire import (
     encode_parts,
 )
 from segstore.wire.codec import Codec
-from tests.strategies import FRAMED, as_read, command_of, commands, framed, mutated, refused_of
+from tests.strategies import FRAMED, as_read, command_of, commands, examples, framed, mutated, refused_of
 from tests.wire.agreement import check_body, check_encode, check_frame, outcome
 
 CODECS: tuple[Codec, ...] = ("generated", "construct")
@@ -58,7 +58,7 @@ SURROUNDINGS = st.one_of(st.binary(max_size=40), st.sampled_from((bytes(40), b"\
 
 @CLASSES
 def test_both_codecs_write_the_same_frame_and_read_it_back(cls: type[Command]) -> None:
-    @settings(max_examples=25)
+    @examples(25)
     @given(command_of(cls), SURROUNDINGS, SURROUNDINGS)
     def holds(value: Command, before: bytes, after: bytes) -> None:
         frame = check_encode(value)
@@ -75,7 +75,7 @@ def test_both_codecs_refuse_the_same_values_for_the_same_reason(cls: type[Comman
         assert cls is KeepAlive
         return
 
-    @settings(max_examples=25)
+    @examples(25)
     @given(refused_of(cls))
     def holds(value: Command) -> None:
         assert check_encode(value) is None
@@ -150,9 +150,10 @@ def test_a_frame_reads_the_same_from_every_kind_of_buffer(value: Command) -> Non
 # Any bytes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @CLASSES
 def test_both_codecs_agree_on_every_truncation(cls: type[Command]) -> None:
-    @settings(max_examples=8)
+    @examples(8)
     @given(command_of(cls).filter(lambda value: len(encode(value)) < 250), SURROUNDINGS)
     def holds(value: Command, behind: bytes) -> None:
         body = encode(value)[HEADER_BYTES:]
@@ -166,7 +167,7 @@ def test_both_codecs_agree_on_every_truncation(cls: type[Command]) -> None:
 
 @CLASSES
 def test_both_codecs_agree_on_mutated_frames(cls: type[Command]) -> None:
-    @settings(max_examples=40)
+    @examples(40)
     @given(command_of(cls).flatmap(lambda value: mutated(encode(value)[HEADER_BYTES:])), SURROUNDINGS, SURROUNDINGS)
     def holds(body: bytes, before: bytes, after: bytes) -> None:
         check_frame(framed(cls.code, body), before, after)
@@ -176,7 +177,7 @@ def test_both_codecs_agree_on_mutated_frames(cls: type[Command]) -> None:
 
 @CLASSES
 def test_what_follows_the_last_field_is_ignored_or_refused_by_both(cls: type[Command]) -> None:
-    @settings(max_examples=10)
+    @examples(10)
     @given(command_of(cls), st.binary(min_size=1, max_size=30), SURROUNDINGS)
     def holds(value: Command, extra: bytes, after: bytes) -> None:
         body = encode(value)[HEADER_BYTES:]
@@ -381,6 +382,7 @@ def frames() -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_without_the_generated_path_behaviour_is_the_same(frames: list[bytes]) -> None:
     process = subprocess.run(
         [sys.executable, "-c", WITHOUT_GENERATED],
@@ -402,6 +404,7 @@ def test_without_the_generated_path_behaviour_is_the_same(frames: list[bytes]) -
     assert json.loads(process.stdout) == here
 
 
+@pytest.mark.slow
 def test_a_codec_that_does_not_exist_is_refused_at_import() -> None:
     process = subprocess.run(
         [sys.executable, "-c", "import segstore.wire"],

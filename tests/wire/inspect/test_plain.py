@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import (
@@ -22,7 +22,7 @@ from segstore.wire import (
     UpdateTableEntries,
     encode,
 )
-from tests.strategies import as_read, command_of, commands, refused_of
+from tests.strategies import as_read, command_of, commands, examples, refused_of
 from tests.wire.agreement import refusal
 
 CLASSES = pytest.mark.parametrize("cls", COMMANDS.values(), ids=lambda cls: cls.type_name)
@@ -34,7 +34,7 @@ def shown(value: Command) -> dict[str, Any]:
 
 @CLASSES
 def test_a_command_comes_back_from_its_json(cls: type[Command]) -> None:
-    @settings(max_examples=15)
+    @examples(15)
     @given(command_of(cls))
     def holds(value: Command) -> None:
         plain = shown(value)

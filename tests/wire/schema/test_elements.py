@@ -10,14 +10,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import COMMANDS, HEADER_BYTES, Command, TableEntriesUpdated, decode, encode
 from segstore.wire.codec.generate import REFUSALS, compiler, decoder
 from segstore.wire.schema import EAGER_ELEMENTS, Elements, schema, types
 from segstore.wire.schema import lowering as low
-from tests.strategies import as_read, command_of, framed, mutated
+from tests.strategies import as_read, command_of, examples, framed, mutated
 from tests.wire.agreement import CODECS, outcome
 
 LISTED = [cls for cls in COMMANDS.values() if any(kind in repr(low.lower(cls.parts)) for kind in ("Many(", "Table("))]
@@ -64,7 +64,7 @@ def test_there_are_commands_with_lists() -> None:
 def test_a_long_list_is_what_a_short_one_is(cls: type[Command]) -> None:
     ways = [lambda frame: schema.parse(cls, frame[HEADER_BYTES:]), *generated(cls)]
 
-    @settings(max_examples=15)
+    @examples(15)
     @given(command_of(cls))
     def holds(value: Command) -> None:
         frame = encode(value)
@@ -96,12 +96,12 @@ def test_a_long_list_is_refused_where_and_why_a_short_one_is(cls: type[Command])
             assert ("is", value) == expected, body.hex()
             assert value.to_dict() == expected[1].to_dict()
 
-    @settings(max_examples=30)
+    @examples(30)
     @given(command_of(cls).flatmap(lambda value: mutated(encode(value)[HEADER_BYTES:])))
     def any_mutation(body: bytes) -> None:
         agrees(body)
 
-    @settings(max_examples=5)
+    @examples(5)
     @given(command_of(cls).filter(lambda value: len(encode(value)) < 250))
     def any_truncation(value: Command) -> None:
         body = encode(value)[HEADER_BYTES:]

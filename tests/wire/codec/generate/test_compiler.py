@@ -11,7 +11,7 @@ from unittest import mock
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import COMMANDS, HEADER_BYTES, Command, ConditionalAppend, Event, WireError, encode
@@ -19,7 +19,7 @@ from segstore.wire.codec import generate as codegen
 from segstore.wire.codec.generate import REFUSALS, compiler, runtime
 from segstore.wire.schema import lowering as low
 from segstore.wire.schema import schema
-from tests.strategies import FRAMED, as_read, command_of, refused_of
+from tests.strategies import FRAMED, as_read, command_of, examples, refused_of
 
 CLASSES = pytest.mark.parametrize("cls", FRAMED.values(), ids=lambda cls: cls.type_name)
 
@@ -42,7 +42,7 @@ def test_generated_functions_take_every_good_value_themselves(cls: type[Command]
     """Falling back to the schema would be right, and twenty times as slow."""
     read, write, write_parts = decoders(cls), compiler.make_encoder(cls), compiler.make_parts_encoder(cls)
 
-    @settings(max_examples=15)
+    @examples(15)
     @given(command_of(cls))
     def holds(value: Command) -> None:
         with mock.patch.object(schema, "parse"), mock.patch.object(schema, "build"):
@@ -59,7 +59,7 @@ def test_generated_functions_take_every_good_value_themselves(cls: type[Command]
 def test_frames_that_end_early_in_their_tails_are_read_by_generated_functions_too(cls: type[Command]) -> None:
     read = decoders(cls)
 
-    @settings(max_examples=4)
+    @examples(4)
     @given(command_of(cls).filter(lambda value: len(encode(value)) < 300))
     def holds(value: Command) -> None:
         frame = encode(value)
@@ -82,7 +82,7 @@ def test_generated_encoders_refuse_with_the_errors_that_their_callers_know(cls: 
         return
     writers = compiler.make_encoder(cls), compiler.make_parts_encoder(cls)
 
-    @settings(max_examples=15)
+    @examples(15)
     @given(refused_of(cls))
     def holds(value: Command) -> None:
         for write in writers:
@@ -96,7 +96,7 @@ def test_generated_encoders_refuse_with_the_errors_that_their_callers_know(cls: 
 def test_a_decoder_of_whole_frames_refuses_other_codes_and_lengths(cls: type[Command]) -> None:
     decode = compiler.make_frame_decoder(cls)
 
-    @settings(max_examples=5)
+    @examples(5)
     @given(command_of(cls), st.integers(0, 31), st.binary(min_size=1, max_size=3))
     def holds(value: Command, bit: int, extra: bytes) -> None:
         frame = encode(value)
@@ -188,7 +188,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 @pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each is not Event], ids=lambda it: it.type_name)
 @given(data=st.data())
-@settings(max_examples=20)
+@examples(20)
 def test_a_packer_writes_what_the_encoder_writes(cls: type[Command], data: st.DataObject) -> None:
     value = data.draw(command_of(cls))
     pack = compiler.make_packer(cls)

@@ -12,8 +12,9 @@ import jwt
 import pytest
 
 from segstore.client.connection import ConnectionPool, FixedStore
+from segstore.client.errors import ProtocolViolation, RetriesExhausted, SegmentSealed
 from segstore.client.retry import Backoff
-from segstore.client.segment import SegmentWriter
+from segstore.client.segment import SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlockEnd,
@@ -37,8 +38,8 @@ from segstore.wire import (
     WrongHost,
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
-from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings, until
-from tests.seeds.segments import SEGMENT, content, make, setup_reply
+from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply
+from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, create, endpoint, settings, until
 from tests.server.support import Peer
 
 
@@ -130,6 +131,7 @@ async def test_a_writer_id_that_has_written_before_goes_on_where_it_stopped() ->
         assert content(store) == b"xxxxxx"
 
 
+@pytest.mark.slow
 @pytest.mark.seed("36.23")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("batching", ["turn", "blocks"])
@@ -182,15 +184,14 @@ async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_faile
 
 
 @pytest.mark.seed("36.24")
-async def test_after_a_failed_append_the_next_without_a_set_up_closes() -> None:
-    async with MockSegmentStore() as store:
-        await make(store)
-        writer = UUID(int=3)
-        async with await Peer.connect(store) as peer:
-            await peer.ask(SetupAppend(1, writer, SEGMENT, ""), SealSegment(4, SEGMENT, ""))
-            await peer.ask(AppendBlockEnd(writer, 1, b"x", 1, 1, 3))
-            peer.send(AppendBlockEnd(writer, 1, b"x", 1, 2, 3))
-            assert await peer.closed() == b""
+async def test_after_a_failed_append_the_next_without_a_set_up_closes(store: MockSegmentStore) -> None:
+    await make(store)
+    writer = UUID(int=3)
+    async with await Peer.connect(store) as peer:
+        await peer.ask(SetupAppend(1, writer, SEGMENT, ""), SealSegment(4, SEGMENT, ""))
+        await peer.ask(AppendBlockEnd(writer, 1, b"x", 1, 1, 3))
+        peer.send(AppendBlockEnd(writer, 1, b"x", 1, 2, 3))
+        assert await peer.closed() == b""
 
 
 @pytest.mark.seed("36.25")
@@ -221,3 +222,152 @@ async def test_each_error_of_the_store_has_its_reply() -> None:
             (reply,) = await peer.ask(GetStreamSegmentInfo(3, "a/b/0", token))
             assert isinstance(reply, AuthTokenCheckFailed)
             assert reply.error_code == code
+
+
+@pytest.mark.parametrize("how", ["over", "failed", "lost", "not set up"])
+async def test_a_flow_of_no_more_use_is_closed_on_a_connection_that_goes_on(how: str) -> None:
+    set_ups: list[SetupAppend] = []
+
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            set_ups.append(command)
+            if how != "not set up" or len(set_ups) > 1:
+                peer.send(setup_reply(command))
+        elif isinstance(command, AppendBlockEnd):
+            last = command.last_event_number
+            if how in ("over", "failed"):
+                peer.send(SegmentIsSealed(command.request_id, SEGMENT))
+            elif how == "lost" and len(set_ups) == 1:
+                peer.send(WrongHost(command.request_id, SEGMENT, ""))
+            else:
+                peer.send(DataAppended(command.request_id, command.writer_id, last, 0, 1))
+
+    config = settings(request_timeout_ms=50 if how == "not set up" else 15_000, max_connections_per_store=1)
+    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
+        other = await pool.flow(store.endpoint, Recorder())
+        on_over = (lambda writer, error: None) if how == "over" else None
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, on_over=on_over)
+        ack = writer.write(b"event")
+        if how == "over":
+            await until(lambda: writer.state is WriterState.OVER)
+            writer.take_pending()
+        elif how == "failed":
+            with pytest.raises(SegmentSealed):
+                await ack
+        else:
+            await ack
+            assert len(set_ups) == 2
+        assert pool.metrics().flows == (1 if how in ("over", "failed") else 2)
+        assert not other.closed
+        assert len(store.peers) == 1
+        await writer.abort()
+        ack.cancel()
+        assert pool.metrics().flows == 1
+        assert other.connection.outbox._encoder._sessions == {}, "the connection forgets a writer with its flow"
+
+
+async def test_what_is_too_large_for_an_append_is_carried_alone_and_in_order(
+    store: MockSegmentStore, pool: ConnectionPool
+) -> None:
+    carried: list[tuple[str, bytes, bytes]] = []
+
+    async def carry(segment: str, data: bytes) -> None:
+        await asyncio.sleep(0)
+        carried.append((segment, data[:1], content(store)))
+
+    await make(store)
+    large = pool.settings.max_event_bytes + 9
+    async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT, carry=carry) as writer:
+        first, second = writer.write(b"a"), writer.write(b"B" * large)
+        third, fourth = writer.write(b"C" * large), writer.write(b"d")
+        await asyncio.gather(first, second, third, fourth)
+        assert carried == [(SEGMENT, b"B", b"a"), (SEGMENT, b"C", b"a")]
+        assert content(store) == b"ad"
+
+
+async def test_a_segment_that_is_over_for_who_carries_is_over_for_the_writer(
+    store: MockSegmentStore, pool: ConnectionPool
+) -> None:
+    over = SegmentSealed("it is sealed", segment=SEGMENT)
+    heard: list[Exception] = []
+
+    async def carry(segment: str, data: bytes) -> None:
+        raise over
+
+    await make(store)
+    writer = SegmentWriter(
+        pool, FixedStore(endpoint(store)), SEGMENT, carry=carry, on_over=lambda _, error: heard.append(error)
+    )
+    writer.write(b"x" * (pool.settings.max_event_bytes + 9), tag="large")
+    await until(lambda: writer.state is WriterState.OVER)
+    assert heard == [over]
+    assert [item.tag for item in writer.take_pending()] == ["large"]
+    await writer.aclose()
+
+
+async def test_an_append_is_timed_from_when_it_was_sent_and_not_from_the_one_before() -> None:
+    set_ups = 0
+
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        nonlocal set_ups
+        if isinstance(command, SetupAppend):
+            set_ups += 1
+            peer.send(setup_reply(command, 1 if set_ups > 1 else -(2**63)))
+        elif isinstance(command, AppendBlockEnd) and (command.last_event_number == 1 or set_ups > 1):
+            last = command.last_event_number
+            peer.send(DataAppended(command.request_id, command.writer_id, last, last - 1, 1))
+
+    config = settings(request_timeout_ms=60)
+    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+        await writer.write(b"a")
+        await asyncio.sleep(0.02)
+        await writer.write(b"b")  # is not acknowledged before the second set-up
+        assert set_ups == 2
+        await writer.abort()
+
+
+async def test_attempts_are_counted_from_scratch_when_an_event_was_stored() -> None:
+    refusals = 3
+
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        nonlocal refusals
+        if isinstance(command, SetupAppend) and refusals:
+            refusals -= 1
+            peer.send(WrongHost(command.request_id, SEGMENT, ""))
+        elif isinstance(command, SetupAppend):
+            peer.send(setup_reply(command, stored))
+        elif isinstance(command, AppendBlockEnd):
+            last = command.last_event_number
+            peer.send(DataAppended(command.request_id, command.writer_id, last, last - 1, 1))
+
+    stored = -(2**63)
+    async with ScriptedStore(answer) as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+        for number in (1, 2, 3):
+            await writer.write(b"x")
+            stored, refusals = number, 2  # beside the loss of the connection
+            store.peers[-1].close()
+        assert writer.set_ups == 3
+        await writer.abort()
+
+
+async def test_a_store_that_always_lies_ends_the_writer_with_what_it_said() -> None:
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            peer.send(setup_reply(command))
+        elif isinstance(command, AppendBlockEnd):
+            peer.send(DataAppended(command.request_id, command.writer_id, 9, 0, 1))
+
+    async with ScriptedStore(answer) as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+        with pytest.raises(RetriesExhausted) as caught:
+            await writer.write(b"x")
+        said = caught.value.__cause__
+        assert isinstance(said, ProtocolViolation)
+        assert (said.endpoint, said.segment, said.request_id) == (
+            str(store.endpoint),
+            SEGMENT,
+            writer._setup.request_id,
+        )
+        await writer.abort()

@@ -1,4 +1,4 @@
-"""What the tests of PDP-36 share: a segment, how it is made, what it holds."""
+"""What tests of segment writers and readers share: a segment, how it is made, what it holds."""
 
 from __future__ import annotations
 

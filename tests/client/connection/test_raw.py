@@ -43,8 +43,8 @@ from segstore.wire import (
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
 from segstore.wire.request_id import pack, unpack
+from tests.client.segments import FAST_RETRY, SEGMENT, make
 from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings
-from tests.seeds.segments import FAST_RETRY, SEGMENT, make
 from tests.server.support import Peer
 
 # --- 36.4, 36.14: request ids and raw requests ----------------------------------------------------------------------
@@ -135,8 +135,8 @@ async def test_a_failure_that_matches_no_request_closes_the_client_and_a_success
 
 
 @pytest.mark.seed("36.14")
-async def test_requests_about_segments_are_tried_again_and_other_refusals_are_errors() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
+async def test_requests_about_segments_are_tried_again_and_other_refusals_are_errors(store: MockSegmentStore) -> None:
+    async with ConnectionPool(settings(retry=FAST_RETRY)) as pool:
         await make(store)
         async with SegmentRequests(pool, FixedStore(endpoint(store))) as requests:
             store.faults.add("type = SEAL_SEGMENT", nth=1, do="WrongHost")
@@ -188,21 +188,20 @@ def test_a_request_id_that_an_older_peer_does_not_send_is_minus_one(command: Com
 
 
 @pytest.mark.seed("36.15")
-async def test_replies_to_appends_and_reads_carry_the_request_id() -> None:
-    async with MockSegmentStore() as store:
-        await make(store)
-        writer = UUID(int=3)
-        async with await Peer.connect(store) as peer:
-            await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
-            event = Event(b"ab")
-            replies = await peer.ask(
-                AppendBlockEnd(writer, 1, b"x", 1, 1, 71),
-                ConditionalAppend(writer, 2, 1, event, 72),
-                ConditionalAppend(writer, 3, 99, event, 73),
-                ReadSegment(SEGMENT, 0, 100, "", 74),
-            )
-            assert [reply.request_id for reply in replies] == [71, 72, 73, 74]  # type: ignore[attr-defined]
-            assert isinstance(replies[2], ConditionalCheckFailed)
+async def test_replies_to_appends_and_reads_carry_the_request_id(store: MockSegmentStore) -> None:
+    await make(store)
+    writer = UUID(int=3)
+    async with await Peer.connect(store) as peer:
+        await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
+        event = Event(b"ab")
+        replies = await peer.ask(
+            AppendBlockEnd(writer, 1, b"x", 1, 1, 71),
+            ConditionalAppend(writer, 2, 1, event, 72),
+            ConditionalAppend(writer, 3, 99, event, 73),
+            ReadSegment(SEGMENT, 0, 100, "", 74),
+        )
+        assert [reply.request_id for reply in replies] == [71, 72, 73, 74]  # type: ignore[attr-defined]
+        assert isinstance(replies[2], ConditionalCheckFailed)
 
 
 @pytest.mark.seed("36.16")

@@ -435,14 +435,13 @@ async def test_a_writer_registers_its_name_where_the_settings_say() -> None:
 
 
 @pytest.mark.seed("79.8")
-async def test_a_control_api_that_is_not_there_is_said_with_its_address() -> None:
-    async with MockCluster() as mock:
-        config = settings(control_api="http://127.0.0.1:1")
-        async with connect(f"tcp://{mock.controller_uri}", config) as pravega:
-            await pravega.controller.create_scope("a")
-            await pravega.controller.create_stream("a", "s")
-            with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):
-                await pravega.event_writer("a", "s", name="w").open()
+async def test_a_control_api_that_is_not_there_is_said_with_its_address(mock: MockCluster) -> None:
+    config = settings(control_api="http://127.0.0.1:1")
+    async with connect(f"tcp://{mock.controller_uri}", config) as pravega:
+        await pravega.controller.create_scope("a")
+        await pravega.controller.create_stream("a", "s")
+        with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):
+            await pravega.event_writer("a", "s", name="w").open()
 
 
 @pytest.mark.parametrize("url", ["https://a:1", "a:1", "http://", "http://a:1/path", "http://a:99999"])

@@ -26,8 +26,8 @@ from segstore.wire import (
     StreamSegmentInfo,
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
+from tests.client.segments import SEGMENT, make
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, endpoint, settings, until
-from tests.seeds.segments import SEGMENT, make
 from tests.server.support import Peer
 
 
@@ -74,19 +74,18 @@ async def test_a_tiny_read_still_brings_eight_bytes() -> None:
 
 
 @pytest.mark.seed("36.28")
-async def test_a_waiting_read_hears_of_appends_and_of_the_seal() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
-        await make(store)
-        where = FixedStore(endpoint(store))
-        async with SegmentReader(pool, where, SEGMENT) as reader, SegmentWriter(pool, where, SEGMENT) as writer:
-            waiting = asyncio.ensure_future(reader.read())
-            await writer.write(b"one")
-            assert (await waiting).data == b"one"
-            waiting = asyncio.ensure_future(reader.read())
-            await store.wait_for("type = READ_SEGMENT", count=2, stage="received")
-            async with SegmentRequests(pool, where) as requests:
-                await requests.ask(SEGMENT, SegmentSealedReply, lambda id_, token: SealSegment(id_, SEGMENT, token))
-            assert (await waiting).end_of_segment
+async def test_a_waiting_read_hears_of_appends_and_of_the_seal(store: MockSegmentStore, pool: ConnectionPool) -> None:
+    await make(store)
+    where = FixedStore(endpoint(store))
+    async with SegmentReader(pool, where, SEGMENT) as reader, SegmentWriter(pool, where, SEGMENT) as writer:
+        waiting = asyncio.ensure_future(reader.read())
+        await writer.write(b"one")
+        assert (await waiting).data == b"one"
+        waiting = asyncio.ensure_future(reader.read())
+        await store.wait_for("type = READ_SEGMENT", count=2, stage="received")
+        async with SegmentRequests(pool, where) as requests:
+            await requests.ask(SEGMENT, SegmentSealedReply, lambda id_, token: SealSegment(id_, SEGMENT, token))
+        assert (await waiting).end_of_segment
 
 
 @pytest.mark.seed("36.28")
@@ -120,31 +119,30 @@ async def test_replies_to_many_reads_on_one_connection_reach_who_asked_in_any_or
 
 
 @pytest.mark.seed("36.28")
-async def test_a_cancelled_read_loses_nothing() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
-        await make(store)
-        where = FixedStore(endpoint(store))
-        async with SegmentReader(pool, where, SEGMENT) as reader, SegmentWriter(pool, where, SEGMENT) as writer:
-            got = b""
-            expected = b""
-            for number in range(40):
-                reading = asyncio.ensure_future(reader.read())
-                for _ in range(number % 5):
+async def test_a_cancelled_read_loses_nothing(store: MockSegmentStore, pool: ConnectionPool) -> None:
+    await make(store)
+    where = FixedStore(endpoint(store))
+    async with SegmentReader(pool, where, SEGMENT) as reader, SegmentWriter(pool, where, SEGMENT) as writer:
+        got = b""
+        expected = b""
+        for number in range(40):
+            reading = asyncio.ensure_future(reader.read())
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            event = b"<%d>" % number
+            expected += event
+            ack = writer.write(event)
+            if number % 3:
+                for _ in range(number % 7):
                     await asyncio.sleep(0)
-                event = b"<%d>" % number
-                expected += event
-                ack = writer.write(event)
-                if number % 3:
-                    for _ in range(number % 7):
-                        await asyncio.sleep(0)
-                    reading.cancel()
-                (result,) = await asyncio.gather(reading, return_exceptions=True)
-                if not isinstance(result, BaseException):
-                    got += result.data
-                await ack
-            while len(got) < len(expected):
-                got += (await reader.read()).data
-            assert got == expected
+                reading.cancel()
+            (result,) = await asyncio.gather(reading, return_exceptions=True)
+            if not isinstance(result, BaseException):
+                got += result.data
+            await ack
+        while len(got) < len(expected):
+            got += (await reader.read()).data
+        assert got == expected
 
 
 @pytest.mark.seed("36.28")

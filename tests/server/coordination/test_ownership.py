@@ -490,3 +490,21 @@ def recorded() -> Iterator[list[str]]:
         yield said
     finally:
         logging.getLogger("segstore").removeHandler(handler)
+
+
+@played(session_expired_policy="reconnect", rebalance=False, takeover_delay_ms=500)
+async def test_a_container_that_was_given_up_is_left_to_others_for_two_delays(cluster: Cluster) -> None:
+    store = cluster.first
+    await cluster.second.ownership.stop()
+    await cluster.until(lambda: store.serves == {0, 1, 2, 3})
+    for expires in (False, True):  # what a store had when its session ended is taken at once, but only after that
+        if expires:
+            old = cluster.session_of(store)
+            cluster.expire(store)
+            await cluster.until(lambda old=old: store.ownership.session not in (old, None))  # type: ignore[misc]
+            await cluster.until(lambda: store.serves == {0, 1, 2, 3})
+        began_s = asyncio.get_running_loop().time()
+        store.ownership.give_up(0)
+        await cluster.until(lambda: 0 not in store.serves)
+        await cluster.until(lambda: 0 in store.serves)
+        assert 1.0 <= asyncio.get_running_loop().time() - began_s < 1.1

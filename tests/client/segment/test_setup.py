@@ -17,8 +17,8 @@ from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, Command, DataAppended, SetupAppend
+from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
-from tests.seeds.segments import FAST_RETRY, SEGMENT, content, make, setup_reply
 
 
 class Moving(FixedStore):

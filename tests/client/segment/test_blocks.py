@@ -32,8 +32,8 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import AppendBlockEncoder, FixedBlockSize
+from tests.client.segments import SEGMENT, content, make, setup_reply
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
-from tests.seeds.segments import SEGMENT, content, make, setup_reply
 from tests.server.support import Peer
 
 
@@ -205,21 +205,20 @@ def test_the_length_of_a_block_covers_its_fields_and_all_of_it_and_an_event_acro
     ids=["setup", "block", "mismatch", "negative", "beyond", "none", "backwards", "unknown", "tail", "padded data"],
 )
 async def test_a_sequence_that_breaks_the_rules_closes_the_connection(
-    frames: Callable[[UUID], list[Command]],
+    frames: Callable[[UUID], list[Command]], store: MockSegmentStore
 ) -> None:
-    async with MockSegmentStore() as store:
-        await make(store)
-        writer = UUID(int=3)
-        async with await Peer.connect(store) as peer:
-            await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
-            for frame in frames(writer):
-                body = frame.data if isinstance(frame, AppendBlock) else None
-                if body is None:
-                    peer.send(frame)
-                else:
-                    peer.send_bytes(b"\0\0\0\3" + (16 + len(body)).to_bytes(4) + writer.bytes + bytes(body))
-            await peer.closed()
-        assert store.server.service.counters.connections_open == 0 or await closed(store)
+    await make(store)
+    writer = UUID(int=3)
+    async with await Peer.connect(store) as peer:
+        await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
+        for frame in frames(writer):
+            body = frame.data if isinstance(frame, AppendBlock) else None
+            if body is None:
+                peer.send(frame)
+            else:
+                peer.send_bytes(b"\0\0\0\3" + (16 + len(body)).to_bytes(4) + writer.bytes + bytes(body))
+        await peer.closed()
+    assert store.server.service.counters.connections_open == 0 or await closed(store)
 
 
 async def closed(store: MockSegmentStore) -> bool:
@@ -228,17 +227,16 @@ async def closed(store: MockSegmentStore) -> bool:
 
 
 @pytest.mark.seed("36.21")
-async def test_a_read_and_a_keep_alive_may_pass_between_a_block_and_its_end() -> None:
-    async with MockSegmentStore() as store:
-        await make(store)
-        writer = UUID(int=3)
-        async with await Peer.connect(store) as peer:
-            await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
-            partial = encode(PartialEvent(b"ef"))
-            body = b"abcd" + partial
-            peer.send_bytes(b"\0\0\0\3" + (16 + len(body)).to_bytes(4) + writer.bytes + body)
-            (info,) = await peer.ask(GetStreamSegmentInfo(5, SEGMENT, ""))
-            assert isinstance(info, StreamSegmentInfo)
-            (ack,) = await peer.ask(AppendBlockEnd(writer, 4, b"gh", 2, 2, 6))
-            assert isinstance(ack, DataAppended)
-        assert content(store) == b"abcdefgh"
+async def test_a_read_and_a_keep_alive_may_pass_between_a_block_and_its_end(store: MockSegmentStore) -> None:
+    await make(store)
+    writer = UUID(int=3)
+    async with await Peer.connect(store) as peer:
+        await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
+        partial = encode(PartialEvent(b"ef"))
+        body = b"abcd" + partial
+        peer.send_bytes(b"\0\0\0\3" + (16 + len(body)).to_bytes(4) + writer.bytes + body)
+        (info,) = await peer.ask(GetStreamSegmentInfo(5, SEGMENT, ""))
+        assert isinstance(info, StreamSegmentInfo)
+        (ack,) = await peer.ask(AppendBlockEnd(writer, 4, b"gh", 2, 2, 6))
+        assert isinstance(ack, DataAppended)
+    assert content(store) == b"abcdefgh"

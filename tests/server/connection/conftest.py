@@ -1,0 +1,18 @@
+"""Stores for tests of connections: without a lane, as those of `segstore serve`, and with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from segstore.server import MockSegmentStore
+
+Started = Callable[..., MockSegmentStore]
+
+
+@pytest.fixture(params=[False, True], ids=["bare", "watched"])
+def started(request: pytest.FixtureRequest) -> Started:
+    """Makes a store whose connections have no lane, or one without rules: the same tests hold for both."""
+    return partial(MockSegmentStore, watched=request.param)

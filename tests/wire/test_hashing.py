@@ -1,0 +1,49 @@
+"""Hashes of names: values that Java and Guava give, and what holds for any."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low, murmur3_128_low_of_any_seed
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("\U0001f600", 1772899),
+        ("\ud800", 0xD800),
+    ],
+)
+def test_a_hash_code_is_javas(text: str, code: int) -> None:
+    assert java_hash_code(text) == code
+
+
+@given(st.binary(max_size=70), st.integers(0, 2**31 - 1))
+def test_the_slow_hash_is_the_fast_one_where_both_take_the_seed(data: bytes, seed: int) -> None:
+    assert murmur3_128_low_of_any_seed(data, seed) == murmur3_128_low(data, seed)
+
+
+@given(st.binary(max_size=40))
+def test_a_negative_seed_is_sign_extended(data: bytes) -> None:
+    assert murmur3_128_low(data, -1) == murmur3_128_low_of_any_seed(data, 2**64 - 1)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 300))
+def test_a_bucket_more_moves_an_input_only_to_the_new_one(state: int, count: int) -> None:
+    before, after = consistent_hash(state, count), consistent_hash(state, count + 1)
+    assert 0 <= before < count
+    assert after in (before, count)
+
+
+def test_inputs_are_spread_evenly_over_buckets() -> None:
+    counts = [0] * 8
+    for each in range(8_000):
+        counts[consistent_hash(murmur3_128_low(str(each).encode(), 0), 8)] += 1
+    assert min(counts) > 900
+    assert max(counts) < 1_100

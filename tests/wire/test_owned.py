@@ -1,0 +1,36 @@
+"""Copies of decoded values do not view the buffer that they were read from."""
+
+from __future__ import annotations
+
+from segstore.wire import ReadTable, TableKey, WrongHost, decode, encode
+from segstore.wire.owned import owned
+from segstore.wire.schema import Elements
+
+KEY = TableKey(b"key", -1)
+
+
+def read_table(count: int) -> ReadTable:
+    buffer = bytearray(encode(ReadTable(1, "s/t/0.#epoch.0", "", (KEY,) * count)))
+    command = decode(buffer)
+    assert isinstance(command, ReadTable)
+    copy, _ = owned(command)
+    buffer[:] = bytes(len(buffer))
+    assert isinstance(copy, ReadTable)
+    return copy
+
+
+def test_payloads_are_copied_and_counted() -> None:
+    copy, size = owned(WrongHost(1, "segment", "host", ""))
+    assert copy == WrongHost(1, "segment", "host", "")
+    assert size == len("segment") + len("host")
+    assert owned(memoryview(b"abc")) == (b"abc", 3)
+
+
+def test_keys_outlive_their_buffer() -> None:
+    assert read_table(3).keys == (KEY,) * 3
+
+
+def test_a_long_list_outlives_its_buffer() -> None:
+    copy = read_table(5_000)
+    assert not isinstance(copy.keys, Elements)
+    assert tuple(copy.keys) == (KEY,) * 5_000
