@@ -38,10 +38,14 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop}
 
 
+def _is_watched(request: pytest.FixtureRequest) -> bool:
+    return request.node.get_closest_marker("watched") is not None
+
+
 @pytest.fixture
-async def store() -> AsyncIterator[MockSegmentStore]:
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[MockSegmentStore]:
     """A store without a controller."""
-    async with MockSegmentStore() as opened:
+    async with MockSegmentStore(watched=_is_watched(request)) as opened:
         yield opened
 
 
@@ -53,9 +57,9 @@ async def pool() -> AsyncIterator[ConnectionPool]:
 
 
 @pytest.fixture
-async def mock(grpc_runs: None) -> AsyncIterator[MockCluster]:
+async def mock(grpc_runs: None, request: pytest.FixtureRequest) -> AsyncIterator[MockCluster]:
     """A store and a controller."""
-    async with MockCluster() as opened:
+    async with MockCluster(watched=_is_watched(request)) as opened:
         yield opened
 
 

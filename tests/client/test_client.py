@@ -56,7 +56,7 @@ async def take(events: Any, count: int) -> list[bytes]:
 
 
 async def test_what_is_written_is_read_from_the_head_and_ends_with_the_stream() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await stream(pravega, 3)
         async with pravega.event_writer("a", "s") as writer:
             for number in range(50):
@@ -103,7 +103,7 @@ async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_g
 
 
 async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_truncated_segment_names_that() -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
+    async with MockCluster(watched=False) as mock, client(mock) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             await writer.write(b"gone")
@@ -143,7 +143,7 @@ async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_s
 @pytest.mark.slow
 @pytest.mark.parametrize("batching", ["turn", "blocks"])
 async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: str) -> None:
-    async with MockCluster(stores=2) as mock, client(mock, append_batching=batching) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock, append_batching=batching) as pravega:
         await stream(pravega, 1)
         keys = [f"key {number}" for number in range(8)]
         written: dict[str, list[bytes]] = {key: [] for key in keys}
@@ -254,7 +254,7 @@ async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_w
 
 async def test_a_reader_keeps_at_most_what_it_may_read_ahead() -> None:
     config = {"read_ahead_bytes": 20_000, "read_size_bytes": 4_000}
-    async with MockCluster() as mock, client(mock, **config) as pravega:
+    async with MockCluster(watched=False) as mock, client(mock, **config) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             for _ in range(300):
@@ -267,7 +267,7 @@ async def test_a_reader_keeps_at_most_what_it_may_read_ahead() -> None:
 
 
 async def test_events_survive_a_store_that_cuts_connections() -> None:
-    async with MockCluster(stores=1) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=1) as mock, client(mock) as pravega:
         await stream(pravega, 2)
         async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
             for number in range(200):
@@ -363,7 +363,10 @@ async def test_delegation_tokens_come_from_the_controller_and_are_asked_for_agai
     now_s = [1_000.0]
     authority = Authority(key=KEY, now_s=lambda: now_s[0])
     retry = Backoff(initial_ms=1, max_ms=2, jitter=0, max_attempts=4)
-    async with MockCluster(auth_key=KEY, authority=authority) as mock, client(mock, retry=retry) as pravega:
+    async with (
+        MockCluster(watched=False, auth_key=KEY, authority=authority) as mock,
+        client(mock, retry=retry) as pravega,
+    ):
         await stream(pravega)
         with pytest.raises(RetriesExhausted) as caught:
             async with pravega.event_writer("a", "s") as writer:
@@ -376,7 +379,7 @@ async def test_delegation_tokens_come_from_the_controller_and_are_asked_for_agai
 
 
 async def test_without_a_token_a_writer_and_a_reader_are_refused() -> None:
-    async with MockCluster(auth_key=KEY) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, auth_key=KEY) as mock, client(mock) as pravega:
         await stream(pravega)
         with pytest.raises(TokenRefused):
             async with pravega.event_writer("a", "s") as writer:
@@ -388,7 +391,7 @@ async def test_without_a_token_a_writer_and_a_reader_are_refused() -> None:
 
 async def test_a_controller_that_asks_for_a_password_gets_it_or_refuses() -> None:
     authority = Authority(Accounts(["ann:secret"]), now_s=time.time)
-    async with MockCluster(authority=authority) as mock:
+    async with MockCluster(watched=False, authority=authority) as mock:
         async with client(mock, username="ann", password="secret") as pravega:
             await stream(pravega)
         async with client(mock, username="ann", password="wrong") as pravega:
@@ -398,7 +401,7 @@ async def test_a_controller_that_asks_for_a_password_gets_it_or_refuses() -> Non
 
 async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
-    async with MockCluster(tls_cert=certificate, tls_key=key) as mock:
+    async with MockCluster(watched=False, tls_cert=certificate, tls_key=key) as mock:
         uri = f"tls://{mock.controller_uri}"
         async with connect(uri, settings(tls_ca_file=certificate)) as pravega:
             await stream(pravega)
@@ -420,6 +423,7 @@ async def test_a_reader_that_is_not_open_says_so_and_is_opened_once(pravega: Cli
             await events.open()
 
 
+@pytest.mark.watched
 async def test_an_abort_that_is_cancelled_leaves_no_segment_writer_behind(mock: MockCluster, pravega: Client) -> None:
     await stream(pravega, segments=4)
     writer = pravega.event_writer("a", "s")

@@ -62,7 +62,7 @@ def test_the_first_program_runs_as_it_stands_but_for_its_address(
     grpc_runs: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run() -> None:
-        async with MockCluster() as mock:
+        async with MockCluster(watched=False) as mock:
             program = PROGRAMS[0].replace("127.0.0.1:9090", mock.controller_uri).replace("asyncio.run(main())", "")
             names: dict[str, Any] = {}
             exec(program, names)
@@ -81,7 +81,7 @@ def compiled(program: str) -> CodeType:
 
 async def test_the_other_programs_run_one_after_the_other(grpc_runs: None) -> None:
     before = set(REGISTRY._collector_to_names)
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await pravega.controller.create_scope("shop")
         await pravega.controller.create_stream("shop", "orders", segments=2)
         for program in PROGRAMS[1:]:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 @pytest.fixture
 async def pravega() -> AsyncIterator[Client]:
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as client:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as client:
         await client.controller.create_scope("a")
         await client.controller.create_stream("a", "s")
         yield client
@@ -124,7 +124,10 @@ async def test_a_file_of_authorities_that_will_not_do_is_named(tmp_path: Path) -
 @pytest.mark.slow
 async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
-    async with MockCluster(tls_cert=certificate, tls_key=key) as secure, MockCluster() as plain:
+    async with (
+        MockCluster(watched=False, tls_cert=certificate, tls_key=key) as secure,
+        MockCluster(watched=False) as plain,
+    ):
 
         async def says(mock: MockCluster, scheme: str) -> str:
             where = mock.controller_address

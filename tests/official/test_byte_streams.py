@@ -10,7 +10,7 @@ pytestmark = MARKS
 
 
 async def test_bytes_are_written_read_sought_and_cut_off() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "byte_streams.life")
     assert found["written"] == 11
     assert found["read"] == [5, "hello"]
@@ -28,6 +28,6 @@ async def test_bytes_are_written_read_sought_and_cut_off() -> None:
 
 
 async def test_40_megabytes_come_back() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "byte_streams.large", size=40_000_000)
     assert found == {"tail": 40_000_000, "same": True}

@@ -19,12 +19,12 @@ SIZES = [1, 100, 7, 65_536, 1_000_000, 1, 8 * MIB - 8, 8 * MIB, 8 * MIB + 1, 50,
 
 
 async def test_events_with_and_without_keys_come_back() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         assert await run(uri(cluster), "events.basics") == {"texts": True, "binary": 2}
 
 
 async def test_events_of_one_byte_to_16_mebibytes_come_back_in_order() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "events.sizes", sizes=SIZES)
         assert found["read"] == SIZES
         assert found["wrong"] == []
@@ -34,7 +34,7 @@ async def test_events_of_one_byte_to_16_mebibytes_come_back_in_order() -> None:
 
 @pytest.mark.parametrize("stores", [1, 2, 3])
 async def test_100_000_events_keep_the_order_of_their_keys_and_come_once(stores: int) -> None:
-    async with MockCluster(stores, containers=6) as cluster:
+    async with MockCluster(stores, watched=False, containers=6) as cluster:
         found = await run(
             uri(cluster), "events.write_and_read", scope="a", stream="s", segments=5, keys=KEYS, per_key=PER_KEY
         )
@@ -44,7 +44,7 @@ async def test_100_000_events_keep_the_order_of_their_keys_and_come_once(stores:
 
 
 async def test_a_sealed_stream_ends_its_readers_and_refuses_writers() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "events.write_until_refused", scope="a", stream="s")
         assert found["sealed"] is True
         assert found["late"].get("fails") == "ValueError"
@@ -53,7 +53,7 @@ async def test_a_sealed_stream_ends_its_readers_and_refuses_writers() -> None:
 
 
 async def test_several_clients_at_once() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         found = await asyncio.gather(
             run(uri(cluster), "events.write_and_read", scope="a", stream="s1", segments=2, keys=5, per_key=400),
             run(uri(cluster), "events.write_and_read", scope="a", stream="s2", segments=1, keys=5, per_key=400),
@@ -64,7 +64,7 @@ async def test_several_clients_at_once() -> None:
 
 
 async def test_a_reader_that_waits_at_the_tail_gets_what_comes() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         await run(uri(cluster), "events.write_and_read", scope="a", stream="s", segments=2, keys=1, per_key=1)
         async with OfficialClient(uri(cluster), "groups.wait_for_events", scope="a", stream="s", count=101) as reader:
             await reader.said("waiting")
@@ -73,7 +73,7 @@ async def test_a_reader_that_waits_at_the_tail_gets_what_comes() -> None:
 
 
 async def test_deleting_streams_leaves_no_segment() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         await run(uri(cluster), "events.basics")
         before = segment_names(cluster)
         assert await run(uri(cluster), "events.churn", scope="a", rounds=3) == "done"

@@ -60,7 +60,7 @@ def assert_in_order(events: Sequence[str], count: int) -> None:
 
 
 async def test_a_group_that_we_made_is_read_by_the_official_client_and_on_by_us() -> None:
-    async with MockCluster(2) as cluster, ours(cluster) as pravega:
+    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 3)
         await write(pravega, 0, 600)
         async with group(pravega) as shared:
@@ -74,7 +74,7 @@ async def test_a_group_that_we_made_is_read_by_the_official_client_and_on_by_us(
 
 
 async def test_a_group_that_the_official_client_made_is_read_by_us_and_on_by_it() -> None:
-    async with MockCluster(2) as cluster, ours(cluster) as pravega:
+    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 3)
         await write(pravega, 0, 600)
         first = await run(uri(cluster), "interop_groups.read_some", **GROUP, reader="official", count=100)
@@ -88,7 +88,7 @@ async def test_a_group_that_the_official_client_made_is_read_by_us_and_on_by_it(
 
 
 async def test_names_of_readers_are_taken_for_both_clients() -> None:
-    async with MockCluster(1) as cluster, ours(cluster) as pravega:
+    async with MockCluster(1, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 1)
         await write(pravega, 0, 10)
         async with group(pravega) as shared:
@@ -104,7 +104,7 @@ async def test_names_of_readers_are_taken_for_both_clients() -> None:
 
 
 async def test_we_read_on_after_a_reader_of_the_official_client_has_crashed() -> None:
-    async with MockCluster(2) as cluster, ours(cluster) as pravega:
+    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 2)
         await write(pravega, 0, 400)
         stays = OfficialClient(uri(cluster), "interop_groups.read_and_stay", **GROUP, reader="gone", count=1)
@@ -127,7 +127,7 @@ async def test_we_read_on_after_a_reader_of_the_official_client_has_crashed() ->
 
 
 async def test_the_official_client_reads_on_after_our_reader_has_crashed() -> None:
-    async with MockCluster(2) as cluster, ours(cluster) as pravega:
+    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 2)
         await write(pravega, 0, 400)
         async with group(pravega) as shared:
@@ -155,7 +155,7 @@ async def test_the_official_client_reads_on_after_our_reader_has_crashed() -> No
 
 async def test_successors_that_one_client_noted_are_read_by_the_other() -> None:
     """We end one of four segments and leave: the official client ends the others and goes on behind all."""
-    async with MockCluster(2) as cluster, ours(cluster) as pravega:
+    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 4)
         await write(pravega, 0, 800)
         await scale(cluster, "a", "s", 5)
@@ -185,7 +185,7 @@ async def test_successors_that_one_client_noted_are_read_by_the_other() -> None:
 
 
 async def test_we_read_the_successors_that_the_official_client_noted() -> None:
-    async with MockCluster(2) as cluster, ours(cluster) as pravega:
+    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 4)
         await write(pravega, 0, 400)
         await scale(cluster, "a", "s", 5)
@@ -205,7 +205,7 @@ async def test_readers_of_both_clients_share_the_segments_side_by_side_whoever_c
 
 
 async def _side_by_side(first: str) -> None:
-    async with MockCluster(2) as cluster, ours(cluster) as pravega:
+    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 4)
         where: dict[str, Any] = {"scope": "a", "stream": "s"}
         shared = pravega.reader_group("a", "shared", streams=["s"], refresh_ms=200)

@@ -32,7 +32,7 @@ def found_wrong(events: list[bytes], keys: int, per_key: int) -> list[str]:
 
 
 async def test_what_this_client_commits_the_official_one_reads_in_order_and_nothing_that_is_open() -> None:
-    async with MockCluster(2, controller=ControllerConfig(commit_delay_ms=20)) as cluster:
+    async with MockCluster(2, watched=False, controller=ControllerConfig(commit_delay_ms=20)) as cluster:
         await make_stream(cluster, "a", "s", 3)
         async with connect(uri(cluster), settings()) as pravega, pravega.transaction_writer("a", "s") as writer:
             left = writer.begin()
@@ -47,7 +47,7 @@ async def test_what_this_client_commits_the_official_one_reads_in_order_and_noth
 
 
 async def test_what_the_official_client_commits_this_one_reads_in_order() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         found = await run(uri(cluster), "transactions.large", scope="a", stream="s", keys=10, per_key=6)
         assert found == {"events": 60, "wrong": []}
         events = await events_of(cluster)
@@ -56,7 +56,7 @@ async def test_what_the_official_client_commits_this_one_reads_in_order() -> Non
 
 
 async def test_one_that_the_official_client_left_open_is_resumed_and_committed_here() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 2)
         assert cluster.controller is not None
         known = cluster.controller.state.stream("a", "s").transactions
@@ -75,7 +75,7 @@ async def test_one_that_the_official_client_left_open_is_resumed_and_committed_h
 
 
 async def test_one_that_was_begun_here_the_official_client_sees_open_and_then_ended() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 2)
         async with connect(uri(cluster), settings()) as pravega, pravega.transaction_writer("a", "s") as writer:
             transaction = writer.begin()

@@ -17,7 +17,7 @@ def refused(outcome: dict[str, Any], with_words: str) -> bool:
 
 
 async def test_scopes_are_made_listed_and_deleted() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "management.scopes")
     assert found["created"]
     assert not found["again"]
@@ -27,7 +27,7 @@ async def test_scopes_are_made_listed_and_deleted() -> None:
 
 
 async def test_streams_go_through_their_life() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "management.streams")
         left = segment_names(cluster)
     assert (found["created"], found["again"]) == (True, False)
@@ -48,7 +48,7 @@ async def test_streams_go_through_their_life() -> None:
 
 
 async def test_tags_are_set_changed_and_removed() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "management.tags")
     assert found["plain"] == []
     assert sorted(found["tagged"]) == ["one", "two"]
@@ -59,7 +59,7 @@ async def test_tags_are_set_changed_and_removed() -> None:
 
 async def test_a_listing_of_several_pages_is_whole() -> None:
     for page_size in (1, 3, 7):
-        async with MockCluster(controller=ControllerConfig(page_size=page_size)) as cluster:
+        async with MockCluster(watched=False, controller=ControllerConfig(page_size=page_size)) as cluster:
             found = await run(uri(cluster), "management.listing", count=7)
         assert found["scopes"] == [f"scope{number}" for number in range(7)], page_size
         assert found["streams"] == [f"stream{number}" for number in range(7)], page_size
@@ -68,7 +68,7 @@ async def test_a_listing_of_several_pages_is_whole() -> None:
 
 
 async def test_what_is_missing_is_refused_and_not_tried_for_ever() -> None:
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "management.missing")
     for what in ("reader group", "byte stream"):
         assert found[what]["fails"] == "PanicException", found[what]

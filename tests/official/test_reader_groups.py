@@ -13,7 +13,7 @@ pytestmark = MARKS
 
 
 async def test_a_reader_goes_on_where_another_stopped() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         found = await run(uri(cluster), "groups.hand_over")
     assert 0 < found["first"] < 2000
     assert found["all"], "the two readers did not read each event once"
@@ -23,7 +23,7 @@ async def test_a_reader_goes_on_where_another_stopped() -> None:
 
 
 async def test_groups_start_at_head_tail_and_cut() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         found = await run(uri(cluster), "groups.positions")
     assert 0 < found["read before the cut"] < 1000
     assert len(found["cut"]) == 2
@@ -34,20 +34,20 @@ async def test_groups_start_at_head_tail_and_cut() -> None:
 
 
 async def test_a_group_reads_several_streams_and_another_again() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         found = await run(uri(cluster), "groups.several_streams")
     assert found == {"all": True, "deleted": {"gives": None}, "again": 300}
 
 
 async def test_a_deleted_group_can_be_made_again_under_its_name() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         assert await run(uri(cluster), "groups.made_again") == [100, 100]
 
 
 async def test_readers_in_two_processes_share_the_segments_of_a_group() -> None:
     """The client gives up segments to a reader that came later after ten seconds, not before."""
     where: dict[str, Any] = {"scope": "a", "stream": "s"}
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 4)
         async with (
             OfficialClient(uri(cluster), "groups.share", **where, name="first") as first,

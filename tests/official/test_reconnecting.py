@@ -19,7 +19,7 @@ KEYS, PER_KEY = 40, 500
 async def test_broken_connections_lose_and_double_nothing(stores: int) -> None:
     what = {"scope": "a", "stream": "s", "keys": KEYS, "per_key": PER_KEY}
     cut = 0
-    async with MockCluster(stores) as cluster:
+    async with MockCluster(stores, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 3)
         async with (
             OfficialClient(uri(cluster), "events.read", **what) as reader,
@@ -39,7 +39,7 @@ async def test_broken_connections_lose_and_double_nothing(stores: int) -> None:
 
 async def test_connections_that_are_cut_all_the_time_still_get_events_through_once() -> None:
     what = {"scope": "a", "stream": "s", "keys": 10, "per_key": 1000}
-    async with MockCluster() as cluster:
+    async with MockCluster(watched=False) as cluster:
         await make_stream(cluster, "a", "s", 2)
 
         def appends() -> int:
@@ -67,7 +67,7 @@ async def test_connections_that_are_cut_all_the_time_still_get_events_through_on
 
 
 async def test_killed_clients_leave_no_task_descriptor_or_transient_segment() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 2)
         first = Held.now()
         seen_transient = 0

@@ -21,7 +21,7 @@ COUNTS = (4, 1, 3, 5, 2)
 @pytest.mark.parametrize("stores", [1, 3])
 async def test_order_and_exactly_once_hold_while_a_stream_is_scaled(stores: int) -> None:
     what = {"scope": "a", "stream": "s", "keys": KEYS, "per_key": PER_KEY}
-    async with MockCluster(stores, containers=6) as cluster:
+    async with MockCluster(stores, watched=False, containers=6) as cluster:
         await make_stream(cluster, "a", "s", 1)
         async with (
             OfficialClient(uri(cluster), "events.read", **what) as reader,
@@ -43,7 +43,7 @@ async def test_order_and_exactly_once_hold_while_a_stream_is_scaled(stores: int)
 
 async def test_a_scale_that_takes_its_time_is_waited_for() -> None:
     what = {"scope": "a", "stream": "s", "keys": 4, "per_key": 200}
-    async with MockCluster(controller=ControllerConfig(scale_delay_ms=150)) as cluster:
+    async with MockCluster(watched=False, controller=ControllerConfig(scale_delay_ms=150)) as cluster:
         await make_stream(cluster, "a", "s", 1)
         async with OfficialClient(uri(cluster), "events.write", **what, pauses=1) as writer:
             await writer.said("writing")

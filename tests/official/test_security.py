@@ -32,7 +32,9 @@ def as_user(name: str, password: str) -> dict[str, str]:
 
 def guarded(**more: Any) -> MockCluster:
     """A cluster that asks who comes."""
-    return MockCluster(2, authority=Authority(Accounts(USERS), KEY, now_s=time.time), auth_key=KEY, **more)
+    return MockCluster(
+        2, watched=False, authority=Authority(Accounts(USERS), KEY, now_s=time.time), auth_key=KEY, **more
+    )
 
 
 async def found_by(cluster: MockCluster, scenario: str, environment: dict[str, str], **arguments: Any) -> Any:
@@ -104,7 +106,7 @@ async def test_events_and_transactions_go_through_with_tokens() -> None:
 async def test_a_client_with_a_token_of_another_key_does_not_get_through() -> None:
     """The controller signs with a key that the stores do not know; the client is told so and gives up."""
     other = Authority(Accounts(USERS), KEY[::-1], now_s=time.time)
-    async with MockCluster(authority=other, auth_key=KEY) as cluster:
+    async with MockCluster(watched=False, authority=other, auth_key=KEY) as cluster:
         found = await found_by(cluster, "secured.try_to_write", as_user("admin", "secret"))
         assert found["fails"] in ("ValueError", "PanicException"), found
 
@@ -112,7 +114,7 @@ async def test_a_client_with_a_token_of_another_key_does_not_get_through() -> No
 async def test_tls_with_and_without_passwords(certificates: Any) -> None:
     trusted = {"pravega_client_tls_cert_path": str(certificates.ca)}
     tls = {"tls_cert": certificates.cert, "tls_key": certificates.key}
-    async with MockCluster(2, **tls) as cluster:
+    async with MockCluster(2, watched=False, **tls) as cluster:
         assert cluster.controller_uri.startswith("localhost:")
         found = await found_by(cluster, "secured.write_and_read", trusted, tls=True, auth=False, keys=10, per_key=200)
         assert found == {"events": 2000, "wrong": [], "transaction": 1}
@@ -124,7 +126,7 @@ async def test_tls_with_and_without_passwords(certificates: Any) -> None:
 
 async def test_a_client_that_trusts_another_authority_is_not_served(certificates: Any, tmp_path: Path) -> None:
     others = make_certificates(tmp_path)
-    async with MockCluster(tls_cert=certificates.cert, tls_key=certificates.key) as cluster:
+    async with MockCluster(watched=False, tls_cert=certificates.cert, tls_key=certificates.key) as cluster:
         environment = {"pravega_client_tls_cert_path": str(others.ca)}
         async with OfficialClient(uri(cluster, "tls"), "secured.connect", environment=environment) as client:
             with pytest.raises(ClientFailed):

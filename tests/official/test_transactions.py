@@ -35,28 +35,28 @@ def check_life(found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stores", [1, 2])
 async def test_what_is_committed_is_read_and_what_is_aborted_is_not(stores: int) -> None:
-    async with MockCluster(stores) as cluster:
+    async with MockCluster(stores, watched=False) as cluster:
         check_life(await run(uri(cluster), "transactions.life"))
         assert of_transactions(cluster) == []
 
 
 @pytest.mark.parametrize("delay_ms", [0, 200])
 async def test_a_client_waits_for_commits_that_take_time(delay_ms: int) -> None:
-    async with MockCluster(controller=ControllerConfig(commit_delay_ms=delay_ms)) as cluster:
+    async with MockCluster(watched=False, controller=ControllerConfig(commit_delay_ms=delay_ms)) as cluster:
         found = await run(uri(cluster), "transactions.large", scope="a", stream="s", keys=10, per_key=5)
         assert found == {"events": 50, "wrong": []}
         await eventually(lambda: not of_transactions(cluster), "the transactions' segments are gone")
 
 
 async def test_many_transactions_keep_the_order_of_keys() -> None:
-    async with MockCluster(3) as cluster:
+    async with MockCluster(3, watched=False) as cluster:
         found = await run(uri(cluster), "transactions.large", scope="a", stream="s", keys=50, per_key=40)
         assert found == {"events": 2000, "wrong": []}
         assert of_transactions(cluster) == []
 
 
 async def test_the_lease_ends_the_transaction_of_a_client_that_was_killed() -> None:
-    async with MockCluster(2, controller=SHORT_LEASES) as cluster:
+    async with MockCluster(2, watched=False, controller=SHORT_LEASES) as cluster:
         await run(uri(cluster), "events.write_and_read", scope="a", stream="s", segments=2, keys=2, per_key=5)
         before = segment_names(cluster)
         async with OfficialClient(uri(cluster), "transactions.leave_open", scope="a", stream="s") as client:
@@ -72,7 +72,7 @@ async def test_the_lease_ends_the_transaction_of_a_client_that_was_killed() -> N
 
 
 async def test_a_client_that_comes_after_the_end_of_its_lease_hears_of_it() -> None:
-    async with MockCluster(controller=LONGER_LEASES) as cluster:
+    async with MockCluster(watched=False, controller=LONGER_LEASES) as cluster:
         await run(uri(cluster), "events.write_and_read", scope="a", stream="s", segments=1, keys=1, per_key=1)
         async with OfficialClient(uri(cluster), "transactions.outlive_the_lease", scope="a", stream="s") as client:
             await client.said("open")
@@ -84,7 +84,7 @@ async def test_a_client_that_comes_after_the_end_of_its_lease_hears_of_it() -> N
 
 
 async def test_a_transaction_from_before_a_scale_is_committed_after_it() -> None:
-    async with MockCluster(2) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 2)
         async with OfficialClient(uri(cluster), "transactions.commit_across_a_scale", scope="a", stream="s") as client:
             await client.said("written")

@@ -68,7 +68,10 @@ def small(**more: Any) -> ClientSettings:
 
 @asynccontextmanager
 async def stream(segments: int = 1, stores: int = 1, **more: Any) -> AsyncIterator[tuple[MockCluster, Client]]:
-    async with MockCluster(stores=stores) as mock, connect(f"tcp://{mock.controller_uri}", small(**more)) as pravega:
+    async with (
+        MockCluster(stores=stores) as mock,
+        connect(f"tcp://{mock.controller_uri}", small(**more)) as pravega,
+    ):
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s", segments=segments)
         yield mock, pravega

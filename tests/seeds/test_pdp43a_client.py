@@ -57,7 +57,7 @@ from tests.server.support import SEGMENT, Peer, create
 async def test_events_above_8_mebibytes_take_this_path_and_those_of_exactly_8_do_not() -> None:
     config = settings()
     assert (config.max_event_bytes, config.max_large_event_bytes) == (8_388_608, 1 << 30)
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", config) as pravega:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", config) as pravega:
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s")
         async with pravega.event_writer("a", "s") as writer:

@@ -74,7 +74,7 @@ async def written(peer: Peer, *chunks: bytes, writer: UUID = WRITER) -> str:
 async def test_the_command_has_code_40_and_is_answered_with_segment_created_and_the_name() -> None:
     command = CreateTransientSegment(5, WRITER, SEGMENT, "")
     assert encode(command)[:4] == (40).to_bytes(4)
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         created = await asked(peer, command)
         assert type(created) is SegmentCreated
         assert created.request_id == 5
@@ -83,7 +83,7 @@ async def test_the_command_has_code_40_and_is_answered_with_segment_created_and_
 
 @pytest.mark.seed("43.2")
 async def test_the_name_tells_parent_and_writer_and_is_no_transactions() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         first, second = [await transient(peer) for _ in range(2)]
     assert first != second
     for name in (first, second):
@@ -108,7 +108,7 @@ def update(name: str, number: int) -> UpdateSegmentAttribute:
 
 @pytest.mark.seed("43.3")
 async def test_a_transient_segment_takes_attributes_up_to_its_limit() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         name = await transient(peer)
         before = store.segments[name].attribute_count()
         taken = 0
@@ -123,7 +123,10 @@ async def test_a_transient_segment_takes_attributes_up_to_its_limit() -> None:
 
 @pytest.mark.seed("43.3")
 async def test_a_strict_transient_segment_takes_the_number_of_its_own_writer_only() -> None:
-    async with MockSegmentStore(strict_transient_attributes=True) as store, await Peer.connect(store) as peer:
+    async with (
+        MockSegmentStore(watched=False, strict_transient_attributes=True) as store,
+        await Peer.connect(store) as peer,
+    ):
         name = await written(peer, b"chunk", b"and its number")
         assert await asked(peer, GetSegmentAttribute(8, name, WRITER, "")) == SegmentAttribute(8, 1)
         assert await peer.ask(update(name, 1)) == []
@@ -132,7 +135,7 @@ async def test_a_strict_transient_segment_takes_the_number_of_its_own_writer_onl
 
 @pytest.mark.seed("43.4")
 async def test_a_transient_segment_is_no_table_whatever_its_name_and_has_no_index() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         await peer.ask(create(SEGMENT))
         assert index_name(SEGMENT) in store.segments
         name = await written(peer, b"chunk")
@@ -148,7 +151,7 @@ async def test_a_transient_segment_is_no_table_whatever_its_name_and_has_no_inde
 @pytest.mark.seed("43.4")
 @pytest.mark.usefixtures("grpc_runs")
 async def test_a_transient_segment_is_in_no_list_of_the_controller() -> None:
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await pravega.controller.create_scope("scope")
         await pravega.controller.create_stream("scope", "stream")
         address = mock.stores[0].address
@@ -168,7 +171,7 @@ async def test_a_transient_segment_is_in_no_list_of_the_controller() -> None:
 
 @pytest.mark.seed("43.5")
 async def test_unmerged_transient_segments_go_with_their_connection_once() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as other:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as other:
         await other.ask(create(SEGMENT))
         kept = await written(other, b"kept")
         peer = await Peer.connect(store)
@@ -194,7 +197,7 @@ async def test_unmerged_transient_segments_go_with_their_connection_once() -> No
 @pytest.mark.seed("43.6")
 async def test_the_cleaner_deletes_by_clock_time_what_nobody_used_and_all_that_is_older_than_a_recovery() -> None:
     clock = FakeClock()
-    async with MockSegmentStore(clock=clock) as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False, clock=clock) as store, await Peer.connect(store) as peer:
         service = store.server.service
         idle, used = await written(peer, b"idle"), await written(peer, b"used", writer=UUID(int=8))
         assert store.server.settings.transient_idle_s == 600
@@ -217,7 +220,7 @@ async def test_the_cleaner_deletes_by_clock_time_what_nobody_used_and_all_that_i
 
 @pytest.mark.seed("43.10")
 async def test_a_merge_appends_the_whole_source_as_one_event_and_seals_it_first() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         await peer.ask(create(SEGMENT))
         name = await written(peer, b"one ", b"two ", b"three")
         assert await asked(peer, MergeSegments(30, SEGMENT, name, "")) == SegmentsMerged(30, SEGMENT, name, 13)
@@ -232,7 +235,7 @@ async def test_a_merge_appends_the_whole_source_as_one_event_and_seals_it_first(
 
 @pytest.mark.seed("43.10")
 async def test_a_merge_that_is_refused_leaves_the_target_as_it_was_and_the_source_sealed() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         await peer.ask(create(SEGMENT))
         name = await written(peer, b"data")
         await asked(peer, SealSegment(29, SEGMENT, ""))
@@ -246,7 +249,7 @@ async def test_a_merge_that_is_refused_leaves_the_target_as_it_was_and_the_sourc
 
 @pytest.mark.seed("43.10")
 async def test_an_empty_source_is_only_deleted() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         await peer.ask(create(SEGMENT))
         source = SEGMENT + "#transaction." + "0" * 31 + "1"
         await peer.ask(create(source))

@@ -194,7 +194,9 @@ async def test_a_service_that_is_not_there_is_named_and_a_cancelled_start_leaves
         with pytest.raises(Unreachable, match=said):
             await ZooKeeperCoordinator(hosts, connect_timeout_ms=200).connect()
     with pytest.raises(Unreachable, match=r"ZooKeeper at 127\.0\.0\.1:1 does not answer"):
-        await MockCluster(stores=2, coordinator=ZooKeeperCoordinator("127.0.0.1:1", connect_timeout_ms=200)).start()
+        await MockCluster(
+            watched=False, stores=2, coordinator=ZooKeeperCoordinator("127.0.0.1:1", connect_timeout_ms=200)
+        ).start()
     async with CutLine(server) as line:
         line.cut()
         with pytest.raises(Unreachable, match=r"it gave no session within 0\.2 s"):
@@ -311,7 +313,7 @@ async def test_strange_nodes_are_named_and_end_no_store(
 
 @pytest.mark.seed("57.1")
 async def test_with_shutdown_a_store_ends_and_the_other_takes_its_containers(server: str, below: str) -> None:
-    async with MockCluster(stores=2, ownership=SHUTDOWN, coordinator=at(server, below)) as mock:
+    async with MockCluster(watched=False, stores=2, ownership=SHUTDOWN, coordinator=at(server, below)) as mock:
         assert shares(mock) == [{0, 2}, {1, 3}]
         await end(server, session_of(mock, 0))
         await until(lambda: shares(mock) == [set(), {0, 1, 2, 3}])

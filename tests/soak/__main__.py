@@ -160,8 +160,10 @@ async def kept_alive(cluster: MockCluster) -> None:
 
 async def soak(seed: int, seconds: float) -> None:
     chance, end = random.Random(seed), time.monotonic() + seconds
-    plain = MockCluster(3, containers=6, controller=ControllerConfig(lease_cap_ms=LEASE_MS, lease_slack_ms=0))
-    short = MockCluster(2, controller=ControllerConfig(lease_cap_ms=400, lease_slack_ms=100))
+    plain = MockCluster(
+        3, watched=False, containers=6, controller=ControllerConfig(lease_cap_ms=LEASE_MS, lease_slack_ms=0)
+    )
+    short = MockCluster(2, watched=False, controller=ControllerConfig(lease_cap_ms=400, lease_slack_ms=100))
     async with plain as cluster, short as with_short_leases:
         work = Soak(cluster, with_short_leases, chance)
         pinging = asyncio.create_task(kept_alive(cluster)) if seconds > LEASE_MS / 1000 + 10 else None

@@ -144,7 +144,7 @@ class BearerAuthority(Authority):
 async def test_a_bearer_token_is_fetched_once_and_again_when_it_is_refused(grpc_runs: None) -> None:
     authority = BearerAuthority(Accounts(["ann:secret"]), now_s=time.time)
     source = Source(lambda number: f"token {number}\n")
-    async with MockCluster(authority=authority) as mock:
+    async with MockCluster(watched=False, authority=authority) as mock:
         uri = f"tcp://{mock.controller_uri}"
         async with connect(uri, settings(), credentials=Bearer(source)) as pravega:
             await pravega.controller.create_scope("a")
@@ -166,7 +166,7 @@ async def test_a_bearer_token_is_fetched_once_and_again_when_it_is_refused(grpc_
 
 async def test_a_source_of_tokens_that_fails_or_hangs_is_an_error_within_the_deadline(grpc_runs: None) -> None:
     source = Source(lambda _: "token 1")
-    async with MockCluster() as mock:
+    async with MockCluster(watched=False) as mock:
         uri = f"tcp://{mock.controller_uri}"
         async with connect(uri, settings(request_timeout_ms=100), credentials=Bearer(source)) as pravega:
             source.problem = RuntimeError("the identity provider is down")
@@ -199,7 +199,7 @@ async def test_credentials_that_leave_the_machine_in_clear_are_warned_of(
 
 async def test_credentials_of_a_call_go_before_those_of_the_settings(grpc_runs: None) -> None:
     authority = Authority(Accounts(USERS), now_s=time.time)
-    async with MockCluster(authority=authority) as mock:
+    async with MockCluster(watched=False, authority=authority) as mock:
         wrong = settings(username="ann", password="wrong")
         async with connect(f"tcp://{mock.controller_uri}", wrong, credentials=Basic("ann", "secret")) as pravega:
             assert await pravega.controller.create_scope("a")
@@ -212,7 +212,7 @@ async def test_credentials_of_a_call_go_before_those_of_the_settings(grpc_runs: 
 
 def guarded(ttl_s: int = 600, **more: Any) -> MockCluster:
     authority = Authority(Accounts(USERS), KEY, ttl_s=ttl_s, now_s=time.time)
-    return MockCluster(2, authority=authority, auth_key=KEY, **more)
+    return MockCluster(2, watched=False, authority=authority, auth_key=KEY, **more)
 
 
 def counted(pravega: Client) -> Counter[str]:
@@ -295,7 +295,7 @@ async def test_a_user_who_may_read_but_not_write_is_refused_with_segment_and_end
 async def test_a_token_of_another_key_is_refused_by_name(grpc_runs: None) -> None:
     other = Authority(Accounts(USERS), KEY[:-1] + "x", now_s=time.time)
     async with (
-        MockCluster(authority=other, auth_key=KEY) as mock,
+        MockCluster(watched=False, authority=other, auth_key=KEY) as mock,
         client(mock, username="ann", password="secret") as pravega,
     ):
         assert mock.address is not None
@@ -331,7 +331,7 @@ async def test_a_token_of_another_key_is_refused_by_name(grpc_runs: None) -> Non
 
 
 async def test_a_store_without_a_controller_takes_tokens_of_a_source(grpc_runs: None) -> None:
-    async with MockCluster(auth_key=KEY) as mock, ConnectionPool(settings(retry=FEW)) as pool:
+    async with MockCluster(watched=False, auth_key=KEY) as mock, ConnectionPool(settings(retry=FEW)) as pool:
         assert mock.address is not None
         now_s = time.time()
         source = Source(lambda number: token(now_s - 5 if number < 3 else now_s + 600, number=number))

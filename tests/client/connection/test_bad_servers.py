@@ -381,7 +381,7 @@ PARTS: Final = [
 
 @asynccontextmanager
 async def good_cluster() -> AsyncIterator[MockCluster]:
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await pravega.controller.create_scope("a")
         for stream, segments in (("s", 2), ("b", 1), ("r", 1), ("r2", 1)):
             await pravega.controller.create_stream("a", stream, segments=segments)

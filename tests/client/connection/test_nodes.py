@@ -260,7 +260,11 @@ async def test_the_pool_waits_out_the_back_off_of_a_store_before_it_tries_again(
 @pytest.mark.seed("601.7")
 async def test_a_slow_set_up_fails_nothing_that_is_bound_elsewhere() -> None:
     config = settings(socket_connection_setup_timeout_ms=10_000)
-    async with ScriptedStore(hello=None) as stuck, MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with (
+        ScriptedStore(hello=None) as stuck,
+        MockSegmentStore(watched=False) as store,
+        ConnectionPool(config) as pool,
+    ):
         waiting = asyncio.ensure_future(pool.flow(stuck.endpoint, Recorder()))
         await until(lambda: stuck.peers)
         user = Recorder()
@@ -300,7 +304,7 @@ def channels(*endpoints: Endpoint, **more: float | bool) -> ControllerChannels:
 @pytest.mark.seed("601.5")
 @pytest.mark.usefixtures("grpc_runs")
 async def test_calls_go_to_a_connected_node_and_to_another_when_it_is_gone() -> None:
-    async with MockCluster() as first, MockCluster() as second:
+    async with MockCluster(watched=False) as first, MockCluster(watched=False) as second:
         ends = [Endpoint(*mock.controller_address) for mock in (first, second) if mock.controller_address is not None]
         calls = channels(*ends)
         for _ in range(3):
@@ -337,7 +341,7 @@ def closed_port() -> Iterator[Endpoint]:
 @pytest.mark.seed("601.8")
 @pytest.mark.usefixtures("grpc_runs")
 async def test_a_node_that_never_completes_its_handshake_costs_one_set_up_timeout() -> None:
-    async with ScriptedStore(hello=None) as stuck, MockCluster() as one, MockCluster() as two:
+    async with ScriptedStore(hello=None) as stuck, MockCluster(watched=False) as one, MockCluster(watched=False) as two:
         working = [Endpoint(*mock.controller_address) for mock in (one, two) if mock.controller_address is not None]
         calls = channels(stuck.endpoint, *working, socket_connection_setup_timeout_ms=1_500)
         await calls.call("checkScopeExists", m.ScopeInfo(scope="a"))

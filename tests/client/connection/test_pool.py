@@ -40,7 +40,7 @@ def info(flow: Flow, segment: str = SEGMENT) -> int:
 
 @pytest.mark.seed("36.1")
 async def test_request_ids_are_flow_and_sequence_and_flows_of_a_pool_differ() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
         flows = [await pool.flow(endpoint(store), Recorder()) for _ in range(25)]
         assert [flow.flow_id for flow in flows] == list(range(1, 26))
         assert [unpack(flows[4].next_request_id()) for _ in range(3)] == [(5, 0), (5, 1), (5, 2)]
@@ -148,7 +148,7 @@ async def test_least_busy_sends_a_new_user_past_a_connection_with_bytes_in_fligh
 @pytest.mark.parametrize(("users", "maximum"), [(1, 10), (7, 10), (10, 10), (64, 10), (5, 1)])
 async def test_first_users_at_once_open_as_many_connections_as_may_be(users: int, maximum: int) -> None:
     config = settings(max_connections_per_store=maximum)
-    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
         joins = [asyncio.ensure_future(pool.flow(endpoint(store), Recorder())) for _ in range(users)]
         await asyncio.sleep(0)
         assert pool.connections_to(endpoint(store)) == min(users, maximum), "counted when chosen"
@@ -182,7 +182,7 @@ async def test_closing_a_flow_leaves_the_connection_and_sending_on_it_fails(stor
 async def test_idle_connections_are_pruned_and_others_are_not() -> None:
     timers = FakeTimers()
     config = settings(max_connections_per_store=2, idle_connection_s=60)
-    async with MockSegmentStore() as store, ConnectionPool(config, timers=timers) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config, timers=timers) as pool:
         kept = await pool.flow(endpoint(store), Recorder())
         idle = await pool.flow(endpoint(store), Recorder())
         idle.close()
@@ -285,7 +285,7 @@ async def test_an_exception_in_one_flow_fails_that_flow_only() -> None:
     def fail(reply: Command) -> None:
         raise RuntimeError("no")
 
-    async with MockSegmentStore() as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings(max_connections_per_store=1)) as pool:
         bad, good = Recorder(fail), Recorder()
         failing = await pool.flow(endpoint(store), bad)
         working = await pool.flow(endpoint(store), good)

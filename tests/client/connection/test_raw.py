@@ -134,6 +134,7 @@ async def test_a_failure_that_matches_no_request_closes_the_client_and_a_success
         assert client.closed
 
 
+@pytest.mark.watched
 @pytest.mark.seed("36.14")
 async def test_requests_about_segments_are_tried_again_and_other_refusals_are_errors(store: MockSegmentStore) -> None:
     async with ConnectionPool(settings(retry=FAST_RETRY)) as pool:
@@ -209,7 +210,7 @@ async def test_sealed_truncated_and_missing_carry_the_offset() -> None:
     assert SegmentIsSealed(1, "s").offset == SegmentIsTruncated(1, "s", 0).offset == NoSuchSegment(1, "s").offset == -1
     for known in (SegmentIsSealed(1, "s", "", 9), SegmentIsTruncated(1, "s", 3, "", 9), NoSuchSegment(1, "s", "", 9)):
         assert as_older(known).offset == -1, "an older peer does not send it"  # type: ignore[attr-defined]
-    async with MockSegmentStore() as store:
+    async with MockSegmentStore(watched=False) as store:
         await make(store)
         writer = UUID(int=3)
         async with await Peer.connect(store) as peer:

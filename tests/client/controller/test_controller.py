@@ -140,7 +140,10 @@ def test_keys_that_no_store_has_are_refused_before_a_controller_tries_in_vain(pr
 @pytest.mark.usefixtures("grpc_runs")
 async def test_a_scale_that_takes_time_is_done_when_it_was_waited_for() -> None:
     slow = ControllerConfig(scale_delay_ms=30)
-    async with MockCluster(controller=slow) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+    async with (
+        MockCluster(watched=False, controller=slow) as mock,
+        connect(f"tcp://{mock.controller_uri}", settings()) as pravega,
+    ):
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s")
         new = await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
@@ -149,7 +152,7 @@ async def test_a_scale_that_takes_time_is_done_when_it_was_waited_for() -> None:
 
 @pytest.mark.usefixtures("grpc_runs")
 async def test_what_is_not_there_is_named_by_the_error_whatever_the_controller_says_of_it() -> None:
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await pravega.controller.create_scope("a")
         with pytest.raises(NoSuchStream, match=r"^getCurrentSegments of a/none at ") as stream:
             await pravega.controller.current_segments("a", "none")

@@ -48,7 +48,7 @@ async def until(reads: Any, deadline_s: float = 60) -> None:
 
 
 async def test_a_reader_goes_on_where_another_stopped() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await fill(pravega, 100, segments=3)
         async with group(pravega) as shared:
             async with shared.reader("first") as reader:
@@ -113,7 +113,7 @@ async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_use
 
 @pytest.mark.slow
 async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_read_once() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as one, client(mock) as two:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as one, client(mock) as two:
         await fill(one, 0, segments=6)
         got: dict[str, list[GroupEvent]] = {}
 
@@ -168,7 +168,7 @@ async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_
 
 
 async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends_with_its_streams() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await fill(pravega, 80, segments=2)
         for count in (3, 2, 5):
             edges = [number / count for number in range(count + 1)]
@@ -376,6 +376,7 @@ async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline(pr
             assert await again.readers() == []
 
 
+@pytest.mark.watched
 async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline(mock: MockCluster) -> None:
     async with client(mock, close_timeout_ms=100) as pravega:
         await fill(pravega, 3, segments=1)

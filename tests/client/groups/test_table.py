@@ -89,7 +89,7 @@ async def test_a_key_that_somebody_removed_can_be_written_again(pravega: Client)
 
 
 async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with MockCluster() as mock, client(mock) as pravega:
+    async with MockCluster(watched=False) as mock, client(mock) as pravega:
         await fill(pravega, 0, segments=1)
         async with group(pravega) as shared:
             table = GroupTable(pravega.pool, pravega.locations(), "a", "g")

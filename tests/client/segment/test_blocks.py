@@ -65,7 +65,7 @@ async def test_set_up_comes_first_and_numbers_never_go_backwards() -> None:
 @pytest.mark.seed("36.18")
 async def test_with_one_append_in_flight_each_travels_in_a_block_of_its_own() -> None:
     config = settings(append_batching="blocks")
-    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
         await make(store)
         async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
             for number in range(20):
@@ -80,7 +80,7 @@ async def test_with_one_append_in_flight_each_travels_in_a_block_of_its_own() ->
 async def test_with_many_in_flight_blocks_grow_and_an_event_that_crosses_the_end_arrives_whole() -> None:
     config = settings(append_batching="blocks")
     written = bytearray()
-    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
         await make(store)
         random = Random(5)
         expected = b""
@@ -124,7 +124,7 @@ class _Spy:
 async def test_many_writers_on_one_connection_each_arrive_whole_and_in_order(batching: str) -> None:
     config = settings(append_batching=batching, max_connections_per_store=1)
     segments = [f"scope/stream/{number}.#epoch.0" for number in range(12)]
-    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
         await make(store, *segments)
         where = FixedStore(endpoint(store))
         writers = [SegmentWriter(pool, where, segment) for segment in segments]

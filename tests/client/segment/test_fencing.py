@@ -24,7 +24,7 @@ def stored(store: MockSegmentStore) -> bytes:
 
 
 async def test_the_writer_whose_number_was_taken_fails_and_its_event_is_not_stored() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
         await make(store)
         where = FixedStore(endpoint(store))
         one, other = (SegmentWriter(pool, where, SEGMENT, writer_id=WRITER) for _ in range(2))

@@ -121,7 +121,7 @@ async def test_the_answer_to_a_set_up_acknowledges_and_the_rest_is_sent_again_be
 
 @pytest.mark.seed("36.23")
 async def test_a_writer_id_that_has_written_before_goes_on_where_it_stopped() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
         await make(store)
         where = FixedStore(endpoint(store))
         for last in (3, 6):
@@ -158,7 +158,7 @@ async def test_whatever_is_cut_before_or_after_the_store_took_it_is_there_once_a
 async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_failed_condition_keeps_the_connection() -> (
     None
 ):
-    async with MockSegmentStore() as store:
+    async with MockSegmentStore(watched=False) as store:
         await make(store)
         writer = UUID(int=3)
         async with await Peer.connect(store) as peer:
@@ -197,7 +197,7 @@ async def test_after_a_failed_append_the_next_without_a_set_up_closes(store: Moc
 @pytest.mark.seed("36.25")
 async def test_each_error_of_the_store_has_its_reply() -> None:
     key = "0123456789abcdef" * 4
-    async with MockSegmentStore(containers=2, own={0}) as store:
+    async with MockSegmentStore(watched=False, containers=2, own={0}) as store:
         names = [f"a/b/{number}.#epoch.0" for number in range(20)]
         async with await Peer.connect(store) as peer:
             kinds = {type(reply) for reply in await peer.ask(*[create(name) for name in names])}
@@ -216,7 +216,7 @@ async def test_each_error_of_the_store_has_its_reply() -> None:
             async with await Peer.connect(store) as third:
                 third.send(ReadSegment(owned, -5, 10, ""))
                 assert await third.closed() == b"", "an error without a reply closes"
-    async with MockSegmentStore(auth_key=key) as store, await Peer.connect(store) as peer:
+    async with MockSegmentStore(watched=False, auth_key=key) as store, await Peer.connect(store) as peer:
         old = jwt.encode({"a/b": "READ_UPDATE", "exp": 5}, key, "HS512")
         for token, code in ((old, 1), ("nonsense", 0)):
             (reply,) = await peer.ask(GetStreamSegmentInfo(3, "a/b/0", token))

@@ -33,7 +33,7 @@ from tests.server.support import Peer
 
 @pytest.mark.seed("36.28")
 async def test_reads_bring_at_most_two_mebibytes_wait_at_the_tail_and_tell_the_end() -> None:
-    async with MockSegmentStore(long_poll_s=0.02) as store, ConnectionPool(settings()) as pool:
+    async with MockSegmentStore(watched=False, long_poll_s=0.02) as store, ConnectionPool(settings()) as pool:
         await make(store)
         where = FixedStore(endpoint(store))
         data = Random(2).randbytes(5 << 20)
@@ -60,7 +60,7 @@ async def test_reads_bring_at_most_two_mebibytes_wait_at_the_tail_and_tell_the_e
 @pytest.mark.seed("36.28")
 async def test_a_tiny_read_still_brings_eight_bytes() -> None:
     config = settings(read_size_bytes=8)
-    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
         await make(store)
         where = FixedStore(endpoint(store))
         async with SegmentWriter(pool, where, SEGMENT) as writer:
@@ -73,6 +73,7 @@ async def test_a_tiny_read_still_brings_eight_bytes() -> None:
             assert bytes(reply.data) == b"01234567"
 
 
+@pytest.mark.watched
 @pytest.mark.seed("36.28")
 async def test_a_waiting_read_hears_of_appends_and_of_the_seal(store: MockSegmentStore, pool: ConnectionPool) -> None:
     await make(store)
@@ -170,7 +171,7 @@ async def test_a_refused_read_ends_its_reader_and_disturbs_no_other_flow(strict:
     """The offset of the read, taken for a request id, is that of flow 3, request 7."""
     config = settings(max_connections_per_store=1)
     async with (
-        MockSegmentStore(auth_key="k" * 64, strict_request_ids=strict) as store,
+        MockSegmentStore(watched=False, auth_key="k" * 64, strict_request_ids=strict) as store,
         ConnectionPool(config) as pool,
     ):
         bystanders = [Recorder() for _ in range(3 if flow_exists else 2)]
@@ -246,7 +247,7 @@ async def test_a_read_whose_answer_went_elsewhere_is_asked_anew_and_one_that_wai
 async def test_raw_requests_a_reader_and_a_writer_of_one_segment_share_the_pool() -> None:
     """The three roles of a revisioned stream client; the client itself adds nothing to the sockets."""
     config = settings(max_connections_per_store=2)
-    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
         await make(store)
         where = FixedStore(endpoint(store))
         async with (

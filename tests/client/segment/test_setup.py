@@ -44,8 +44,8 @@ def test_a_writer_tries_ten_times_with_delays_that_grow_tenfold_to_twenty_second
 @pytest.mark.seed("36.26")
 async def test_a_wrong_host_forgets_the_endpoint_and_connects_to_the_owner() -> None:
     async with (
-        MockSegmentStore(containers=1, own=set()) as wrong,
-        MockSegmentStore(containers=1) as right,
+        MockSegmentStore(watched=False, containers=1, own=set()) as wrong,
+        MockSegmentStore(watched=False, containers=1) as right,
         ConnectionPool(settings()) as pool,
     ):
         await make(right)
@@ -59,7 +59,7 @@ async def test_a_wrong_host_forgets_the_endpoint_and_connects_to_the_owner() -> 
 @pytest.mark.seed("36.26")
 @pytest.mark.parametrize("end", ["seal", "delete"])
 async def test_a_sealed_or_missing_segment_hands_over_what_is_not_acknowledged_in_order(end: str) -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
         await make(store, SEGMENT, "scope/stream/1.#epoch.1")
         where = FixedStore(endpoint(store))
         over: list[SegmentOver] = []
@@ -92,7 +92,7 @@ async def test_a_sealed_or_missing_segment_hands_over_what_is_not_acknowledged_i
 
 @pytest.mark.seed("36.26")
 async def test_without_successors_what_is_not_acknowledged_fails_as_sealed() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
         await make(store)
         writer = SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT)
         await writer.write(b"stored")
@@ -193,7 +193,7 @@ async def test_closing_the_pool_ends_a_writers_futures_and_its_flush() -> None:
 @pytest.mark.parametrize("pooled", [True, False])
 async def test_without_pooling_each_writer_and_reader_has_a_connection_of_its_own(pooled: bool) -> None:
     config = settings(enable_connection_pooling=pooled, max_connections_per_store=2)
-    async with MockSegmentStore() as store, ConnectionPool(config) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
         await make(store)
         where = FixedStore(endpoint(store))
         writers = [SegmentWriter(pool, where, SEGMENT) for _ in range(4)]

@@ -28,7 +28,7 @@ async def make(store: MockSegmentStore) -> None:
 
 
 async def test_a_function_hears_that_its_append_is_stored_and_may_append_again() -> None:
-    async with MockSegmentStore() as store, ConnectionPool(settings()) as pool:
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
         await make(store)
         async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
             heard: list[ClientError | None] = []

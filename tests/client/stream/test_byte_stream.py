@@ -233,7 +233,7 @@ class TestWithTheOfficialClient:
     pytestmark = MARKS
 
     async def test_what_the_official_client_writes_is_read(self) -> None:
-        async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+        async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
             assert await run(uri(mock), "byte_streams.write", size=2_000_000) == 2_000_000
             async with pravega.byte_reader("a", "bytes") as reader:
                 assert await reader.read_exactly(2_000_000) == hashlib.shake_128(b"bytes").digest(2_000_000)

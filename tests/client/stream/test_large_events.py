@@ -99,6 +99,7 @@ async def test_without_pooling_a_large_event_has_a_connection_of_its_own_which_e
         assert await all_of(pravega) == [big(3_500)]
 
 
+@pytest.mark.watched
 async def test_a_store_that_does_not_serve_transient_segments_is_named(store: MockSegmentStore) -> None:
     async with ConnectionPool(small()) as pool, await Peer.connect(store) as peer:
         await peer.ask(create(SEGMENT))
@@ -112,7 +113,11 @@ async def test_what_a_writer_of_large_events_has_not_foreseen_fails_the_event_an
     async def broken(segment: str, data: object) -> None:
         raise ValueError(f"{segment} is odd")
 
-    async with MockSegmentStore() as store, ConnectionPool(small()) as pool, await Peer.connect(store) as peer:
+    async with (
+        MockSegmentStore(watched=False) as store,
+        ConnectionPool(small()) as pool,
+        await Peer.connect(store) as peer,
+    ):
         await peer.ask(create(SEGMENT))
         writer = SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT, carry=broken)
         with pytest.raises(Exception, match=r"a large event for .* failed: .* is odd"):
@@ -125,7 +130,7 @@ async def test_what_a_writer_of_large_events_has_not_foreseen_fails_the_event_an
 @pytest.mark.timeout(600)
 async def test_large_events_of_the_official_client_are_read() -> None:
     sizes = [1, 8 * MIB, 8 * MIB + 1, 3, 12_000_000]
-    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await run(uri(mock), "events.sizes", sizes=sizes)
         async with pravega.event_reader("a", "sized") as events:
             assert [len((await anext(events)).data) for _ in sizes] == sizes

@@ -56,7 +56,7 @@ async def status_of(writer: TransactionWriter, transaction: UUID | None) -> Tran
 
 
 async def test_a_block_commits_at_its_end_and_each_key_keeps_its_order() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await stream(pravega, 3)
         async with pravega.transaction_writer("a", "s") as writer:
             async with writer.begin() as transaction:
@@ -138,7 +138,7 @@ async def test_what_a_writer_leaves_open_it_aborts(pravega: Client) -> None:
 
 async def test_a_commit_that_takes_time_is_waited_for_or_not() -> None:
     slow = ControllerConfig(commit_delay_ms=120)
-    async with MockCluster(controller=slow) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, controller=slow) as mock, client(mock) as pravega:
         await stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             async with writer.begin() as waited:
@@ -156,7 +156,10 @@ async def test_a_commit_that_takes_time_is_waited_for_or_not() -> None:
 
 async def test_a_commit_that_takes_too_long_says_so_and_names_the_transaction() -> None:
     never = ControllerConfig(commit_delay_ms=3_600_000)
-    async with MockCluster(controller=never) as mock, client(mock, transaction_commit_timeout_ms=60) as pravega:
+    async with (
+        MockCluster(watched=False, controller=never) as mock,
+        client(mock, transaction_commit_timeout_ms=60) as pravega,
+    ):
         await stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             with pytest.raises(RequestTimedOut) as caught:
@@ -167,7 +170,7 @@ async def test_a_commit_that_takes_too_long_says_so_and_names_the_transaction() 
 
 
 async def test_a_lease_that_ends_is_an_error_of_what_is_written_then() -> None:
-    async with MockCluster(controller=SHORT_LEASES) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, controller=SHORT_LEASES) as mock, client(mock) as pravega:
         await stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             transaction = writer.begin(lease_ms=10_000)
@@ -183,7 +186,7 @@ async def test_a_lease_that_ends_is_an_error_of_what_is_written_then() -> None:
 
 
 async def test_a_commit_after_the_end_of_the_lease_is_refused() -> None:
-    async with MockCluster(controller=SHORT_LEASES) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, controller=SHORT_LEASES) as mock, client(mock) as pravega:
         await stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             transaction = writer.begin(lease_ms=10_000)
@@ -197,7 +200,7 @@ async def test_a_commit_after_the_end_of_the_lease_is_refused() -> None:
 
 async def test_pings_keep_a_transaction_beyond_its_lease() -> None:
     leases = ControllerConfig(min_lease_ms=0, lease_slack_ms=20_000)
-    async with MockCluster(controller=leases) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, controller=leases) as mock, client(mock) as pravega:
         await stream(pravega)
         assert mock.controller is not None
         core = mock.controller.transactions._core
@@ -212,7 +215,7 @@ async def test_pings_keep_a_transaction_beyond_its_lease() -> None:
 
 async def test_a_ping_that_hears_of_the_end_fails_what_is_open() -> None:
     leases = ControllerConfig(min_lease_ms=0, lease_slack_ms=20_000)
-    async with MockCluster(controller=leases) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, controller=leases) as mock, client(mock) as pravega:
         await stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             transaction = writer.begin(lease_ms=40)
@@ -249,7 +252,7 @@ async def test_one_writer_resumes_what_another_began(mock: MockCluster, pravega:
 
 
 async def test_a_transaction_from_before_a_scale_is_committed_after_it() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await stream(pravega, 2)
         async with (
             pravega.event_writer("a", "s") as plain,
@@ -271,7 +274,7 @@ async def test_a_transaction_from_before_a_scale_is_committed_after_it() -> None
 
 async def test_events_reach_the_transaction_once_although_connections_are_cut() -> None:
     random = Random(11)
-    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await stream(pravega, 2)
         async with pravega.transaction_writer("a", "s") as writer, writer.begin() as transaction:
             for number in range(200):

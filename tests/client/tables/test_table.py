@@ -51,7 +51,7 @@ async def made(pravega: Client, *, partitions: int = 3, primary: int = 2, second
 
 
 async def test_tables_are_made_found_listed_and_deleted() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         controller = pravega.controller
         config = TableConfig(partitions=2, primary_key_bytes=4, secondary_key_bytes=3, rollover_bytes=2_000_000)
         with pytest.raises(NoSuchStream):
@@ -79,7 +79,7 @@ async def test_tables_are_made_found_listed_and_deleted() -> None:
 
 
 async def test_a_value_is_put_read_changed_on_its_version_and_removed() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega, await made(pravega) as table:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega, await made(pravega) as table:
         assert await table.get(b"k1") is None
         assert not await table.exists(b"k1")
         first = await table.put(b"k1", b"one")
@@ -123,7 +123,7 @@ async def test_entries_of_one_primary_key_change_together_or_not_at_all(pravega:
 
 
 async def test_a_version_of_another_partition_does_not_match() -> None:
-    async with MockCluster() as mock, client(mock) as pravega, await made(pravega) as table:
+    async with MockCluster(watched=False) as mock, client(mock) as pravega, await made(pravega) as table:
         version = await table.put(b"k1", b"x")
         with pytest.raises(BadKeyVersion, match="partition"):
             await table.put(b"k1", b"y", version=Version(version.segment_id + 1, version.number))
@@ -155,7 +155,11 @@ async def test_what_the_table_cannot_hold_is_refused_before_it_is_sent(pravega: 
 
 
 async def test_large_values_of_many_keys_are_read_in_the_order_asked_for() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega, await made(pravega, partitions=2) as table:
+    async with (
+        MockCluster(watched=False, stores=2) as mock,
+        client(mock) as pravega,
+        await made(pravega, partitions=2) as table,
+    ):
         keys = [number.to_bytes(2) for number in range(40)]
         for key in keys:
             await table.put(key, key * (MAX_VALUE_BYTES // 2))
@@ -168,7 +172,11 @@ async def test_large_values_of_many_keys_are_read_in_the_order_asked_for() -> No
 
 @pytest.mark.parametrize("page", [1, 3, 1000])
 async def test_an_iteration_gives_every_entry_once_in_the_order_of_the_keys(page: int) -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega, await made(pravega, partitions=4) as table:
+    async with (
+        MockCluster(watched=False, stores=2) as mock,
+        client(mock) as pravega,
+        await made(pravega, partitions=4) as table,
+    ):
         random = Random(5)
         keys = [number.to_bytes(2) for number in random.sample(range(65536), 60)] + [b"\0\0", b"\xff\xff"]
         for key in keys:
@@ -187,6 +195,7 @@ async def test_an_iteration_gives_every_entry_once_in_the_order_of_the_keys(page
         assert [key async for key in table.keys(from_=high, to=low)] == []
 
 
+@pytest.mark.watched
 async def test_an_iteration_over_one_primary_key_asks_its_partition_alone(mock: MockCluster, pravega: Client) -> None:
     async with await made(pravega, secondary=2) as table:
         for primary in (b"p1", b"p2"):
@@ -240,7 +249,7 @@ async def _turns(count: int) -> Any:
 
 
 async def test_changes_survive_connections_that_are_cut() -> None:
-    async with MockCluster(stores=2) as mock, client(mock) as pravega, await made(pravega) as table:
+    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega, await made(pravega) as table:
         random = Random(2)
         plain: dict[bytes, bytes] = {}
         for step in range(200):
@@ -325,7 +334,7 @@ def test_behind_a_key_comes_the_next_and_nothing_behind_the_last(key: bytes) -> 
 
 async def test_a_table_segment_with_keys_of_any_length_has_pages_by_token_and_deltas() -> None:
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(MockSegmentStore())
+        store = await stack.enter_async_context(MockSegmentStore(watched=False))
         pool = await stack.enter_async_context(ConnectionPool(settings()))
         requests = await stack.enter_async_context(SegmentRequests(pool, FixedStore(endpoint(store))))
         segment = TableSegment(requests, "a/g_kvtable/0.#epoch.0")
