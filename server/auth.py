@@ -1,4 +1,4 @@
-"""Delegation tokens: who may do what with a segment.
+"""Verification of delegation tokens, which grant access to segments.
 
 A token is a JWT, signed with HS512 over the bytes of the key. Its claims name resources and give each `READ` or
 `READ_UPDATE`; without `exp` it holds for ever. Pure but for the signature, which PyJWT checks; time is an argument.

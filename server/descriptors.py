@@ -1,4 +1,4 @@
-"""The file descriptors of this process, divided between its ports and its files.
+"""Budget of file descriptors, divided between the process's ports and its files.
 
 Invariant: the shares of all ports and the reserve for files are together at most what the process may have, so that
 peers, however many connect to however many ports, leave the files of a data directory what they need.

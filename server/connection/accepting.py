@@ -1,4 +1,4 @@
-"""Listening sockets: which peers are accepted, and what becomes of those at the end.
+"""Listening sockets: accept or refuse each peer, and close what is left on shutdown.
 
 asyncio accepts a connection in one tick of the loop and makes its transport in the next. A server that is closed in
 between drops the connection with an error in the log, and its socket stays open without an owner. uvloop has no such

@@ -1,4 +1,4 @@
-"""What a connection waits for, since when, and what it misses first.
+"""Deadlines of one connection: what it is waiting for, since when, and which deadline expires first.
 
 Pure: a record of the connection's state, in seconds of whatever clock the caller has, and one function of it. Nothing
 here sets timers; the hub asks now and then which deadlines have passed.

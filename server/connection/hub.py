@@ -1,4 +1,4 @@
-"""What the connections of a segment store share: a receive buffer, an account of what peers hold, deadlines, the end.
+"""State shared by all connections of a server: receive buffer, memory accounting, deadlines, shutdown.
 
 The account is kept in bytes. A connection tells the hub what it holds after each read and each write; what a peer has
 read since then is looked up with the deadlines, twice a second, and for the largest when the sum is above half of

@@ -1,4 +1,4 @@
-"""What a listener tells whoever records its traffic.
+"""The interface of a traffic recorder, called by listeners with the bytes they read and write.
 
 A recorder gives each connection a number and takes its bytes as they go over the wire: once for each read and for each
 write, before anything is made of what was read and after everything that changes what is written. Its calls return at

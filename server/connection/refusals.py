@@ -1,4 +1,4 @@
-"""The one table that turns what the store refuses into what the peer is told.
+"""The table that maps a store's errors to replies on the wire.
 
 Pure. `None` means that the protocol has no reply for it and the connection closes. Source: `handleException` of
 `PravegaRequestProcessor` and of `AppendProcessor`; seed 36.25.

@@ -1,4 +1,4 @@
-"""The requests of a segment store, each a pure function from the store and the command to the reply.
+"""Handlers of a segment store's requests: each is a pure function of the store and the command to the reply.
 
 The table says for each what the reference calls the operation, which segment a refusal names, and what a token must
 allow; `segstore.server.connection.service` carries it out. Reads are not here, because they may have to wait.

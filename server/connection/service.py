@@ -1,4 +1,4 @@
-"""What all connections of a segment store share: the store, its settings, and the reads that wait.
+"""Executes requests for all connections of a segment store and answers reads that wait at a segment's tail.
 
 Requests run to their end at once; only reads at the tail of a segment wait. A caller that changes the store calls
 `answer_waiting` afterwards, which answers the reads that the change woke. Work that takes longer than a slice of

@@ -1,4 +1,4 @@
-"""What each writer has appended to each segment of the stores of a process, for statistics (79.8).
+"""Counts of the events and bytes each writer has appended to each stream segment (79.8).
 
 Kept only where somebody can ask: a store without a control API has none of it. What is counted are appends over
 connections to the segments of streams; those of transactions and of large events, whose segments are merged later, show

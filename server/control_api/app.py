@@ -1,4 +1,4 @@
-"""The application of the control API: its resources put together, with one form of refusal and one description.
+"""The control API's web application: all routes, with one error format and one OpenAPI description.
 
 Every resource is a coroutine, so that it runs on the store's loop and not in a thread; those that look through many
 segments give way now and then. The description is at /v1/openapi.json, a page for people at /. No page loads scripts

@@ -1,4 +1,4 @@
-"""What the control API looks at and changes: the stores of a process, what is to go wrong there, the controller."""
+"""The objects that the control API inspects and changes: the stores of a process, their faults, the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first of many names, in order, as many as one answer has room for."""
+"""Selection of the first N names in sorted order, to fit one response."""
 
 from __future__ import annotations
 

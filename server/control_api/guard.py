@@ -1,4 +1,4 @@
-"""Who may ask the control API, and how much: looked at before the application sees a request.
+"""Access checks of the control API, made before the application sees a request.
 
 A page that a browser shows must not drive a server on the same machine. A page of another origin says so in `Origin` or
 `Sec-Fetch-Site`, and is refused. One that has its own name resolved to this machine (DNS rebinding) looks like the same

@@ -1,4 +1,4 @@
-"""The control API on its socket: listens, says where, stops.
+"""The control API's HTTP listener.
 
 The web server runs on the store's own loop, without signal handlers, threads, ticks or logging of its own. What it
 answers is computed between two steps of the store, so it never sees a half-done state, and is kept short for the same

@@ -1,4 +1,4 @@
-"""Looking at stores: their segments and their connections, of which one can be closed."""
+"""Descriptions of stores, segments and connections for the control API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control API says and takes, as its OpenAPI description has it."""
+"""Request and response models of the control API, from which its OpenAPI description is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live page at /: what the API says, once a second while somebody looks, for people.
+"""The live page at `/`, which shows the control API's data and refreshes it every second.
 
 It is one file, `page.html`, with its style and its script inside, and a policy that lets nothing else in: both are
 named by their hashes, nothing is loaded from anywhere, it can ask this server alone and stands in no frame. What peers

@@ -1,4 +1,4 @@
-"""What is wrong with a request, as the control API answers it: one sentence, where it is, and the status.
+"""Error responses of the control API: status, location and one sentence (RFC 9457).
 
 Every refusal has this one form (RFC 9457), whoever finds it: the guard, the web library, a resource. Nothing of what
 was sent is echoed but names.

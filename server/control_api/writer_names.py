@@ -1,4 +1,4 @@
-"""Names of writers, and which writer ids are theirs (79.8).
+"""Registered writer names, and the mapping of writer ids to them (79.8).
 
 A writer of this project's client appends to a segment under the uuid5 of its name and that segment, so a name that was
 registered is found by trying it. What was found is remembered in the count.

@@ -1,4 +1,4 @@
-"""Pravega's controller for the mock: scopes, streams, transactions and their kin over gRPC, on one state in memory.
+"""The controller: Pravega's gRPC API for scopes, streams, transactions, reader groups and key-value tables.
 
 The order of the layers: `policies` and `epochs` (values and pure functions), `state` and `operations` (what is
 remembered and how it changes), the parts (`streams`, `transactions`, …: decide, have the segment store act, record),

@@ -1,4 +1,4 @@
-"""The controller's settings, checked once, and their file. Every duration is in the unit that its name ends in."""
+"""The controller's settings and their file, validated on load. Names of durations end in their unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller: scopes, streams, transactions, reader groups, key-value tables over one state.
+"""The controller without its gRPC API: scopes, streams, transactions, reader groups and tables on one state.
 
 It knows nothing of gRPC and nothing of sockets: it is called, it calls the segment store, and at times somebody has to
 call `run_due`. Time comes from a function, randomness from a `Random`, so a test drives it through years in no time.

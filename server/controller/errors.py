@@ -1,4 +1,4 @@
-"""The error tree of the controller: what it refuses, sorted by what the caller is told.
+"""The error tree of the controller, sorted by what the caller is told.
 
     ControllerError
     ├── NotFound               a scope, stream, epoch, transaction, reader group, … that is not there

@@ -1,4 +1,4 @@
-"""What clients configure: scaling and retention of a stream, reader groups, key-value tables.
+"""Configuration values from clients: scaling and retention policies, reader groups, key-value tables.
 
 Values are immutable and carry no behaviour beyond their own reading of themselves. Numbers of the enums are those on
 the wire. A retention maximum of 0 means none, as in Pravega's `RetentionPolicy`.

@@ -1,4 +1,4 @@
-"""What the controller asks of the segment store: one small interface, so that it can be tested with a plain fake.
+"""The controller's interface to the segment store, small enough to fake in tests.
 
 Every call is idempotent, as the controller may ask again after a failure: creating what exists, sealing what is sealed
 and deleting what is gone succeed. A call that could not be done raises `SegmentStoreFailed`, and the caller's state

@@ -1,4 +1,4 @@
-"""A limit that the peers of a server share: on calls that are worked on, on bytes that calls hold.
+"""A limit shared fairly among the peers of a server: concurrent calls, or bytes held by calls.
 
 A peer may take more while what it has is less than one `_PART`th of what is free. A lone peer thus gets a ninth of the
 limit; several get less each, and leave room for one that has nothing yet. Invariant: what is taken exceeds the limit by

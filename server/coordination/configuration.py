@@ -1,4 +1,4 @@
-"""The configuration service: which scopes there are, and how their streams are configured (seed 57.6).
+"""The configuration service: scopes and stream configurations in the coordination service (seed 57.6).
 
 A cluster's controller publishes it, every store may look it up. It has a session of its own, with the service that
 holds the containers or with another. What was looked up is cached, and watched: what has changed is asked for again.

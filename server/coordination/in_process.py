@@ -1,4 +1,4 @@
-"""A coordination service in this process: the default, for clusters in one process and for tests.
+"""An in-process coordination service: the default, for single-process clusters and tests.
 
 It keeps ZooKeeper's rules: one tree, ephemeral nodes that end with their session, watches that fire once, and a
 session that expires when the service has not heard of it for its timeout. Time is the running loop's, so a loop with

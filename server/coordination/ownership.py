@@ -1,4 +1,4 @@
-"""The containers of one store: owned through a session with the coordination service, lost and owned again with it.
+"""Containers owned by one store through its coordination session; lost and acquired again with the session.
 
 One task a container looks at its node, acts, and waits for the node to change (seed 57.9):
 

@@ -1,4 +1,4 @@
-"""Which store takes a container that nobody owns: the one that its load report shows to have least to do (seed 57.6).
+"""Placement of unowned containers: the store that reports the least load takes each (seed 57.6).
 
 Pure functions over reports: all stores deal the same containers out in the same way, so each knows which are its own
 to take and after how many others its turn comes if those do not.

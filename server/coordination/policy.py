@@ -1,4 +1,4 @@
-"""What a store does when its coordination session has expired (seeds 57.1, 57.2).
+"""What a store does when its coordination session expires (seeds 57.1, 57.2).
 
 `Shutdown` ends the store, so that others take its containers at once. `Reconnect` starts a new session, trying so and
 so often, and owns again what it can; when it gets none, it ends the store too. Nought retries is `Shutdown`.

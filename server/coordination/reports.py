@@ -1,4 +1,4 @@
-"""The load reports of the stores: this one's, said again and again, and those of all, read (seed 57.6).
+"""Load reports: this store's, published periodically, and those of all stores, read (seed 57.6).
 
 What a node holds was written by others: one that is no report is passed over, which is said once. Two stores of one
 name would each take the other's nodes for its own of an older session, so when this is seen, one of them ends.

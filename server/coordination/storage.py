@@ -1,4 +1,4 @@
-"""Where the containers of a cluster lie, whoever owns them: what a shared journal is to stores in different processes.
+"""Storage interface for a cluster's containers, independent of the store that owns them.
 
 Opening a container gives it a new epoch, and from that moment what an owner of an older epoch does fails: that fence,
 not the coordination session, is what keeps two owners from acknowledging (seed 57.7).

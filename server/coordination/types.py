@@ -1,4 +1,4 @@
-"""What a coordination service is to a store: a tree of nodes, and sessions whose ephemeral nodes end with them.
+"""Interface of a coordination service: a tree of nodes, and sessions whose ephemeral nodes end with them.
 
 The interface is the part of ZooKeeper that ownership needs, so that a service in this process and a real one are
 driven by the same code. A session is connected, or suspended (the service does not answer; the session may live), or

@@ -1,4 +1,4 @@
-"""Chunk files: bytes of segments on disk, written once, checked block by block whenever they are read.
+"""Chunk files: segment bytes on disk, written once and verified block by block on every read.
 
 A file is data, then a CRC-32 for each 32 KiB block of it, then a footer of 40 bytes: magic, version, the file's number,
 length of the data, block size, CRC of the table, CRC of the footer itself. The table's CRC is kept by the snapshot that

@@ -1,4 +1,4 @@
-"""The committer: takes operations as they are carried out, writes them to the journal in groups, says what is durable.
+"""Group commit: writes executed operations to the journal in groups and reports what is durable.
 
 What is carried out between two rounds of the loop is a batch, and a batch is whole: a request that changes two
 segments, or two containers, is in one. The thread writes all batches that are there as one group and takes the next

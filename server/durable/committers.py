@@ -1,4 +1,4 @@
-"""One gate for the answers of a store whose containers have a journal each.
+"""Reply gate for a store whose containers have a journal each.
 
 What is carried out between two rounds of the loop is a round, whatever journals it goes to, and a round counts as
 durable when each of its batches is and all rounds before it are. So answers leave in the order in which they were made,

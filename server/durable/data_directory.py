@@ -1,4 +1,4 @@
-"""A data directory: whose it is, which files are in force, and what was committed last.
+"""A data directory: its owner, the files in force, and the last commit.
 
     MANIFEST            which snapshot and journals are in force; replaced as a whole
     committed           the number of the last batch that was acknowledged, or could have been

@@ -1,4 +1,4 @@
-"""Durable mode: containers whose every change is in a data directory before anybody hears of it.
+"""Durable mode: every change of a container is in a data directory before it is reported.
 
 `Durability` is what a process has of its directory. It opens it and recovers: the snapshot, then what the journals hold
 beyond it. Then it gives each container a journal, commits what they do (`committer`), takes a snapshot when the

@@ -1,4 +1,4 @@
-"""Epochs of a container that several processes can open: who opened it last has it, and all others find that out.
+"""Epochs of a container that several processes can open: the last to open it wins, the others find out.
 
 Each opening has a folder of its own, named by its epoch, in the container's folder:
 

@@ -1,4 +1,4 @@
-"""Data directories that are handed on: each epoch of a container has one of its own, which begins as the last one was.
+"""Data directories that change owners: each epoch has its own, which starts as a copy of the previous one.
 
 Files of a data directory do not change once they are written, so a new epoch's directory takes its predecessor's as
 hard links, at no cost. What an older owner does after that, and it may be in the middle of anything, it does to names

@@ -1,4 +1,4 @@
-"""What a data directory does to its files, as a few calls that tests replace to let disks fill up and fail.
+"""File operations of a data directory, replaceable in tests to simulate full and failing disks.
 
 Invariant: a call that returns has done all of its work; ``OSError`` otherwise. A file that is created was not there.
 Files and folders are accessible to their owner only. Only regular files are read: symbolic links are not followed, and

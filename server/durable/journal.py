@@ -1,4 +1,4 @@
-"""Journals: where commit groups are durable before anybody hears of what is in them.
+"""Journals: append-only files that make commit groups durable.
 
 A group is the operations of all containers, and of the controller, that were carried out while the group before it was
 being written: bytes, and the numbers of its first and last batch. `Journal` is the small interface that the committer

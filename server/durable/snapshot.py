@@ -1,4 +1,4 @@
-"""Snapshots: the state of containers at a batch, so that recovery reads no more of a journal than what follows.
+"""Snapshots: the state of containers at a batch, so that recovery replays only the journal after it.
 
 Three steps, because the loop must not wait for a disk. `capture` runs on the loop: it takes what a container holds as
 values that no longer change, and cuts the tails of segments, so that their chunks do not either. `save` runs in a

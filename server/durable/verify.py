@@ -1,4 +1,4 @@
-"""`segstore verify`: reads every byte of a data directory that nobody has open, and says what is not as it was written.
+"""`segstore verify`: reads every byte of an unopened data directory and reports corruption.
 
 Invariant: nothing is changed, and one fault does not keep others from being found, but for a manifest that cannot be
 read: it says what else there is. Refused, with `DataError`: a directory that is in use, newer, or none.

@@ -1,4 +1,4 @@
-"""What rules decide about one request or reply: a pure function of the rules, their counts and the subject.
+"""Decides which fault rules fire for a request or reply: a pure function of the rules, their counts and the subject.
 
 Invariants: the same rules, seed and workload give the same decisions, in the same order; chance is drawn from the seed,
 the rule's name, the connection's number and how many on that connection fitted before, so it does not depend on how

@@ -1,4 +1,4 @@
-"""Faults of a mock: rules that are added and cleared while it runs, what is held, and what has been decided.
+"""The fault rules of a running mock, with the holds they cause and a log of their decisions.
 
     store.faults.add('type = APPEND_BLOCK_END', nth=3, do="close after", name="lost ack")
     store.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])

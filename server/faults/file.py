@@ -1,4 +1,4 @@
-"""Fault files: YAML or JSON, read with the place of whatever does not fit.
+"""Reads fault files (YAML or JSON) and reports the place of each error.
 
 Refused with `FaultFileError`, whose text names file, line and path within the file. A duplicate key is refused: one of
 the two would be lost. YAML anchors, aliases, merge keys and tags are refused: they can make a small file large.

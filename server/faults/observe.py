@@ -1,4 +1,4 @@
-"""What a store was asked: every request with its times, for looking at and for waiting until something has happened.
+"""Log of the requests a store has received, with their times; tests inspect it and wait on it.
 
     await mock.wait_for('type = APPEND_BLOCK_END and segment ~ "scope/*"', count=3, stage="applied")
     assert [each.type_name for each in mock.requests("failure")] == ["READ_SEGMENT"]

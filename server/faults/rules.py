@@ -1,4 +1,4 @@
-"""Rules of faults: which requests or replies they mean, at which of these they fire, and what is done then.
+"""Fault rules: which requests or replies they match, at which matches they fire, and what they do.
 
     Rule(match='type = APPEND_BLOCK_END and segment ~ "scope/*"', nth=3, do="close after")
     Rule(match="type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])

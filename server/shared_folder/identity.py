@@ -1,4 +1,4 @@
-"""Which cluster a folder belongs to, and that ZooKeeper knows the same one.
+"""The identity of a cluster's folder, checked against the one in ZooKeeper.
 
 The folder says so in the file CLUSTER, the coordination service in the node /segstore/cluster. Whoever comes first
 writes both, the file before the node, and neither ever changes. A coordination service that knows nothing is told what

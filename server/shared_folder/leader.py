@@ -1,4 +1,4 @@
-"""One of several processes does something for all: it holds a node, as a store holds a container's.
+"""Leader election: one of several processes holds a node and acts for all.
 
 The node's data says where the others find the leader. Who leads is told so and told when that is over: when the session
 ends, or when what it does has been taken over by another, which is seen by its epoch as with containers.

@@ -1,4 +1,4 @@
-"""Where each container is served, as the coordination service has it: watched, so that asking costs nothing.
+"""Addresses of the stores that own containers, kept current by watches so that lookups cost nothing.
 
 A container's node names its owner, the owner's load report says where clients find it.
 

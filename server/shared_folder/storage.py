@@ -1,4 +1,4 @@
-"""Containers in a folder that the stores of a cluster share, one process each: opened by whoever owns them.
+"""Containers in a folder shared by the stores of a cluster, each opened by the store that owns it.
 
     DIR/CLUSTER             which cluster's it is, see `processes_identity`
     DIR/containers/3/…      a container: a folder for each epoch, see `store.fence`

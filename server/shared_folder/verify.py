@@ -1,4 +1,4 @@
-"""`segstore verify` of a cluster's folder: every epoch of every container and of the controller, read and told apart.
+"""`segstore verify` for a cluster's folder: every epoch of every container and of the controller.
 
 Of a container's epochs one is current: the latest that was ever in force, which the next opening takes over. A later
 one came to nothing; an earlier one is what a takeover that was killed did not remove, and what is wrong with it is told

@@ -1,4 +1,4 @@
-"""Attributes of segments: well-known ids, kinds of update, and the rule that decides an update.
+"""Segment attributes: well-known ids, kinds of update, and the rule that decides an update.
 
 An attribute is a UUID with an int64. Ids whose first half is -2^63 are *core* attributes, all others *extended*. The
 value -2^63 stands for "none": on the wire it says that an attribute is absent, and it can be stored, as the reference

@@ -1,4 +1,4 @@
-"""Where the bytes of segments live: chunks that grow with the segment, and a pool that recycles the large ones.
+"""Storage for segment bytes: chunks that grow with the segment, and a pool that recycles the large ones.
 
 Ownership of buffers. A write copies the caller's bytes once; the caller may reuse its buffer at once. A read hands out
 read-only views of the chunks and copies nothing; a view stays valid, and its bytes stay what they are, for as long as

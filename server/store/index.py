@@ -1,4 +1,4 @@
-"""Index segments: entries of 24 bytes that say how long a segment was at a time.
+"""Index segments: 24-byte entries that record a segment's length over time.
 
 An entry is int64 length of the segment, int64 count of its events, int64 Unix milliseconds. Entries are written in
 order, so their lengths never fall; bytes that a client wrote to an index itself are read as entries like any others.

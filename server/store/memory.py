@@ -1,4 +1,4 @@
-"""Account of the memory for stored data, estimated in bytes, and its limit.
+"""Memory accounting for stored data, estimated in bytes, with a limit.
 
 Everything that holds data charges its size and returns it later: chunks, segments, attributes, keys of tables, retired
 names, writers. An append is charged only for a new chunk, so it usually costs nothing.

@@ -1,4 +1,4 @@
-"""The changes that a container's state can undergo, as values: what a journal stores and recovery applies again.
+"""Operations that change a container's state, as values: journaled, and applied again by recovery.
 
 An operation says what happens, not what was asked: conditions were checked and sums were done when it was made, so
 that applying it never fails on a state that the operations before it made. ``encode`` and ``decode`` give one operation

@@ -1,4 +1,4 @@
-"""What the store answers where one value is not enough.
+"""Result types of store operations that return more than one value.
 
 Ownership of buffers: the views in a ``ReadResult`` are read-only and stay valid and unchanged for as long as anybody
 holds them, whatever happens to the segment (see ``chunks``).

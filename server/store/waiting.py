@@ -1,4 +1,4 @@
-"""Readers that wait at the tail of a segment.
+"""Reads that wait at the tail of a segment.
 
 A read that finds no data is registered under a token of the caller. A change of the segment queues its readers, with
 the reason, in ``woken``; the caller takes their tokens from there, some at a time, and answers them. There are no

@@ -1,4 +1,4 @@
-"""A port for a controller that is elsewhere: every call goes there as it is, and so does its answer, but for addresses.
+"""A proxy for a controller's gRPC port that forwards calls unchanged and replaces addresses in the answers.
 
 Calls are passed on as raw messages, whatever their method, their service and their number: metadata, the time that is
 left, initial and trailing metadata, status and details as they are. Two answers hold addresses: that of `getURI`, of a

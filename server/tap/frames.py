@@ -1,4 +1,4 @@
-"""The bytes of one direction of a link as pieces, none lost and none changed.
+"""Splits one direction of a link into frames without losing or changing a byte.
 
 A frame of a known type comes with its command, everything else without.
 

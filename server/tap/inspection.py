@@ -1,4 +1,4 @@
-"""Decodes the traffic of a link and puts it through a lane: what a tap with an observer or fault rules does.
+"""Decodes traffic passing through the tap and applies fault rules to it.
 
 Rules are the same as in a store of our own, and asked about the same: requests as they come, an append as one whatever
 frames brought it, and replies. A request is executed by forwarding the bytes that it came in.

@@ -1,4 +1,4 @@
-"""One client's connection through a tap, and the one to the store that is made for it: bytes in, the same bytes out.
+"""A link: one client connection through the tap and its connection to the store, forwarding bytes unchanged.
 
 What comes from one side is written to the other as it came, and then recorded. Nothing is decoded, unless the tap has
 an observer or fault rules (`inspection`). The end of one direction (a half-close) is forwarded as such, and so is a

@@ -1,4 +1,4 @@
-"""A tap: what stands between any client and any Pravega, passes on what they say, and lets it be recorded and spoilt.
+"""A tap: a proxy between Pravega clients and servers that forwards, records and can disturb their traffic.
 
 It listens once for each store that it knows: for the one that it is given, and for each that the controller names in
 an answer that goes through it. Such an answer sends the client to the tap's port for that store, so that a client

@@ -1,4 +1,4 @@
-"""About the server itself: that it is there, what it is, its counters for Prometheus."""
+"""Routes about the server itself: health, version, Prometheus metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers, whose they are, and giving one to another store.
+"""Routes that list containers and move one to another store.
 
 Moves are for several stores in one process. They are made one after another, each within `_MOVE_S`: two that pull at
 one container would give it to and fro.

@@ -1,4 +1,4 @@
-"""What is to go wrong, as rules that are listed, added and taken out while the server runs.
+"""Routes that list, add and remove fault rules while the server runs.
 
 Rules have the form of fault files. A whole file, as JSON, takes the place of all rules in one step or not at all.
 """

@@ -1,4 +1,4 @@
-"""The requests that came last, and what has become of them.
+"""Route that lists the most recent requests and their outcomes.
 
 At most 10,000 are looked at, newest first; the store continues to serve meanwhile.
 """

@@ -1,4 +1,4 @@
-"""Streams and who writes to them (79.8): statistics that add up by the name of a writer, wherever it writes.
+"""Routes for append statistics of streams, per writer and per writer name (79.8).
 
 Two writers on different segments of a stream are told apart by name or id and never by their place in a list, so each
 sum is right whatever subset of the segments a writer is connected to.

@@ -1,4 +1,4 @@
-"""Requests as they come, for whoever asks: kept always where a mock keeps them, else only while somebody asks.
+"""Records requests for the control API, only while a client asks for them.
 
 A server that `serve` started keeps no requests. From the first question on it does, in bounded memory, and it ends when
 nobody has asked for a while. So a server that nobody looks at does nothing for this.

@@ -1,4 +1,4 @@
-"""How an error of the controller is answered: the one table from errors to enum values and gRPC status codes.
+"""The table that maps the controller's errors to response enums and gRPC status codes.
 
 Where a method's answer has an enum for what went wrong, the enum says it and the call succeeds; else the call fails
 with a gRPC status. Both are what Pravega's controller gives (`ControllerService`, `StreamMetadataTasks`,

@@ -1,4 +1,4 @@
-"""Who may do what at the controller, and the delegation tokens that carry it to the segment store.
+"""Authentication of the controller's callers, and the delegation tokens issued to them.
 
 With a password file every call must carry `authorization: Basic <user:password in base64>`, and access-control entries
 (`access`) say what the user may do. A line of the file is `user:password:entry;entry…`. The password is hashed as

@@ -1,4 +1,4 @@
-"""Between the API's messages and the controller's values; one function a shape, no decisions."""
+"""Conversions between protobuf messages and the controller's values, one function for each type."""
 
 from __future__ import annotations
 

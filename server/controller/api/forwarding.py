@@ -1,4 +1,4 @@
-"""The controller's port in each process of a cluster: one of them is the leader, and the others hand calls on to it.
+"""The controller's port in each process of a cluster: followers forward calls to the leader.
 
 A call is handed on as it is, bytes and metadata, and so is its answer, so that a client sees no difference. While
 nobody leads, calls are answered UNAVAILABLE, which clients ask again after.

@@ -1,4 +1,4 @@
-"""What permissions are given for: the names of resources in access-control entries and in delegation tokens.
+"""Names of resources in access-control entries and delegation tokens.
 
 A stream of a reader group counts as the reader group, one of watermarks as the stream that it is about. Empty names are
 refused with `EmptyName`, whether or not anybody is asked for permissions. Follows `AuthorizationResourceImpl` and

@@ -1,4 +1,4 @@
-"""The controller on a socket: gRPC over asyncio, with TLS and basic authentication where configured.
+"""The controller's gRPC server on asyncio, with optional TLS and basic authentication.
 
 Invariant: while it is open, one task does what is due by time; after `aclose`, which can be called twice, no task and
 no socket is left. Port 0 takes a free port; a port that another server has is refused, not shared. Every method of the

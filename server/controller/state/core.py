@@ -1,4 +1,4 @@
-"""What the parts of the controller share: the state and its journal, the segment store, time, locks and timers.
+"""State shared by the controller's parts: journal, segment store, clock, locks and timers.
 
 Invariant: the state changes through `record` only, between two awaits, so whoever reads it without awaiting reads it
 whole. What takes several steps on one stream holds that stream's lock from its first look to its last record. Timers

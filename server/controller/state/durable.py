@@ -1,4 +1,4 @@
-"""The controller's state in a data directory: what a snapshot keeps of it, and how it is recovered.
+"""Persistence of the controller's state in a data directory: snapshots and recovery.
 
 Invariant: `recovered(image(state), operations)` is the state to which the operations were applied.
 """

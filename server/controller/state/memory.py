@@ -1,4 +1,4 @@
-"""What the controller's state takes of an account of memory.
+"""Memory accounting for the controller's state.
 
 A stream, reader group or table is charged what operations on it take, and measured again once that has doubled: so an
 operation costs no more than its own size, on average. Deleting one gives back all of it, but for its name where segment

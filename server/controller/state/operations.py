@@ -1,4 +1,4 @@
-"""The changes that the controller's state can undergo, as values: what a journal stores and recovery applies again.
+"""Operations that change the controller's state, as values: journaled, and applied again by recovery.
 
 An operation says what happened, not what was asked: names were checked, times read and ids drawn when it was made, so
 applying it never fails on a state that the operations before it made. What the segment store has to do for a change is

@@ -1,4 +1,4 @@
-"""All that the controller remembers, as plain values, and the questions that need nothing else.
+"""The controller's state as plain values, with the queries that need nothing else.
 
 Invariant: nothing here changes itself. What changes the state are the operations of `operations`, each applied as a
 whole; so a state is the sum of its operations, can be written down as it is (`msgspec.msgpack.encode`), and a journal

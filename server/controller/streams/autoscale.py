@@ -1,4 +1,4 @@
-"""Scaling by load: rates of segments, and what they say should be split or merged. Pure: no clock, no store.
+"""Scaling by load: decides from segment rates which segments to split or merge. Pure: no clock, no store.
 
 A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay. Well above the policy's target for a
 while asks for a split, below it for 20 minutes makes the segment cold, and cold neighbours merge. The thresholds are

@@ -1,4 +1,4 @@
-"""Reader groups and the subscribers that they are: configurations with an id and a generation.
+"""Reader groups and subscribers: configurations with an id and a generation.
 
 A reader group has a stream of its own, `_RG` and its name, through which its readers agree on who reads what. A group
 that asks for it subscribes to its streams; then how far it has come holds back their retention.

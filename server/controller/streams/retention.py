@@ -1,4 +1,4 @@
-"""Where a stream's retention policy allows it to be truncated. Pure: cuts in, a cut out.
+"""Retention: decides where a stream's policy allows truncation. Pure: takes cuts, returns a cut.
 
 Stream cuts are kept from time to time, each with its time and the bytes written before it. Without subscribers a stream
 is truncated at the latest kept cut that still leaves what the policy asks for. With them it is truncated where the

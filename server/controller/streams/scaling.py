@@ -1,4 +1,4 @@
-"""Scaling a stream: some of its segments give way to others that cover the same keys.
+"""Scaling of a stream: replaces some of its segments with others that cover the same key ranges.
 
 Invariant: a new epoch is recorded once its segments exist and those that gave way are sealed, so a reader that comes to
 the end of a segment finds what follows it. Until then the current epoch is the old one; with a delay configured that

@@ -1,4 +1,4 @@
-"""Scopes: made, listed, deleted when empty or with all that they hold. Follows `Scope` and `DeleteScopeTask`."""
+"""Scopes: created, listed, deleted when empty or with their contents. Follows `Scope` and `DeleteScopeTask`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: made, configured, truncated, sealed, deleted, listed; and the questions about their segments.
+"""Streams: created, updated, truncated, sealed, deleted, listed; and queries about their segments.
 
 Invariant: the segment store has what a stream's current epoch names before the state says so, and loses what was
 deleted before the state forgets it; a call that fails in between can be made again. A stream that is made again under

@@ -1,4 +1,4 @@
-"""Key-value tables: partitions that are table segments, made with the table and deleted with it.
+"""Key-value tables: partitions are table segments, created and deleted with the table.
 
 Invariant: a table's partitions never change; a table that is made again under an old name numbers them after the old
 ones. Follows `TableMetadataTasks` and `ControllerService`.

@@ -1,4 +1,4 @@
-"""Transactions of a stream: events written aside, which all become part of the stream or none.
+"""Transactions of a stream: events written aside, then committed or aborted as a whole.
 
 A transaction belongs to the epoch in which it was opened, told by the top 32 bits of its id, and has a segment beside
 each segment of that epoch. Committing merges these into the current segments of the same numbers. If the stream was

@@ -1,4 +1,4 @@
-"""What the controller does by itself for a stream, at its time: retention, and scaling by load.
+"""Background work on a stream: retention, and scaling by load.
 
 Invariant: a stream has at most one timer of each kind, and none once it is gone, sealed, or has no such policy. The
 averages of load are no part of the state: a controller that starts again begins to watch anew.

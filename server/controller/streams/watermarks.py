@@ -1,4 +1,4 @@
-"""Watermarks: the times that a stream's writers noted, told to its readers in a stream of its own (`_MARK…`).
+"""Watermarks: writers' timestamps combined, and published to readers in a stream of its own (`_MARK…`).
 
 While writers note times, every so often the lowest time that all active ones have reached, and the farthest positions
 at which they stood, become one event of that stream. Readers hold their own position against it and so know between

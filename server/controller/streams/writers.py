@@ -1,4 +1,4 @@
-"""The times that writers note, each with the position that the writer had reached.
+"""Writers' timestamps, each with the writer's position at that time.
 
 Invariant: for one writer neither time nor position goes back. Follows `PersistentStreamBase.noteWriterMark`. What they
 become for readers is in `watermarks`.

@@ -1,4 +1,4 @@
-"""kazoo's way to the servers of a ZooKeeper, taken from it when its session is over.
+"""kazoo's network connection to ZooKeeper, closed by force when its session ends.
 
 A kazoo client whose session has expired opens a new one by itself, with the requests that wait; a session here is one
 session, so from then on its client gets no connection any more. The same is what ends a client soon: kazoo waits for

@@ -1,4 +1,4 @@
-"""What a table refuses before it looks at its state: versions, key lengths and sizes, in the reference's words.
+"""Checks of table requests that need no table state: versions, key lengths and sizes, in the reference's words.
 
 Each check passes in silence or raises: ``Unmapped`` where the reference closes the connection, ``IllegalArgument`` with
 its text where it answers. Source: ``TableKey``, ``FixedKeyLengthTableSegmentLayout``, ``EntrySerializer``,

@@ -1,4 +1,4 @@
-"""Deltas of a hash table: what changed from a position of its log on.
+"""Deltas of a hash table: changes since a position of its log.
 
 Invariant: who applies the deltas from position to position, clearing when told to, holds what the table holds, except
 that removals of keys from earlier deltas are not told (as in the reference; its clients read from 0 or look keys up).

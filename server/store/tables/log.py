@@ -1,4 +1,4 @@
-"""The log of a table segment: the serialised entries that are its bytes, and where each of them lies.
+"""The log of a table segment: its serialised entries and their offsets.
 
 A table segment is a segment: reading it as one gives these bytes, its length is theirs, and an entry's version is the
 offset at which the entry was written. An entry is a header of 17 bytes (format 0, int32 key length, int32 value

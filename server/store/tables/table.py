@@ -1,4 +1,4 @@
-"""The state of one table segment: hash tables, and fixed-key tables whose keys are sorted.
+"""State of one table segment: a hash table, or a fixed-key table with sorted keys.
 
 Invariant: ``_index`` maps each key of the table to the offset of its entry in the segment, and the segment's bytes are
 those that the reference would have written, so versions, lengths and positions agree with it to the byte.

@@ -1,4 +1,4 @@
-"""The controller's API: each method takes a message, calls the controller, and answers a message.
+"""The controller's gRPC methods: each takes a message, calls the controller, and returns a message.
 
 The parts hold one method for each in `controller.proto`, under its name in snake case. A method says who may call it,
 then what is done; what goes wrong is raised and answered by `answers`. Permissions and resources are those of Pravega's

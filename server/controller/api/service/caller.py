@@ -1,4 +1,4 @@
-"""Who makes a call, asked for permissions as the call goes on; and pages that show him what he may see."""
+"""The caller of one gRPC method: permission checks, and pages of names filtered by what the caller may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which controllers there are and what they look after, which store owns a segment, and tokens for it."""
+"""gRPC methods about the cluster: controllers, segment owners, delegation tokens."""
 
 from __future__ import annotations
 

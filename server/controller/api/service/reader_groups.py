@@ -1,4 +1,4 @@
-"""Reader groups, and the subscribers that some of them are."""
+"""gRPC methods of reader groups and subscribers."""
 
 from __future__ import annotations
 

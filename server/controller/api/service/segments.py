@@ -1,4 +1,4 @@
-"""The segments of a stream: now, at an epoch, after one another, between stream cuts; and scaling."""
+"""gRPC methods about a stream's segments: current, by epoch, successors, between stream cuts; and scaling."""
 
 from __future__ import annotations
 

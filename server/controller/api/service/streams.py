@@ -1,4 +1,4 @@
-"""Streams, and the times that their writers note."""
+"""gRPC methods of streams, and writers' timestamps."""
 
 from __future__ import annotations
 

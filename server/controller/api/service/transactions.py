@@ -1,4 +1,4 @@
-"""Transactions."""
+"""gRPC methods of transactions."""
 
 from __future__ import annotations
 
