@@ -201,7 +201,7 @@ def test_what_cannot_begin_says_why(tmp_path: Path) -> None:
     file.write_text("rules:\n  - do: explode\n")
     status, errors = refused("--store", "a:1", "--faults", str(file))
     assert (status, errors.count("\n")) == (1, 1)
-    assert f"{file}: line 2: rules[0].do: 'explode' is no reply" in errors
+    assert f"{file}: line 2: rules[0].do: 'explode' is not a reply" in errors
     there = tmp_path / "run.wtrace"
     there.write_text("")
     status, errors = refused("--store", "a:1", "--record", str(there))
