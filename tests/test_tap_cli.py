@@ -171,7 +171,7 @@ async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "a tap needs a controller or a store that it stands before"),
+        ((), "a tap needs a controller or a store to forward to"),
         (("--store", "127.0.0.1"), "127.0.0.1: a store's address has a port"),
         (("--controller", "tcp://a:1,b:2"), "tcp://a:1,b:2: a tap stands before one controller, not 2"),
         (("--store", "a:1", "--ca", __file__), "ca goes with TLS, as in tls://host:port"),
