@@ -25,11 +25,11 @@ _GAUGES = ("connections_open",)
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter()
 
-    @made.get("/v1/health", tags=["server"], summary="That it answers")
+    @made.get("/v1/health", tags=["server"], summary="Health")
     async def health() -> Health:
         return Health(stores=len(controlled.stores), controller=controlled.controller() is not None)
 
-    @made.get("/v1/version", tags=["server"], summary="What it is")
+    @made.get("/v1/version", tags=["server"], summary="Versions")
     async def version() -> Version:
         return Version(
             segstore=controlled.version,
@@ -37,7 +37,7 @@ def router(controlled: Controlled) -> APIRouter:
             oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
         )
 
-    @made.get("/v1/server", tags=["server"], summary="What is served, and where")
+    @made.get("/v1/server", tags=["server"], summary="Services and addresses")
     async def server() -> Served:
         settings = controlled.stores[0].settings
         return Served(
@@ -65,7 +65,7 @@ def router(controlled: Controlled) -> APIRouter:
     @made.get(
         "/metrics",
         tags=["server"],
-        summary="Counters in the text form of Prometheus",
+        summary="Counters in Prometheus text format",
         response_class=PlainTextResponse,
     )
     async def metrics() -> Response:
@@ -97,13 +97,13 @@ def _counts(store: SegmentStoreServer) -> StoreCounts:
 
 
 class _Counters:
-    """The numbers of the stores, as they are when they are asked for."""
+    """Prometheus collector that reads the stores' counters when it is queried."""
 
     def __init__(self, controlled: Controlled) -> None:
         self._controlled = controlled
 
     def describe(self) -> list[Any]:
-        """Nothing, so that registering it does not collect."""
+        """Returns nothing, so that registration does not collect."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -117,8 +117,8 @@ class _Counters:
             for each in stores:
                 metric.add_metric([str(each.number)], getattr(each.service.counters, field.name))
             yield metric
-        held = GaugeMetricFamily("segstore_outstanding_bytes", "Held for all peers.", labels=["store"])
-        segments = GaugeMetricFamily("segstore_segments", "Segments, those of indexes included.", labels=["store"])
+        held = GaugeMetricFamily("segstore_outstanding_bytes", "Bytes held for all peers.", labels=["store"])
+        segments = GaugeMetricFamily("segstore_segments", "Segments, including indexes.", labels=["store"])
         for each in stores:
             held.add_metric([str(each.number)], each.hub.outstanding_bytes)
             segments.add_metric([str(each.number)], _segments(each))
@@ -126,7 +126,7 @@ class _Counters:
         yield segments
         faults = self._controlled.faults
         if faults is not None:
-            matched = CounterMetricFamily("segstore_fault_matched", "What has fitted a rule.", labels=["rule"])
+            matched = CounterMetricFamily("segstore_fault_matched", "Matches of a rule.", labels=["rule"])
             fired = CounterMetricFamily("segstore_fault_fired", "How often a rule fired.", labels=["rule"])
             for tally in faults.tallies():
                 matched.add_metric([tally.name], tally.matched)
