@@ -1,10 +1,9 @@
 """Addresses of the stores that own containers, kept current by watches so that lookups cost nothing.
 
-A container's node names its owner, the owner's load report says where clients find it.
+A container's node names its owner; the owner's load report has its address.
 
-Invariant: what is answered was so when the service was asked last, and every change is asked after at once; after a
-session ends nothing is known until the next one has looked. Whoever is sent to a store that owns a container no longer
-hears WrongHost there.
+Invariant: answers reflect the last read from the service, and every change is read at once; after a session ends
+nothing is known until the next one has read the nodes. A client that is sent to a former owner gets WrongHost there.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _LOOK_AGAIN_S: Final = 0.1
 
 
 class Location(NamedTuple):
-    """Where a store listens."""
+    """A store's address."""
 
     host: str
     port: int
 
 
 class Owners:
-    """Containers and where they are."""
+    """Containers and the addresses of their owners."""
 
     def __init__(self, containers: int, random: Random | None = None) -> None:
         self._count = containers
@@ -50,17 +49,17 @@ class Owners:
         self._changed: list[asyncio.Future[None]] = []
 
     def of(self, container_id: int) -> Location | None:
-        """Where a container is; None while nobody is known to have it."""
+        """Returns the address of a container's owner; None if it is unknown."""
         return self._locations.get(self._names.get(container_id, ""))
 
     async def until_changed(self) -> None:
-        """Returns when something else is known."""
+        """Waits for the next change."""
         changed = asyncio.get_running_loop().create_future()
         self._changed.append(changed)
         await changed
 
     async def run(self, session: CoordinationSession) -> None:
-        """Watches, until the session ends."""
+        """Watches the nodes until the session ends."""
         failed = 0
         try:
             while True:
@@ -82,7 +81,7 @@ class Owners:
             self._know({}, {})
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
-        """Asks for all; whether every owner could be located."""
+        """Reads all nodes; returns whether every owner's address is known."""
         names: dict[int, str] = {}
         for child in await session.children(CONTAINERS, changed.set):
             if child.isdecimal() and int(child) < self._count:
@@ -99,7 +98,7 @@ class Owners:
 
     @staticmethod
     async def _locate(session: CoordinationSession, name: str) -> Location | None:
-        if not name or "/" in name or "\0" in name:  # no name of a store
+        if not name or "/" in name or "\0" in name:  # not the name of a store
             return None
         node = await session.get(store_path(name))
         if node is None:

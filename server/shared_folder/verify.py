@@ -1,10 +1,10 @@
 """`segstore verify` for a cluster's folder: every epoch of every container and of the controller.
 
-Of a container's epochs one is current: the latest that was ever in force, which the next opening takes over. A later
-one came to nothing; an earlier one is what a takeover that was killed did not remove, and what is wrong with it is told
-and is no fault, for nobody will read it.
+One of a container's epochs is current: the latest that was ever in force, which the next opening takes over. A later
+epoch was never in force. An earlier one was left by an interrupted takeover; problems in it are notes and not faults,
+because it is never read.
 
-Invariant: nothing is changed. Refused, with `DataError`: a folder that is in use, newer, or no cluster's.
+Invariant: nothing is changed. Refused with `DataError`: a folder that is in use, in a newer format, or not a cluster's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from segstore.server.shared_folder.storage import SharedFolder
 
 
 class VerifiedCluster(NamedTuple):
-    """faults: what is wrong, one sentence each. notes: what was found, one sentence each."""
+    """Result of a verification. faults: what is wrong, one sentence each. notes: other findings, one sentence each."""
 
     faults: list[str]
     notes: list[str]
 
 
 def verify_cluster(path: Path) -> VerifiedCluster:
-    """Read all of a cluster's folder. Raises `DataError`, `OSError`."""
+    """Reads and verifies a cluster's folder. Raises `DataError`, `OSError`."""
     try:
         folder = read_identity(path)
     except DirectoryDamaged as error:
