@@ -298,7 +298,7 @@ async def test_strange_nodes_are_named_and_end_no_store(
     await stranger.create(store_path("x"), b"\xff")
     async with store(at(server, below), "first", SharedContainers(), rebalance=True) as first:
         await until(lambda: first.serves == {0, 1, 2})
-        await until(lambda: "node /segstore/stores/x is no store's load report" in caplog.text)
+        await until(lambda: "node /segstore/stores/x is not a load report" in caplog.text)
         assert "container 3 cannot be owned: node /segstore/containers/3 is no session's" in caplog.text
         await stranger.delete(container_path(3))
         await until(lambda: len(first.serves) == 4)
