@@ -13,16 +13,16 @@ _SLACK_MS: Final = 30_000
 
 
 class AutoScaling(BaseModel):
-    """When load scales a stream.
+    """Settings for scaling by load.
 
     Attributes:
-        enabled: whether streams with a rate policy scale by themselves; on.
-        tick_ms: how often rates are taken; 5 s, as in Pravega's `SegmentAggregates`.
-        minute_ms: what "a minute" is in the 2, 5, 10 and 20 minutes of the thresholds; shorter ones make a stream react
-            sooner to the same rate, so that tests of scaling need not wait.
+        enabled: whether streams with a rate policy scale automatically; on.
+        tick_ms: interval of rate measurements; 5 s, as in Pravega's `SegmentAggregates`.
+        minute_ms: length of "a minute" in the 2, 5, 10 and 20 minutes of the thresholds. With a shorter one, streams
+            react sooner to the same rate, so that tests of scaling need not wait.
         cooldown_minutes: how long a new segment is not scaled; 10, as in `AutoScalerConfig`.
-        mute_minutes: the least time between two requests of a segment; 10, as there.
-        silence_minutes: a segment that takes no events for this long is cold; 20, as there (`cache.expiry.seconds`).
+        mute_minutes: minimum time between two scale requests of a segment; 10, as there.
+        silence_minutes: a segment without events for this long is cold; 20, as there (`cache.expiry.seconds`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,36 +36,34 @@ class AutoScaling(BaseModel):
 
 
 class ControllerConfig(BaseModel):
-    """What a controller does beyond its API.
+    """Settings of a controller.
 
     Attributes:
-        commit_delay_ms: from commitTransaction or abortTransaction to the end of it; 0: done before the answer.
-        scale_delay_ms: from scale to the new epoch; 0: done before the answer.
-        lease_slack_ms: how long after its lease a transaction is left alone. Clients ask for 90 s and ping about every
-            90 s, so a lease that is taken by its word ends under a client that does nothing wrong; None: 30 s, and none
-            at all where `lease_cap_ms` is set.
-        lease_cap_ms: leases are cut to this; None: not at all. Lets tests see a lease end without a wait of minutes.
-        min_lease_ms, max_lease_ms: shorter and longer ones are refused; 10 s and 600 s, as in Pravega's `Config`.
-        max_transaction_ms: the longest life of a transaction; one day, as there. It is also never more than a thousand
-            leases.
-        completed_ttl_ms: how long the outcome of a transaction is remembered; 24 hours, as there.
-        completed_max: for how many transactions of a stream the outcome is remembered; up to a tenth more at times.
-        completed_listed: how many of these are listed; the 500 that ended last, as there.
-        retention_every_ms: how often a stream cut is kept and the retention policy looked at; 30 minutes, as there.
-        watermark_every_ms: how often the times that writers noted become a watermark; 10 s, as there.
+        commit_delay_ms: time from commitTransaction or abortTransaction to its completion; 0: done before the answer.
+        scale_delay_ms: time from scale to the new epoch; 0: done before the answer.
+        lease_slack_ms: how long a transaction may exceed its lease. Clients request 90 s and ping about every 90 s, so
+            without slack, leases of correct clients would expire. None: 30 s, or 0 if `lease_cap_ms` is set.
+        lease_cap_ms: upper limit of granted leases; None: no limit. Lets tests see a lease expire within seconds.
+        min_lease_ms, max_lease_ms: shorter and longer leases are refused; 10 s and 600 s, as in Pravega's `Config`.
+        max_transaction_ms: maximum lifetime of a transaction; one day, as there. It is also at most a thousand leases.
+        completed_ttl_ms: how long the outcome of a transaction is kept; 24 hours, as there.
+        completed_max: number of transactions of a stream whose outcome is kept; temporarily up to a tenth more.
+        completed_listed: number of these that are listed; the 500 that ended last, as there.
+        retention_every_ms: interval at which a stream cut is recorded and retention applied; 30 minutes, as there.
+        watermark_every_ms: interval of watermarks; 10 s, as there.
         watermark_streams: whether the stream of watermarks is created with its stream, and listed, as in Pravega. By
             default off: it is created when first used, and not listed.
         system_scope: whether there is a scope `_system`, as in Pravega; it is empty here. By default off.
         group_writes_with_read_permission: whether READ is enough to use reader groups; on, as in Pravega
             (`readerGroupStreams.writesWithReadPermissions.enable`).
-        max_segments: maximum number of segments of a stream at a time, and of partitions of a table; 4,096. The stream
-            cuts of one request may name twice as many. Pravega has no bound.
-        max_transactions: maximum number of open transactions of a stream; 10,000. Pravega has no bound.
-        max_writers: maximum number of writers of a stream whose times are remembered for its watermarks; 10,000.
-            Pravega has no bound.
+        max_segments: maximum number of current segments of a stream, and of partitions of a table; 4,096. The stream
+            cuts of one request may name twice as many. Pravega has no limit.
+        max_transactions: maximum number of open transactions of a stream; 10,000. Pravega has no limit.
+        max_writers: maximum number of writers of a stream whose timestamps are kept for its watermarks; 10,000.
+            Pravega has no limit.
         page_size: names in one page of a listing; 1,000, as in `ControllerServiceImpl`.
-        retry_ms: the wait before work that the segment store failed to do is tried again; 1 s.
-        scaling: when load scales a stream.
+        retry_ms: delay before an operation that failed in the segment store is retried; 1 s.
+        scaling: settings for scaling by load.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,16 +97,16 @@ class ControllerConfig(BaseModel):
 
     @property
     def slack_ms(self) -> int:
-        """The slack after a lease that holds: as set, else long enough for the clients unless leases are cut."""
+        """The effective slack after a lease: as configured, else long enough for clients unless leases are capped."""
         if self.lease_slack_ms is not None:
             return self.lease_slack_ms
         return _SLACK_MS if self.lease_cap_ms is None else 0
 
 
 def read_config(path: Path) -> ControllerConfig:
-    """Read a TOML file with the fields of `ControllerConfig`, those of `scaling` in a table of that name.
+    """Reads a TOML file with the fields of `ControllerConfig`, those of `scaling` in a table of that name.
 
-    Raises OSError, and ValueError with one sentence that names the file and the field.
+    Raises OSError, or ValueError with one sentence that names the file and the field.
     """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -118,7 +116,7 @@ def read_config(path: Path) -> ControllerConfig:
         return ControllerConfig.model_validate(given, strict=True)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        # An unknown field first: it may be the misspelt name of a missing one.
+        # An unknown field comes first: it may be the misspelt name of a missing one.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         *tables, field = map(str, first["loc"])
         why = first["msg"]

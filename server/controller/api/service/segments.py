@@ -37,7 +37,7 @@ class SegmentService:
         return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
 
     async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
-        """The head of the stream, whatever time is asked for, as Pravega's controller answers since 0.9."""
+        """Return the head of the stream, whatever the requested time, as Pravega's controller does since 0.9."""
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = self._token(request.streamInfo, stream_resource(scope, stream), caller)
         head = await self._streams.head(scope, stream)
@@ -112,10 +112,10 @@ class SegmentService:
 
 
 def _as_a_map_tells(ranges: Sequence[KeyRange]) -> list[KeyRange]:
-    """The ranges in the order in which new segments are numbered for them.
+    """Return the ranges in the order in which new segments are numbered.
 
-    That is the order of a Java hash map by their starts: by bucket, and as they came within one. Pravega's controller
-    puts them into such a map, so the same ranges get the same numbers here.
+    It is the order of a Java hash map keyed by their starts: by bucket, then by insertion. Pravega's controller uses
+    such a map, so the same ranges get the same numbers here.
     """
     buckets = 16
     while len(ranges) > buckets * 3 // 4:
