@@ -1,9 +1,9 @@
 """The controller: Pravega's gRPC API for scopes, streams, transactions, reader groups and key-value tables.
 
 The layers, from the bottom: `policies` and `epochs` (values and pure functions), `state` and `operations` (the state
-and its changes), the parts (`streams`, `transactions`, …: decide, call the segment store, record), `controller` (combines
-the parts), `service` and `answers` (messages and errors), `server` (sockets and time). `SegmentAdmin` is the interface
-to the segment store.
+and its changes), the parts (`streams`, `transactions`, …: decide, call the segment store, record), `controller`
+(combines the parts), `service` and `answers` (messages and errors), `server` (sockets and time). `SegmentAdmin` is the
+interface to the segment store.
 """
 
 from segstore.server.controller.api import (

@@ -19,14 +19,14 @@ _DECODER: Final = msgspec.msgpack.Decoder(State)
 
 
 def image(state: State) -> bytes:
-    """All of the state as bytes."""
+    """Return the state as bytes."""
     return _ENCODER.encode(state)
 
 
 def recovered(image: bytes, operations: Iterable[bytes]) -> State:
-    """The state of an image (none: an empty state) after operations, as their `encode` gave them.
+    """Return the state of an image (b"" for an empty state) after encoded operations.
 
-    Raises `ValueError` for what is no image, or no operation that such a state can undergo.
+    Raises `ValueError` for an invalid image, or an operation that is invalid in its state.
     """
     try:
         state = _DECODER.decode(image) if image else State()
