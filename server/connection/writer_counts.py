@@ -50,7 +50,7 @@ class WriterCounts:
     def set_up(self, segment: str, writer_id: UUID) -> WriterCount | None:
         """Returns the count of a writer that was set up; None if it is not counted.
 
-        The caller decrements `connected` when the writer's connection closes.
+        The caller decrements `connected` when the set-up ends.
         """
         writers = self._segments.get(segment)
         count = None if writers is None else writers.get(writer_id.bytes)

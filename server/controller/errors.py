@@ -144,7 +144,7 @@ class ScaleRefused(ControllerError):
     """A precondition of scaling does not hold; the caller's view of the stream may be old."""
 
     def __init__(self, stream: str, why: str) -> None:
-        super().__init__(f"stream {stream} cannot be scaled so: {why}")
+        super().__init__(f"stream {stream} cannot be scaled in this way: {why}")
         self.stream = stream
         self.why = why
 

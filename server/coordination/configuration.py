@@ -241,7 +241,7 @@ class Configuration:
             return _DECODER.decode(node.data)
         except msgspec.MsgspecError as error:
             raise NoConfiguration(
-                f"node {path} is no stream's configuration: {error}: {node.data[:200]!r}", path
+                f"node {path} is not a stream's configuration: {error}: {node.data[:200]!r}", path
             ) from error
 
     async def _names(self, path: str) -> list[str]:

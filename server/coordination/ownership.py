@@ -369,7 +369,7 @@ class ContainerOwnership:
             self._said.add(path)
             held = node.data[:SHOWN_BYTES]
             log.error(
-                "store %s: container %d cannot be owned: node %s is no session's and holds %r; delete it",
+                "store %s: container %d cannot be owned: node %s belongs to no session and holds %r; delete it",
                 self.name,
                 container_id,
                 path,
@@ -382,7 +382,7 @@ class ContainerOwnership:
 
     def _refuse(self, container_id: int, why: str) -> None:
         if self.refused.get(container_id) != why:
-            log.error("store %s: %s; it is nobody's until then, the others are served", self.name, why)
+            log.error("store %s: %s; it has no owner until then, the others are served", self.name, why)
         self.refused[container_id] = why
         self._unload(container_id)
         self._preferred -= {container_id}
@@ -473,7 +473,7 @@ class ContainerOwnership:
     @staticmethod
     def _check(session: CoordinationSession) -> None:
         if session.state in (SessionState.LOST, SessionState.CLOSED):
-            raise SessionExpired(f"session {session.session_id:#x} is over")
+            raise SessionExpired(f"session {session.session_id:#x} has ended")
 
     def _want(self, container_id: int) -> None:
         self._wanted.add(container_id)

@@ -109,8 +109,8 @@ class DirectoryUnusable(DataError):
         reason = getattr(error, "strerror", None) or error
         super().__init__(
             path,
-            f"{path} cannot be used as a data directory: {reason}; see that there is room and that it can be written "
-            "to, or choose another directory",
+            f"{path} cannot be used as a data directory: {reason}; make sure that it has space and can be written to, "
+            "or choose another directory",
         )
 
 
@@ -222,7 +222,7 @@ class DataDirectory:
         self = cls(path, Files())
         try:
             if not self.is_one(path):
-                raise DirectoryForeign(path, f"{path} is no data directory: it has no {MANIFEST_FILE}")
+                raise DirectoryForeign(path, f"{path} is not a data directory: it has no {MANIFEST_FILE}")
             self._take()
             self._read()
         except OSError as error:
@@ -249,7 +249,7 @@ class DataDirectory:
     def _open(self, containers: int, held: tuple[int, ...], cluster: str | None) -> None:
         path = self.path
         if path.exists() and not path.is_dir():
-            raise DirectoryForeign(path, f"{path} is no directory")
+            raise DirectoryForeign(path, f"{path} is not a directory")
         self.files.make_folder(path)
         names = self._take()
         if MANIFEST_FILE not in names and (others := sorted(names - _NO_DATA)):
@@ -260,7 +260,7 @@ class DataDirectory:
                     path, f"{path} is that of a cluster of processes; start it with --zookeeper, or choose another one"
                 )
             raise DirectoryForeign(
-                path, f"{path} is no data directory, it holds {others[0]!r}; choose an empty one or a new name"
+                path, f"{path} is not a data directory, it holds {others[0]!r}; choose an empty one or a new name"
             )
         if MANIFEST_FILE not in names:
             # If only the manifest survived a power loss, that would count as corruption.

@@ -31,7 +31,7 @@ class Fenced(OSError):
     """Another owner has opened the container. path: the container's folder. epoch: the superseded epoch."""
 
     def __init__(self, path: Path, epoch: int) -> None:
-        super().__init__(f"{path} was opened by another store; epoch {epoch} is over")
+        super().__init__(f"{path} was opened by another store; epoch {epoch} has ended")
         self.path = path
         self.epoch = epoch
 

@@ -160,15 +160,15 @@ def _file_chunks(containers: Iterable[Container]) -> Iterator[tuple[FileChunk, i
 # --- taking -------------------------------------------------------------------------------------------------------
 
 
-def capture(container: Container, batch: int, anew: set[int]) -> Captured:
-    """Captures a container after batch `batch`; bytes in the chunk files `anew` are saved again."""
+def capture(container: Container, batch: int, rewritten: set[int]) -> Captured:
+    """Captures a container after batch `batch`; bytes in the chunk files `rewritten` are saved again."""
     retired = tuple(map(pack_name, container.retired_names))
     unindexed = tuple(map(pack_name, container.unindexed_names))
     header = _Container(container.container_id, batch, retired, unindexed)
-    return Captured(container, header, [_take(segment, anew) for segment in container.segments.values()])
+    return Captured(container, header, [_take(segment, rewritten) for segment in container.segments.values()])
 
 
-def _take(segment: Segment, anew: set[int]) -> _Taken:
+def _take(segment: Segment, rewritten: set[int]) -> _Taken:
     pieces = segment.pieces()
     first = segment.start_offset
     if pieces and pieces[0].start < first:
@@ -176,7 +176,7 @@ def _take(segment: Segment, anew: set[int]) -> _Taken:
         pieces[0] = Piece(first, size - first + start, chunk)
     views: list[list[memoryview] | None] = []
     for start, size, chunk in pieces:
-        if isinstance(chunk, FileChunk) and chunk.source.info.number not in anew:  # type: ignore[attr-defined]
+        if isinstance(chunk, FileChunk) and chunk.source.info.number not in rewritten:  # type: ignore[attr-defined]
             views.append(None)
         elif isinstance(chunk, FileChunk):
             views.append([])

@@ -134,7 +134,7 @@ async def _check_nodes(session: CoordinationSession, where: str) -> None:
         node = await session.get(path)
         if node is not None and node.owner == 0:
             raise CoordinationError(
-                f"node {path} of ZooKeeper at {where} is no session's and holds {node.data[:SHOWN_BYTES]!r}; "
+                f"node {path} of ZooKeeper at {where} belongs to no session and holds {node.data[:SHOWN_BYTES]!r}; "
                 "delete it, or use another name: HOST:PORT/NAME",
                 path,
             )
@@ -145,7 +145,7 @@ def _read(path: Path) -> _Identity | None:
     if not path.exists():
         return None
     if not path.is_dir():
-        raise DirectoryForeign(path, f"{path} is no directory")
+        raise DirectoryForeign(path, f"{path} is not a directory")
     file = path / CLUSTER_FILE
     try:
         check_entries(path)

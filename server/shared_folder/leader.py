@@ -65,7 +65,7 @@ class Candidate:
         """name: the store's name. where: this process's address for others. stale_node: as in `OwnershipSettings`."""
         self.leads = False
         self.leader: Location | None = None
-        self.on_change: Callable[[], None] = _nobody
+        self.on_change: Callable[[], None] = _nothing
         self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
         self._lead = lead
         self._resign = resign
@@ -189,5 +189,5 @@ def _location(name: str) -> Location | None:
     return Location(host, int(port)) if host and port.isdecimal() else None
 
 
-def _nobody() -> None:
+def _nothing() -> None:
     """No-op, the default callback."""

@@ -206,8 +206,8 @@ class FolderStorage:
                 f"memory_bytes must be at least {least} for {folder.containers} containers, not {memory_bytes}"
             )
         self.gate = Committers()
-        self.on_failure: Callable[[str], None] = _nobody
-        self.on_lost: Callable[[int], None] = _nobody
+        self.on_failure: Callable[[str], None] = _ignore
+        self.on_lost: Callable[[int], None] = _ignore
         self.before_loss: Callable[[], None] = _nothing
         self._folder = folder
         self._make = make
@@ -261,7 +261,7 @@ class FolderStorage:
 
     def _check_open(self, container_id: int) -> None:
         if self._closed:
-            raise Disconnected(f"container {container_id} is not opened any more: the store shuts down")
+            raise Disconnected(f"container {container_id} is not opened: the store shuts down")
 
     def _begin(self, container_id: int, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Starts work for which the next opening of a container waits."""
@@ -326,7 +326,7 @@ class FolderStorage:
                 if made.epoch.is_over:
                     self._lost(container_id, made)
             except OSError as error:
-                why = f"{made.epoch.folder} cannot be looked at, so it may be another store's now: {error}"
+                why = f"{made.epoch.folder} cannot be read, so it may belong to another store now: {error}"
                 self.gate.fail(why)
                 self.on_failure(why)
                 return
@@ -345,7 +345,7 @@ class FolderStorage:
         self._lost(container_id, made)
 
     def _lost(self, container_id: int, made: _Open) -> None:
-        log.warning("container %d is another store's now: epoch %d is over", container_id, made.epoch.number)
+        log.warning("container %d now belongs to another store: epoch %d has ended", container_id, made.epoch.number)
         self.before_loss()
         made.fenced()
         self._end(container_id)
@@ -368,12 +368,12 @@ class FolderStorage:
             except (OSError, JournalFailed) as error:
                 log.warning("container %d was not closed cleanly: %s", container_id, error)
             if committer is not None:
-                self.gate.remove(committer, f"container {container_id} is another store's now")
+                self.gate.remove(committer, f"container {container_id} now belongs to another store")
 
         self._begin(container_id, end(), f"closing container {container_id}")
 
 
-def _nobody(_: object) -> None:
+def _ignore(_: object) -> None:
     """No-op, the default callback."""
 
 

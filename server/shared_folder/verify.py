@@ -40,7 +40,7 @@ def verify_cluster(path: Path) -> VerifiedCluster:
     except DirectoryDamaged as error:
         return VerifiedCluster([str(error)], [])
     if folder is None:
-        raise DirectoryForeign(path, f"{path} is no cluster's folder")
+        raise DirectoryForeign(path, f"{path} is not a cluster's folder")
     found = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
     held: list[tuple[Path, tuple[int, ...]]] = [(folder.container(each), (each,)) for each in range(folder.containers)]
     for each, containers in (*held, (folder.controller, ())):
@@ -63,7 +63,7 @@ def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: V
         return
     for each in epochs:
         if each.number > present.number:
-            found.notes.append(f"{folder}: epoch {each.number} came to nothing")
+            found.notes.append(f"{folder}: epoch {each.number} was never in force")
         elif each.number == present.number:
             read = verify(each.path, (cluster.cluster, cluster.containers, held))
             found.faults.extend(read.faults)
@@ -83,5 +83,5 @@ def _of_older(epoch: Epoch) -> str:
     except DirectoryForeign:
         return "it has no manifest any more"
     if faults:
-        return f"nobody reads it any more, and not all of it is there: {faults[0]}"
+        return f"it is no longer read, and is incomplete: {faults[0]}"
     return "all that it names is as it was written"

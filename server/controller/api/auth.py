@@ -233,7 +233,7 @@ class Authority:
         if self.allows(principal, resource, permission):
             return
         if principal is None:
-            raise Unauthenticated("the call brought no credentials")
+            raise Unauthenticated("the call has no credentials")
         raise PermissionDenied(principal, permission.name, resource)
 
     def token(self, resource: str, permission: Permission) -> str:

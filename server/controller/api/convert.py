@@ -61,7 +61,7 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
     scaling = message.scalingPolicy
     retention = message.retentionPolicy
     if message.rolloverSizeBytes < 0:
-        raise Malformed(f"segments do not roll at {message.rolloverSizeBytes} bytes")
+        raise Malformed(f"the rollover size of {message.rolloverSizeBytes} bytes is negative")
     if len(message.tags.tag) > _TAGS_MAX:
         raise Malformed(f"{len(message.tags.tag)} tags are more than {_TAGS_MAX}")
     for tag in message.tags.tag:
@@ -82,7 +82,7 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
             rollover_bytes=message.rolloverSizeBytes,
         )
     except ValueError as error:
-        raise Malformed(f"this is no stream configuration: {error}") from error
+        raise Malformed(f"this is not a stream configuration: {error}") from error
 
 
 def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
@@ -133,7 +133,7 @@ def group_id(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError as error:
-        raise InvalidArgument(f"{text[:80]!r} is no id of a reader group") from error
+        raise InvalidArgument(f"{text[:80]!r} is not the id of a reader group") from error
 
 
 def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
@@ -142,10 +142,10 @@ def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
     The client's rollover size is ignored, as in Pravega.
     """
     if message.maxOutstandingCheckpointRequest < 1:
-        raise Malformed(f"{message.maxOutstandingCheckpointRequest} checkpoints at a time make no reader group")
+        raise Malformed(f"a reader group needs at least 1 checkpoint, not {message.maxOutstandingCheckpointRequest}")
     starting, ending = _cuts(message.startingStreamCuts), _cuts(message.endingStreamCuts)
     if not starting:
-        raise Malformed("a reader group that reads no stream")
+        raise Malformed("the reader group reads no stream")
     for stream, start in starting.items():
         _check_order(stream, start, ending.get(stream, {}))
     try:
@@ -160,7 +160,7 @@ def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
             ending_cuts=ending,
         )
     except (ValueError, InvalidArgument) as error:
-        raise Malformed(f"this is no configuration of a reader group: {error}") from error
+        raise Malformed(f"this is not a reader group configuration: {error}") from error
 
 
 def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.ReaderGroupConfiguration:

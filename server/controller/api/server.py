@@ -262,7 +262,7 @@ class ControllerServer:
     def _handler(self, name: str, method: Method, serve_one: Served | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def unimplemented(asked: bytes, context: Any) -> bytes:
             await context.abort(
-                grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built here: no client that segstore is made for calls it"
+                grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported: no client that segstore is made for calls it"
             )
             raise AssertionError("abort raises")
 

@@ -33,5 +33,5 @@ def recovered(image: bytes, operations: Iterable[bytes]) -> State:
         for each in operations:
             decode(each).apply(state)
     except (ControllerError, KeyError) as error:
-        raise ValueError(f"an operation does not fit: {error}") from error
+        raise ValueError(f"an operation is invalid in its state: {error}") from error
     return state

@@ -137,7 +137,7 @@ class ReaderGroups:
         try:
             same = UUID(held.group_id) == UUID(group_id)
         except ValueError as error:
-            raise InvalidArgument(f"{group_id[:80]!r} is no id of a reader group") from error
+            raise InvalidArgument(f"{group_id[:80]!r} is not the id of a reader group") from error
         if not same:
             raise NotFound(kind, f"{name} with id {group_id}")
 

@@ -60,7 +60,7 @@ class Scaling:
             left = found.current
             if found.scale is not None:
                 if set(found.scale.sealed) != set(sealed) or set(found.scale.ranges) != set(wanted):
-                    raise IllegalState(f"stream {found.full_name} is being scaled otherwise")
+                    raise IllegalState(f"another scale of stream {found.full_name} is in progress")
             else:
                 self._check(found, sealed, wanted)
                 self._begin(found, tuple(sealed), wanted)
@@ -74,7 +74,7 @@ class Scaling:
         """Return the status of the scale that ends `epoch`."""
         require(scope=scope, stream=stream)
         if epoch < 0:
-            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+            raise InvalidArgument(f"epoch {epoch} is negative")
         current = self._core.state.stream(scope, stream).current
         if epoch > current.number:
             return "INVALID_INPUT"

@@ -241,7 +241,7 @@ class Streams:
     def at_epoch(self, scope: str, stream: str, epoch: int) -> list[Segment]:
         """Return the segments of an epoch, by key."""
         if epoch < 0:
-            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+            raise InvalidArgument(f"epoch {epoch} is negative")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
     async def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
@@ -312,7 +312,7 @@ class Streams:
         count = config.scaling.min_segments
         self._core.check_segments("segments of a stream", count)
         if count < 1 or config.rollover_bytes < 0:
-            raise InvalidArgument(f"no stream can have {count} segments that roll at {config.rollover_bytes} bytes")
+            raise InvalidArgument(f"no stream can have {count} segments and rollover at {config.rollover_bytes} bytes")
 
     def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
         self._core.check_cut(len(cut))
@@ -350,7 +350,7 @@ def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
     if named[0] >= 0:
         stream.epoch(named[0])
     if named[0] < 0 or named[-1] > stream.current.number:
-        raise BrokenStreamCut(stream.full_name, f"not all of the epochs {named} are there")
+        raise BrokenStreamCut(stream.full_name, f"not all of the epochs {named} exist")
 
 
 def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:

@@ -38,7 +38,7 @@ class Tables:
             or config.secondary_key_bytes < 0
             or config.rollover_bytes < 0
         ):
-            raise InvalidArgument(f"{config} makes no key-value table")
+            raise InvalidArgument(f"a key-value table cannot have the configuration {config}")
         if not is_user_stream_name(name):
             raise InvalidName("key-value table", name)
         core = self._core

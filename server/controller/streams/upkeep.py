@@ -57,7 +57,7 @@ class Upkeep:
         try:
             await self.retain(found)
         except ControllerError as error:
-            _log.warning("retention of stream %s waits for the next time: %s", found.full_name, error)
+            _log.warning("retention of stream %s is retried next time: %s", found.full_name, error)
         self.watch(scope, stream)
 
     async def retain(self, stream: Stream) -> None:
@@ -93,7 +93,7 @@ class Upkeep:
         try:
             await self._take_load(found, self._watches.setdefault(name, {}))
         except ControllerError as error:
-            _log.warning("scaling of stream %s by load waits for the next time: %s", name, error)
+            _log.warning("scaling of stream %s by load is retried next time: %s", name, error)
         self.watch(scope, stream)
 
     async def _take_load(self, stream: Stream, watches: dict[int, Watch]) -> None:

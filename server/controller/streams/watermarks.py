@@ -87,7 +87,7 @@ class Watermarks:
         try:
             await self._write(found, Watermark(number, min(times), max(times), cut))
         except ControllerError as error:
-            _log.warning("the watermark of stream %s waits for the next time: %s", found.full_name, error)
+            _log.warning("the watermark of stream %s is retried next time: %s", found.full_name, error)
 
     async def _write(self, stream: Stream, watermark: Watermark) -> None:
         scope, name = stream.scope, MARK_PREFIX + stream.name

@@ -59,7 +59,7 @@ class KazooLine:
 
     def _create_connection(self, *args: Any, **named: Any) -> socket.socket:
         if self._ended.is_set():
-            raise ConnectionAbortedError("the session is over")
+            raise ConnectionAbortedError("the session has ended")
         self.tried = True
         try:
             made: socket.socket = self._connect(*args, **named)
@@ -72,4 +72,4 @@ class KazooLine:
                 self._socket = made
                 return made
         made.close()
-        raise ConnectionAbortedError("the session is over")
+        raise ConnectionAbortedError("the session has ended")

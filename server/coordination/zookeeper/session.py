@@ -129,7 +129,7 @@ class ZooKeeperSession:
                 default_acl=None if credentials is None else CREATOR_ALL_ACL,
             )
         except ValueError as error:
-            raise Unreachable(f"{hosts!r} is not how to find a ZooKeeper, which is HOST:PORT: {error}") from error
+            raise Unreachable(f"{hosts!r} is not the address of a ZooKeeper, which is HOST:PORT: {error}") from error
         self.session_id = 0
         self.why = ""
         self._hosts = hosts
@@ -158,7 +158,7 @@ class ZooKeeperSession:
             if not self._line.tried:
                 why = "no such name is known"
             raise Unreachable(
-                f"ZooKeeper at {self._hosts} does not answer: {why}; see that it runs there, or name another one"
+                f"ZooKeeper at {self._hosts} does not answer: {why}; make sure that it runs there, or name another one"
             ) from error
         if self._credentials is not None:
             await self._check_tree()
@@ -251,12 +251,12 @@ class ZooKeeperSession:
         except kazoo_errors.SessionExpiredError as error:
             raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error
         except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError) as error:
-            raise Disconnected(f"the connection to ZooKeeper was lost while {path} was asked for", path) from error
+            raise Disconnected(f"the connection to ZooKeeper was lost during a request for {path}", path) from error
         except kazoo_errors.ConnectionClosedError as error:
             self._check(path)
-            raise Disconnected(f"the connection to ZooKeeper was closed while {path} was asked for", path) from error
+            raise Disconnected(f"the connection to ZooKeeper was closed during a request for {path}", path) from error
         except kazoo_errors.KazooException as error:
-            raise CoordinationError(f"ZooKeeper refused what was asked of {path}: {error!r}", path) from error
+            raise CoordinationError(f"ZooKeeper refused a request for {path}: {error!r}", path) from error
         except TimeoutError as error:
             raise Disconnected(f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path) from error
         finally:

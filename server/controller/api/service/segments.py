@@ -88,7 +88,7 @@ class SegmentService:
         self._scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
-            raise Malformed("two of the new key ranges have one start")
+            raise Malformed("two of the new key ranges have the same start")
         coming, left = await self._scaling.start(scope, stream, request.sealedSegments, _as_a_map_tells(ranges))
         return m.ScaleResponse(
             status=m.ScaleResponse.STARTED,
@@ -100,7 +100,7 @@ class SegmentService:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), READ)
         if request.epoch < 0:
-            raise InvalidArgument(f"an epoch is not negative: {request.epoch}")
+            raise InvalidArgument(f"epoch {request.epoch} is negative")
         status = self._scaling.status(scope, stream, request.epoch)
         return m.ScaleStatusResponse(status=m.ScaleStatusResponse.ScaleStatus.Value(status))
 
